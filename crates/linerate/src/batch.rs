@@ -1,0 +1,458 @@
+//! A batch: the packets in one thread's hands, and the free buffers that go with them.
+
+use std::sync::Arc;
+
+use crate::memory::{Cache, Pool};
+use crate::slot::Slot;
+
+/// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
+pub(crate) const MAX_CHAIN: usize = 64;
+
+/// Packets on their way from one queue to another; it owns their slots.
+///
+/// ```text
+///     slots   [ sent | sent | packet | packet | packet | free place ... | room for a chain ]
+///                           ^ start                    ^ end            ^ capacity
+///     cache   [ free buffers of the same pool, the warmest last ]
+/// ```
+///
+/// [`RxQueue::recv`](crate::port::RxQueue::recv) appends at the end and takes the buffers that the
+/// card gets in exchange from the cache; [`TxQueue::send`](crate::port::TxQueue::send) takes from
+/// the front and puts the buffers that the card has finished with into the cache. What is still
+/// there goes back to the pool when the batch is [cleared](Batch::clear) or dropped, so nothing
+/// leaks and nothing is freed twice, without a pool pointer per packet.
+///
+/// A batch belongs to the pool of the queue that it was first used with. Used with a queue of
+/// another region, its packets are copied.
+pub struct Batch {
+    slots: Box<[Slot]>,
+    start: usize,
+    end: usize,
+    cache: Option<Cache>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch::new()
+    }
+}
+
+impl Batch {
+    /// A batch for 32 slots.
+    pub fn new() -> Batch {
+        Batch::with_capacity(32)
+    }
+
+    /// A batch for `capacity` slots, at least one.
+    pub fn with_capacity(capacity: usize) -> Batch {
+        let slots = (0..capacity.max(1) + MAX_CHAIN).map(|_| Slot::EMPTY).collect();
+        Batch { slots, start: 0, end: 0, cache: None }
+    }
+
+    /// How many slots are received at most before some are sent or cleared.
+    pub fn capacity(&self) -> usize {
+        self.slots.len() - MAX_CHAIN
+    }
+
+    /// How many slots there are: as many as packets, unless frames are longer than a buffer.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// True if there is no packet.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Gives all packets' buffers back.
+    #[inline]
+    pub fn clear(&mut self) {
+        if !self.is_empty() {
+            self.drop_slots(self.start);
+        }
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
+    ///
+    /// The buffers are those of `pool`, or of the pool that the batch already holds packets of.
+    /// False, and nothing is changed, if the batch is full or the pool exhausted.
+    pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
+        self.push_parts(pool, bytes.len(), std::iter::once(bytes))
+    }
+
+    /// Appends up to `count` packets of `len` bytes each, and returns how many. Their bytes are
+    /// whatever the buffers held before. `len` is at most the region's
+    /// [`room`](crate::memory::Region::room), otherwise none is appended.
+    pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
+        self.adopt(pool);
+        if len > self.room() {
+            return 0;
+        }
+        let (slots, bufs) = self.window(pool, count);
+        let count = slots.len();
+        for (slot, &buf) in slots.iter_mut().zip(bufs) {
+            *slot = Slot::new(buf, len as u16, false);
+        }
+        self.received(count, count);
+        count
+    }
+
+    /// The packets, one after the other, each with all its slots.
+    pub fn packets(&mut self) -> Packets<'_> {
+        Packets { slots: &mut self.slots[self.start..self.end], cache: self.cache.as_ref() }
+    }
+
+    /// How many free buffers travel with the batch.
+    pub fn cached(&self) -> usize {
+        self.cache.as_ref().map_or(0, Cache::len)
+    }
+
+    /// Bytes that a buffer of the batch's pool has behind the headroom.
+    fn room(&self) -> usize {
+        self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())
+    }
+
+    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes.
+    pub(crate) fn push_parts<'a>(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> bool {
+        if self.len() >= self.capacity() {
+            return false;
+        }
+        self.adopt(pool);
+        let room = self.room();
+        let count = len.div_ceil(room).max(1);
+        if count > MAX_CHAIN {
+            return false;
+        }
+        self.compact();
+        let Batch { slots, end, cache: Some(cache), .. } = self else { return false };
+        let bufs = cache.offer(count);
+        if bufs.len() < count {
+            return false;
+        }
+        let slots = &mut slots[*end..*end + count];
+        for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
+            let part = room.min(len - index * room);
+            *slot = Slot::new(buf, part as u16, index + 1 < count);
+        }
+        let region = cache.pool().region();
+        let mut targets = slots.iter_mut().map(|slot| region.bytes_mut(slot));
+        let mut target: &mut [u8] = targets.next().unwrap_or_default();
+        for mut part in parts {
+            while !part.is_empty() {
+                if target.is_empty() {
+                    target = targets.next().expect("the slots hold `len` bytes");
+                }
+                let fits = part.len().min(target.len());
+                let (now, later) = std::mem::take(&mut target).split_at_mut(fits);
+                now.copy_from_slice(&part[..fits]);
+                (target, part) = (later, &part[fits..]);
+            }
+        }
+        cache.used(count, count);
+        *end += count;
+        true
+    }
+
+    // What follows is for the queues of this crate.
+
+    /// True if the batch's packets and buffers are of `pool`; an empty batch becomes so.
+    #[inline(always)]
+    pub(crate) fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool)) || self.adopt(pool)
+    }
+
+    /// As [`belongs_to`](Batch::belongs_to), but an empty batch keeps the pool that it has.
+    #[inline(always)]
+    pub(crate) fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
+        match &self.cache {
+            Some(cache) => Arc::ptr_eq(cache.pool(), pool),
+            None => self.adopt(pool),
+        }
+    }
+
+    #[cold]
+    fn adopt(&mut self, pool: &Arc<Pool>) -> bool {
+        let own = self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool));
+        if !own && self.is_empty() {
+            self.cache = Some(Cache::new(pool));
+            return true;
+        }
+        own
+    }
+
+    /// Places for up to `count` slots, and as many free buffers, to be exchanged one for one. Call
+    /// [`received`](Batch::received) with their number and how many were.
+    #[inline(always)]
+    pub(crate) fn window(&mut self, pool: &Arc<Pool>, count: usize) -> (&mut [Slot], &[u32]) {
+        if self.cache.is_none() {
+            self.adopt(pool);
+        }
+        let room = count.min(self.capacity().saturating_sub(self.len()));
+        if self.end + room > self.capacity() {
+            self.compact();
+        }
+        let Some(cache) = &mut self.cache else { return (&mut [], &[]) };
+        let bufs = cache.offer(room);
+        (&mut self.slots[self.end..self.end + bufs.len()], bufs)
+    }
+
+    /// Of the `offered` places and buffers the first `count` were exchanged.
+    #[inline(always)]
+    pub(crate) fn received(&mut self, offered: usize, count: usize) {
+        if let Some(cache) = &mut self.cache {
+            cache.used(offered, count);
+        }
+        self.end += count;
+    }
+
+    /// One free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
+    pub(crate) fn take_buffer(&mut self) -> Option<u32> {
+        let cache = self.cache.as_mut()?;
+        let buf = *cache.offer(1).first()?;
+        cache.used(1, 1);
+        Some(buf)
+    }
+
+    /// Appends a slot where a chain needs it, also beyond the capacity; false if even that is full.
+    pub(crate) fn push_slot(&mut self, slot: &mut Slot) -> bool {
+        if self.end == self.slots.len() {
+            self.compact();
+        }
+        if self.end == self.slots.len() {
+            return false;
+        }
+        self.slots[self.end] = slot.take();
+        self.end += 1;
+        true
+    }
+
+    /// Takes the last slot.
+    pub(crate) fn pop_slot(&mut self) -> Option<Slot> {
+        if self.is_empty() {
+            return None;
+        }
+        self.end -= 1;
+        Some(self.slots[self.end].take())
+    }
+
+    /// True if the last packet is not complete.
+    #[inline(always)]
+    pub(crate) fn ends_in_chain(&self) -> bool {
+        self.end > self.start && self.slots[self.end - 1].has_more()
+    }
+
+    /// The slots, in order.
+    #[inline(always)]
+    pub(crate) fn slots(&mut self) -> &mut [Slot] {
+        &mut self.slots[self.start..self.end]
+    }
+
+    /// The first `count` slots belong to a queue now.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Takes buffers of the batch's own pool that a queue no longer needs.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, bufs: &[u32]) {
+        if let Some(cache) = &mut self.cache {
+            cache.put(bufs);
+        }
+    }
+
+    /// Drops the first `count` slots' packets, which must be whole.
+    pub(crate) fn drop_front(&mut self, count: usize) {
+        if let Some(cache) = &mut self.cache {
+            for slot in &self.slots[self.start..self.start + count] {
+                cache.put(&[slot.buf()]);
+            }
+        }
+        self.sent(count);
+    }
+
+    /// Drops the slots from place `from` on.
+    fn drop_slots(&mut self, from: usize) {
+        if let Some(cache) = &mut self.cache {
+            for slot in &self.slots[from..self.end] {
+                cache.put(&[slot.buf()]);
+            }
+        }
+        self.end = from;
+    }
+
+    /// Moves the slots to the front, so that all free places are at the end.
+    fn compact(&mut self) {
+        if self.start > 0 {
+            for index in self.start..self.end {
+                self.slots[index - self.start] = self.slots[index].take();
+            }
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Iterates over the bytes of each slot: of each packet, unless frames are longer than a buffer
+/// (then see [`Batch::packets`]).
+impl<'a> IntoIterator for &'a mut Batch {
+    type Item = &'a mut [u8];
+    type IntoIter = Bytes<'a>;
+
+    #[inline(always)]
+    fn into_iter(self) -> Bytes<'a> {
+        Bytes { slots: self.slots[self.start..self.end].iter_mut(), cache: self.cache.as_ref() }
+    }
+}
+
+/// The iterator over a batch's slots' bytes.
+pub struct Bytes<'a> {
+    slots: std::slice::IterMut<'a, Slot>,
+    cache: Option<&'a Cache>,
+}
+
+impl<'a> Iterator for Bytes<'a> {
+    type Item = &'a mut [u8];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        let cache = self.cache?;
+        self.slots.next().map(|slot| cache.pool().region().bytes_mut(slot))
+    }
+}
+
+/// The iterator over a batch's packets.
+pub struct Packets<'a> {
+    slots: &'a mut [Slot],
+    cache: Option<&'a Cache>,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    fn next(&mut self) -> Option<Packet<'a>> {
+        let cache = self.cache?;
+        let slots = std::mem::take(&mut self.slots);
+        if slots.is_empty() {
+            return None;
+        }
+        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+        let (packet, rest) = slots.split_at_mut(count);
+        self.slots = rest;
+        Some(Packet { slots: packet, pool: cache.pool() })
+    }
+}
+
+/// One packet of a batch: its bytes lie in one slot or, if it is longer than a buffer, in several.
+pub struct Packet<'a> {
+    slots: &'a mut [Slot],
+    pool: &'a Arc<Pool>,
+}
+
+impl Packet<'_> {
+    /// Bytes in all slots.
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    pub fn len(&self) -> usize {
+        self.slots.iter().map(Slot::len).sum()
+    }
+
+    /// In how many slots.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The bytes, slot by slot.
+    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.slots.iter().map(|slot| self.pool.region().bytes(slot))
+    }
+
+    /// The bytes of the first slot, where the headers are.
+    pub fn first_mut(&mut self) -> &mut [u8] {
+        self.pool.region().bytes_mut(&mut self.slots[0])
+    }
+
+    /// Appends all bytes to `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        self.segments().for_each(|segment| bytes.extend_from_slice(segment));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    }
+
+    fn frames(batch: &mut Batch) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for packet in batch.packets() {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        }
+        frames
+    }
+
+    #[test]
+    fn long_packets_become_chains_and_come_back_whole() {
+        let pool = pool(64);
+        let mut batch = Batch::new();
+        let sent: Vec<Vec<u8>> = [1, 384, 385, 9_000].map(|len| (0..len).map(|i| i as u8).collect()).into();
+        for frame in &sent {
+            assert!(batch.push(&pool, frame));
+        }
+        assert_eq!(batch.len(), 1 + 1 + 2 + 24);
+        assert_eq!(frames(&mut batch), sent);
+        batch.clear();
+        assert_eq!(batch.cached() + pool.available(), 64);
+        drop(batch);
+        assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn a_full_batch_or_an_exhausted_pool_takes_nothing_more() {
+        let pool = pool(8);
+        let mut batch = Batch::with_capacity(4);
+        for _ in 0..4 {
+            assert!(batch.push(&pool, &[1]));
+        }
+        assert!(!batch.push(&pool, &[1]));
+        let mut other = Batch::with_capacity(32);
+        assert_eq!(other.alloc(&pool, 32, 60) + batch.len() + batch.cached() + pool.available(), 8);
+        assert_eq!(other.alloc(&pool, 1, 10_000), 0);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_slots_in_order() {
+        let pool = pool(8);
+        let mut batch = Batch::new();
+        batch.push(&pool, &[1, 2]);
+        batch.push(&pool, &[3]);
+        for bytes in &mut batch {
+            bytes[0] += 10;
+        }
+        assert_eq!(frames(&mut batch), [vec![11, 2], vec![13]]);
+        batch.drop_front(1);
+        assert_eq!(frames(&mut batch), [[13]]);
+    }
+}

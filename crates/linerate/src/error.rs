@@ -1,0 +1,246 @@
+//! What can go wrong: each error says what, why, and the command that mends it.
+
+use std::time::Duration;
+
+use crate::memory::PageSize;
+
+/// The result of most functions here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that this library reports.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A port's name that cannot be understood.
+    #[error(
+        "cannot understand the port name '{name}': {why}\n  try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here"
+    )]
+    BadName {
+        /// The name as given.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// A kind of port that this version does not have.
+    #[error("'{name}' names a {kind}: not built yet in this version\n  try: sim:0, an 82599 model inside this process")]
+    NotBuilt {
+        /// The name as given.
+        name: String,
+        /// What it would be.
+        kind: &'static str,
+    },
+
+    /// A port that somebody has opened already.
+    #[error("port '{name}' is open already\n  close it first, or choose another name")]
+    PortInUse {
+        /// The port's name.
+        name: String,
+    },
+
+    /// An option of a port's name that cannot be.
+    #[error("port '{name}': option {option}={value}: {why}")]
+    BadOption {
+        /// The port's name.
+        name: String,
+        /// The option's name.
+        option: String,
+        /// Its value as given.
+        value: String,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
+
+    /// A ring size that the card cannot have.
+    #[error(
+        "a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096\n  try: --ring 512"
+    )]
+    RingSize {
+        /// As asked.
+        size: usize,
+    },
+
+    /// More queues than the card has.
+    #[error("{queues} {direction} queues are not possible: port '{port}' has at most {most}")]
+    TooManyQueues {
+        /// The port.
+        port: String,
+        /// "receive" or "transmit".
+        direction: &'static str,
+        /// As asked.
+        queues: u16,
+        /// What is possible.
+        most: u16,
+    },
+
+    /// A queue that the port was not opened with.
+    #[error("port '{port}' has no {direction} queue {queue}: it was opened with {queues}\n  open it with more, for example '{port}?queues={}'", queue + 1)]
+    NoSuchQueue {
+        /// The port.
+        port: String,
+        /// "receive" or "transmit".
+        direction: &'static str,
+        /// As asked.
+        queue: u16,
+        /// How many there are.
+        queues: u16,
+    },
+
+    /// A queue that was given out already.
+    #[error(
+        "{direction} queue {queue} of port '{port}' is taken already: a queue has one owner at a time\n  drop the first one, or ask for another queue"
+    )]
+    QueueTaken {
+        /// The port.
+        port: String,
+        /// "receive" or "transmit".
+        direction: &'static str,
+        /// As asked.
+        queue: u16,
+    },
+
+    /// Something that needs all queues of the port to be given back first.
+    #[error("port '{port}': {queues} of its queues are still in use\n  drop them first, then reset the port")]
+    QueuesInUse {
+        /// The port.
+        port: String,
+        /// How many are out.
+        queues: usize,
+    },
+
+    /// An indirection table or key that the card cannot have.
+    #[error("port '{port}': receive-side scaling: {why}")]
+    Rss {
+        /// The port.
+        port: String,
+        /// What is wrong.
+        why: String,
+    },
+
+    /// A buffer too small for what the card writes at least.
+    #[error("buffers of {buffer_size} bytes are too small for frames of {frame} bytes on port '{port}': {why}")]
+    BufferTooSmall {
+        /// The port.
+        port: String,
+        /// Of the region.
+        buffer_size: usize,
+        /// The longest frame, without CRC.
+        frame: usize,
+        /// Why, and what to choose.
+        why: &'static str,
+    },
+
+    /// A frame length that the card cannot be set to.
+    #[error("port '{port}': frames of {frame} bytes are not possible: 60 to {most} without CRC")]
+    FrameLength {
+        /// The port.
+        port: String,
+        /// As asked.
+        frame: usize,
+        /// What is possible.
+        most: usize,
+    },
+
+    /// A pool that cannot feed its queues.
+    #[error(
+        "the pool's {buffers} buffers cannot feed all queues: they hold {needed} at least\n  give the region more buffers, or the queues smaller rings"
+    )]
+    PoolTooSmall {
+        /// What it has.
+        buffers: usize,
+        /// What is needed.
+        needed: usize,
+    },
+
+    /// A pool whose buffers are elsewhere.
+    #[error(
+        "the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free\n  clear or drop the batches that hold them, or give the region more"
+    )]
+    PoolExhausted {
+        /// Free now.
+        buffers: usize,
+        /// What is needed.
+        needed: usize,
+    },
+
+    /// Sizes of a region that cannot be.
+    #[error("a region with {what}={value} is not possible: it must be {allowed}")]
+    RegionOptions {
+        /// The field.
+        what: &'static str,
+        /// As asked.
+        value: usize,
+        /// What is possible.
+        allowed: &'static str,
+    },
+
+    /// Not enough hugepages.
+    #[error("{needed} {pages} are needed, {free} are free\n  try: echo {needed} | sudo tee /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", pages.bytes() / 1024)]
+    NoHugepages {
+        /// Their size.
+        pages: PageSize,
+        /// How many.
+        needed: usize,
+        /// How many there are.
+        free: usize,
+    },
+
+    /// A NUMA node that is not there.
+    #[error("this machine has no NUMA node {node}: {}", if nodes.len() == 1 { format!("it has one node only, {}", nodes[0]) } else { format!("its nodes are {nodes:?}") })]
+    NumaNode {
+        /// As asked.
+        node: u32,
+        /// Those that are online.
+        nodes: Vec<u32>,
+    },
+
+    /// A card that did not do in time what the datasheet promises.
+    #[error(
+        "port '{port}': the card did not answer: {register} (datasheet section {section}) within {waited:?}\n  reset the port; if that fails, too, the card needs a power cycle"
+    )]
+    Timeout {
+        /// The port.
+        port: String,
+        /// What was waited for.
+        register: String,
+        /// Where the datasheet describes it.
+        section: &'static str,
+        /// For how long.
+        waited: Duration,
+    },
+
+    /// A card whose registers read all ones: unplugged, powered off, or hung.
+    #[error(
+        "port '{port}': the card is gone: register {register} reads all ones\n  it was unplugged, lost its power, or its bus was reset; open it again when it is back"
+    )]
+    CardGone {
+        /// The port.
+        port: String,
+        /// The register that told.
+        register: &'static str,
+    },
+
+    /// A TAP interface, capture file or another thing at the model's outside that cannot be had.
+    #[error("wire '{wire}': {why}")]
+    Wire {
+        /// As given.
+        wire: String,
+        /// What is wrong, and what mends it.
+        why: String,
+    },
+
+    /// A system call that failed.
+    #[error("{call} failed: {source}")]
+    System {
+        /// Its name.
+        call: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(call: &'static str, source: impl Into<std::io::Error>) -> Error {
+        Error::System { call, source: source.into() }
+    }
+}

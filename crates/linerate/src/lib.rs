@@ -1,0 +1,57 @@
+//! User-space packet I/O for Linux: network cards without the kernel, and without a network card.
+//!
+//! One packet's way, top-down: a card writes it into a buffer of a [`memory::Region`]; a receive
+//! queue hands it over as a [`Slot`] of 8 bytes in a [`Batch`]; the program looks at its bytes; a
+//! transmit queue takes the slot and gives the buffer back when the card has sent it.
+//!
+//! ```
+//! use linerate::Batch;
+//!
+//! # fn main() -> linerate::Result<()> {
+//! let [mut a, mut b] = linerate::open(["sim:0?count=1000", "sim:1?wire=sink"])?;
+//! let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
+//! let mut batch = Batch::new();
+//! while linerate::model::named("1").unwrap().wire_report().unwrap().received < 960 {
+//!     rx.recv(&mut batch);                    // up to 32 slots, never blocks
+//!     for packet in &mut batch {
+//!         packet[48] ^= 1;                    // plain bytes
+//!     }
+//!     tx.send(&mut batch);                    // takes from the front what fits
+//!     batch.clear();                          // the rest goes back to the pool
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The rooms, and which may know which (arrows run one way):
+//!
+//! ```text
+//! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
+//!                                            traffic <-^
+//! ```
+//!
+//! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
+//! - [`port`]: [`Device`](port::Device), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names
+//! - [`pci`]: reaching a card's registers
+//! - [`nic`]: drivers; receive and send of the 82599 are `nic/ixgbe/queue.rs`
+//! - [`model`]: the 82599 itself, as its datasheet tells it
+//! - [`traffic`]: frames that can be recognised again
+//!
+//! `docs/path.md` leads through the code of the path in order.
+
+#![warn(rustdoc::broken_intra_doc_links)]
+
+mod batch;
+mod error;
+pub mod memory;
+pub mod model;
+pub mod nic;
+mod open;
+pub mod pci;
+pub mod port;
+mod slot;
+pub mod traffic;
+
+pub use batch::{Batch, Bytes, Packet, Packets};
+pub use error::{Error, Result};
+pub use open::{Options, open};
+pub use slot::{HEADROOM, Slot};

@@ -1,0 +1,261 @@
+//! One contiguous stretch of memory that can be shared: with a device, and later with a process.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+
+/// The size of the pages under a [`Mapping`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageSize {
+    /// What the processor calls a page; the kernel may move it, so only a device behind an IOMMU,
+    /// or one that does no DMA at all, may use it.
+    Ordinary,
+    /// 2 MiB: never moved or swapped, contiguous for a device.
+    Huge2M,
+    /// 1 GiB: as 2 MiB, with fewer misses of the TLB.
+    Huge1G,
+}
+
+impl PageSize {
+    /// Bytes in one page.
+    pub fn bytes(self) -> usize {
+        match self {
+            PageSize::Ordinary => rustix::param::page_size(),
+            PageSize::Huge2M => 2 << 20,
+            PageSize::Huge1G => 1 << 30,
+        }
+    }
+
+    /// How many of these pages nobody has taken, as the kernel tells in
+    /// `/sys/kernel/mm/hugepages/*/free_hugepages`. Ordinary pages are not counted.
+    pub fn free(self) -> usize {
+        let kib = self.bytes() / 1024;
+        let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
+        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+}
+
+impl std::fmt::Display for PageSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PageSize::Ordinary => write!(f, "ordinary pages"),
+            PageSize::Huge2M => write!(f, "2 MiB hugepages"),
+            PageSize::Huge1G => write!(f, "1 GiB hugepages"),
+        }
+    }
+}
+
+/// Shared memory behind a memfd, mapped for the life of this value and present from the start.
+///
+/// The bytes are reached by copying ([`read`](Mapping::read), [`write`](Mapping::write)) or as
+/// atomic words ([`words`](Mapping::words)), because a device may write to them at any moment.
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    pages: PageSize,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; the pointer is only used for accesses
+// that are bounds-checked here, by copies or atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; shared access goes through atomics, or through copies whose callers own the
+// bytes (a slot's owner, or a device that was given the buffer).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps at least `len` zeroed bytes, rounded up to whole pages, on NUMA node `node` if given.
+    ///
+    /// # Errors
+    /// [`Error::NoHugepages`] where too few are free, [`Error::NumaNode`] for a node that this
+    /// machine does not have, [`Error::System`] where the kernel refuses.
+    pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
+        let len = len.max(1).next_multiple_of(pages.bytes());
+        if pages != PageSize::Ordinary {
+            let (needed, free) = (len / pages.bytes(), pages.free());
+            if free < needed {
+                return Err(Error::NoHugepages { pages, needed, free });
+            }
+        }
+        let kind = match pages {
+            PageSize::Ordinary => MemfdFlags::empty(),
+            PageSize::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+            PageSize::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        };
+        let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | kind)
+            .map_err(|e| Error::system("memfd_create", e))?;
+        rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
+        // The node must be chosen before the pages are touched, so they are populated afterwards.
+        let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
+        let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
+        if let Some(node) = node {
+            mapping.bind_to_node(node)?;
+        }
+        Ok(mapping)
+    }
+
+    fn map(file: OwnedFd, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) }
+                .map_err(|e| Error::system("mmap", e))?;
+        let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
+        Ok(Mapping { base, len, pages, file })
+    }
+
+    /// mbind(2) with MPOL_BIND, then touches each page so that it is there.
+    fn bind_to_node(&self, node: u32) -> Result<()> {
+        let nodes = numa_nodes();
+        if !nodes.contains(&node) {
+            return Err(Error::NumaNode { node, nodes });
+        }
+        let mut mask = [0u64; 16];
+        mask[node as usize / 64] |= 1 << (node % 64);
+        // SAFETY: the range is this mapping, the mask is as long as the length in bits says.
+        let outcome = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.len,
+                libc::MPOL_BIND,
+                mask.as_ptr(),
+                mask.len() * 64 + 1,
+                0,
+            )
+        };
+        if outcome != 0 {
+            return Err(Error::system("mbind", io::Error::last_os_error()));
+        }
+        for page in (0..self.len).step_by(self.pages.bytes()) {
+            self.write(page, &[0]);
+        }
+        Ok(())
+    }
+
+    /// Bytes mapped, a multiple of the page size.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What lies under it.
+    pub fn pages(&self) -> PageSize {
+        self.pages
+    }
+
+    /// The first byte; never dereferenced outside this room.
+    #[inline(always)]
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// `count` 64-bit words from byte `offset` on, shared with whoever else has the memory.
+    ///
+    /// # Panics
+    /// If the range is outside the mapping or not aligned to 8 bytes.
+    pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert!(offset.is_multiple_of(8) && count <= self.len / 8 && offset <= self.len - count * 8);
+        // SAFETY: in bounds and aligned by the assertion, alive as long as `self`; atomics may be
+        // shared with other writers.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// Copies the bytes at `offset` out. The caller makes sure that nobody owns them meanwhile.
+    ///
+    /// # Panics
+    /// If the range is outside the mapping.
+    #[inline]
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len && offset <= self.len - bytes.len());
+        // SAFETY: in bounds by the assertion; the two cannot overlap, since no safe code holds a
+        // slice into memory that it does not own.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    /// Copies bytes to `offset`. The caller makes sure that nobody owns them meanwhile.
+    ///
+    /// # Panics
+    /// If the range is outside the mapping.
+    #[inline]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len && offset <= self.len - bytes.len());
+        // SAFETY: as in `read`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len());
+        }
+    }
+}
+
+impl AsFd for Mapping {
+    /// The memfd, to be passed to another process.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length, and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The NUMA nodes that are online; a machine that does not say has node 0.
+pub(super) fn numa_nodes() -> Vec<u32> {
+    let text = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
+    let mut nodes = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            nodes.extend(first..=last);
+        }
+    }
+    if nodes.is_empty() { vec![0] } else { nodes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn bytes_and_words_are_the_same_memory() {
+        let mapping = Mapping::new(100, PageSize::Ordinary, None).unwrap();
+        assert_eq!(mapping.len(), PageSize::Ordinary.bytes());
+        mapping.words(8, 2)[1].store(0x0102_0304_0506_0708, Relaxed);
+        let mut bytes = [0; 8];
+        mapping.read(16, &mut bytes);
+        assert_eq!(u64::from_le_bytes(bytes), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    #[should_panic]
+    fn words_beyond_the_end_are_refused() {
+        let mapping = Mapping::new(1, PageSize::Ordinary, None).unwrap();
+        let _ = mapping.words(mapping.len() - 8, 2);
+    }
+
+    #[test]
+    fn an_absent_numa_node_is_named() {
+        let message = Mapping::new(1, PageSize::Ordinary, Some(900)).map(drop).unwrap_err().to_string();
+        assert!(message.contains("NUMA node 900"), "{message}");
+        let first = numa_nodes()[0];
+        Mapping::new(1, PageSize::Ordinary, Some(first)).unwrap();
+    }
+
+    #[test]
+    fn too_many_hugepages_are_refused_with_the_command_that_mends_it() {
+        let message = Mapping::new(1 << 46, PageSize::Huge2M, None).map(drop).unwrap_err().to_string();
+        assert!(message.contains("nr_hugepages"), "{message}");
+    }
+}

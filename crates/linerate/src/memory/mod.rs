@@ -1,0 +1,26 @@
+//! Where packets live: memory that a device can reach, cut into buffers, and who holds which.
+//!
+//! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
+//! - [`DmaSpace`]: how a device comes to see a mapping, and under which addresses
+//! - [`Descriptors`]: a mapping's part that holds a descriptor ring
+//! - [`Region`]: a mapping cut into buffers of one size
+//! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them,
+//!   and `Depot` where whole magazines of them change hands without a lock
+//!
+//! This room knows nothing of ports or cards. It is one of the three places in the library where
+//! `unsafe` is allowed (the others are BAR access and rings shared with strangers).
+//! Read [`Pool`] next.
+
+mod depot;
+mod dma;
+mod mapping;
+mod pool;
+mod region;
+
+#[cfg(loom)]
+pub use depot::Depot;
+pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace};
+pub use mapping::{Mapping, PageSize};
+pub use pool::Pool;
+pub(crate) use pool::{Cache, Reservation};
+pub use region::{Pages, Region, RegionOptions};

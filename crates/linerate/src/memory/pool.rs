@@ -1,0 +1,270 @@
+//! Who holds which buffer of a region: the free ones, in the pool and in private caches.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Region;
+use super::depot::Depot;
+use crate::error::{Error, Result};
+
+/// A region, and its free buffers as arrays of `u32`.
+///
+/// Threads take and return buffers through a private cache (it travels in a
+/// [`Batch`](crate::Batch), so a loop that receives and sends reuses the buffers it has just sent,
+/// the warmest first, without touching anything shared). A cache that runs empty or over exchanges
+/// a whole magazine with the pool, without a lock.
+///
+/// At every moment each buffer is in exactly one place: free in the pool, free in a cache, named by
+/// a slot of a batch, or held by a queue's ring.
+pub struct Pool {
+    region: Region,
+    depot: Depot,
+    /// Fewer than a magazine: what queues and batches returned when they ended. Off the hot path.
+    loose: Mutex<Vec<u32>>,
+    loose_count: AtomicUsize,
+    reserved: AtomicUsize,
+}
+
+impl Pool {
+    /// A pool that owns `region`, all of whose buffers are free.
+    pub fn new(region: Region) -> Arc<Pool> {
+        let buffers = region.buffers();
+        let magazine = (buffers / 64).next_power_of_two().clamp(8, 256);
+        let pool = Pool {
+            depot: Depot::new(buffers / magazine, magazine),
+            loose: Mutex::new(Vec::new()),
+            loose_count: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            region,
+        };
+        pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>());
+        Arc::new(pool)
+    }
+
+    /// The memory.
+    #[inline(always)]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Free buffers in the pool itself; those in caches, batches and rings are not among them.
+    pub fn available(&self) -> usize {
+        self.depot.stored() + self.loose_count.load(Ordering::Relaxed)
+    }
+
+    /// Sets `count` buffers aside for a queue that will hold that many for long, so that queues
+    /// cannot starve each other for ever. The buffers themselves stay in the pool.
+    ///
+    /// # Errors
+    /// [`Error::PoolTooSmall`].
+    pub(crate) fn reserve(self: &Arc<Pool>, count: usize) -> Result<Reservation> {
+        let buffers = self.region.buffers();
+        let fits = |reserved: usize| (reserved + count < buffers).then_some(reserved + count);
+        match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(Reservation { pool: self.clone(), count }),
+            Err(reserved) => Err(Error::PoolTooSmall { buffers, needed: reserved + count + 1 }),
+        }
+    }
+
+    /// Takes `count` free buffers out at once, for a ring; `None` if there are fewer.
+    pub(crate) fn take(self: &Arc<Pool>, count: usize) -> Option<Vec<u32>> {
+        let mut free = Vec::with_capacity(count + self.depot.magazine());
+        while free.len() < count && self.fetch(&mut free) {}
+        self.give(free.get(count..).unwrap_or(&free));
+        if free.len() < count {
+            return None;
+        }
+        free.truncate(count);
+        Some(free)
+    }
+
+    /// Takes free buffers from their cache or queue back.
+    pub(crate) fn give(&self, bufs: &[u32]) {
+        let (magazines, rest) = bufs.split_at(bufs.len() - bufs.len() % self.depot.magazine());
+        for magazine in magazines.chunks_exact(self.depot.magazine()) {
+            if !self.depot.put(magazine) {
+                self.give_loose(magazine);
+            }
+        }
+        if !rest.is_empty() {
+            self.give_loose(rest);
+        }
+    }
+
+    fn give_loose(&self, bufs: &[u32]) {
+        let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
+        loose.extend_from_slice(bufs);
+        while let Some(start) = loose.len().checked_sub(self.depot.magazine()) {
+            if !self.depot.put(&loose[start..]) {
+                break;
+            }
+            loose.truncate(start);
+        }
+        self.loose_count.store(loose.len(), Ordering::Relaxed);
+    }
+
+    /// Appends a magazine, or what is loose, to `free`; false if the pool has nothing.
+    #[cold]
+    fn fetch(&self, free: &mut Vec<u32>) -> bool {
+        if self.depot.fetch(free) {
+            return true;
+        }
+        if self.loose_count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
+        free.append(&mut loose);
+        self.loose_count.store(0, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Buffers set aside for a queue, until it ends.
+pub(crate) struct Reservation {
+    pool: Arc<Pool>,
+    count: usize,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.pool.reserved.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+/// One thread's private share of a pool's free buffers, last in, first out.
+pub(crate) struct Cache {
+    pool: Arc<Pool>,
+    free: Vec<u32>,
+}
+
+impl Cache {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Cache {
+        Cache { pool: pool.clone(), free: Vec::with_capacity(4 * pool.depot.magazine()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// How many buffers are in it.
+    pub(crate) fn len(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The `count` warmest buffers, or fewer if the pool is exhausted. They stay in the cache until
+    /// [`used`](Cache::used) tells how many of them, from the front, went elsewhere.
+    #[inline(always)]
+    pub(crate) fn offer(&mut self, count: usize) -> &[u32] {
+        while self.free.len() < count && self.pool.fetch(&mut self.free) {}
+        &self.free[self.free.len().saturating_sub(count)..]
+    }
+
+    /// Of the `offered` buffers the first `used` are no longer free.
+    #[inline(always)]
+    pub(crate) fn used(&mut self, offered: usize, used: usize) {
+        let start = self.free.len() - offered;
+        if used == offered {
+            self.free.truncate(start);
+        } else {
+            self.free.drain(start..start + used);
+        }
+    }
+
+    /// Takes buffers that became free; beyond two magazines they go on to the pool.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, bufs: &[u32]) {
+        self.free.extend_from_slice(bufs);
+        if self.free.len() > 2 * self.pool.depot.magazine() {
+            self.trim();
+        }
+    }
+
+    /// Keeps one magazine, the warmest, and gives whole ones back.
+    #[cold]
+    fn trim(&mut self) {
+        let magazine = self.pool.depot.magazine();
+        let excess = (self.free.len() - magazine) / magazine * magazine;
+        self.pool.give(&self.free[..excess]);
+        self.free.drain(..excess);
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.pool.give(&self.free);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{PageSize, Pages, RegionOptions};
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    }
+
+    /// Takes `count` buffers out of a cache.
+    fn take(cache: &mut Cache, count: usize) -> Vec<u32> {
+        let bufs = cache.offer(count).to_vec();
+        cache.used(bufs.len(), bufs.len());
+        bufs
+    }
+
+    #[test]
+    fn gives_each_buffer_once_and_takes_all_back() {
+        for buffers in [1, 7, 8, 9, 100, 1000] {
+            let pool = pool(buffers);
+            assert_eq!(pool.available(), buffers);
+            let mut cache = Cache::new(&pool);
+            let mut bufs = take(&mut cache, buffers + 5);
+            assert_eq!((bufs.len(), pool.available()), (buffers, 0));
+            assert!(take(&mut cache, 1).is_empty());
+            cache.put(&bufs);
+            drop(cache);
+            bufs.sort_unstable();
+            assert_eq!(bufs, (0..buffers as u32).collect::<Vec<_>>());
+            assert_eq!(pool.available(), buffers);
+        }
+    }
+
+    #[test]
+    fn the_last_buffer_put_is_the_first_taken() {
+        let pool = pool(100);
+        let mut cache = Cache::new(&pool);
+        let bufs = take(&mut cache, 3);
+        cache.put(&bufs);
+        assert_eq!(take(&mut cache, 1), bufs[2..]);
+        cache.put(&bufs[2..]);
+        assert_eq!(cache.offer(3), bufs);
+        cache.used(3, 1);
+        assert_eq!(take(&mut cache, 2), bufs[1..]);
+        drop(cache);
+        pool.give(&bufs);
+        assert_eq!(pool.available(), 100);
+    }
+
+    #[test]
+    fn a_cache_keeps_at_most_two_magazines() {
+        let pool = pool(1024);
+        let magazine = pool.depot.magazine();
+        let mut cache = Cache::new(&pool);
+        let bufs = take(&mut cache, 1024);
+        for buf in bufs {
+            cache.put(&[buf]);
+            assert!(cache.len() <= 2 * magazine);
+        }
+        assert_eq!(cache.len() + pool.available(), 1024);
+    }
+
+    #[test]
+    fn reservations_cannot_exceed_the_pool() {
+        let pool = pool(64);
+        let first = pool.reserve(40).unwrap();
+        assert!(pool.reserve(40).map(drop).unwrap_err().to_string().contains("81"));
+        drop(first);
+        pool.reserve(40).unwrap();
+    }
+}

@@ -1,0 +1,171 @@
+//! A mapping cut into buffers of one size.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::{Mapping, PageSize};
+use crate::error::{Error, Result};
+use crate::slot::{HEADROOM, Slot};
+
+/// Which pages a region shall be made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB hugepages where enough are free, otherwise ordinary pages.
+    #[default]
+    Auto,
+    /// These, or an error.
+    Only(PageSize),
+}
+
+/// What a [`Region`] shall be like.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::memory::{Pages, PageSize, Region, RegionOptions};
+/// let region = Region::new(&RegionOptions {
+///     buffers: 1024,
+///     buffer_size: 4096,
+///     pages: Pages::Only(PageSize::Ordinary),
+///     ..RegionOptions::default()
+/// })?;
+/// assert_eq!((region.buffers(), region.buffer_size()), (1024, 4096));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RegionOptions {
+    /// How many buffers.
+    pub buffers: usize,
+    /// Bytes of one buffer, headroom included: a power of two from 512 to 65,536.
+    pub buffer_size: usize,
+    /// What it is made of.
+    pub pages: Pages,
+    /// On which NUMA node; near the card is best.
+    pub numa_node: Option<u32>,
+}
+
+impl Default for RegionOptions {
+    /// 16,384 buffers of 2 KiB (32 MiB), on hugepages if there are any.
+    fn default() -> Self {
+        RegionOptions { buffers: 16_384, buffer_size: 2048, pages: Pages::Auto, numa_node: None }
+    }
+}
+
+/// Buffers of one size in one [`Mapping`]: `buffer n` begins at byte `n * buffer_size`.
+pub struct Region {
+    mapping: Arc<Mapping>,
+    buffers: u32,
+    shift: u32,
+}
+
+impl Region {
+    /// Maps a region.
+    ///
+    /// # Errors
+    /// [`Error::RegionOptions`] for sizes that cannot be, and all that [`Mapping::new`] answers.
+    pub fn new(options: &RegionOptions) -> Result<Region> {
+        let size = options.buffer_size;
+        if !size.is_power_of_two() || !(512..=65_536).contains(&size) {
+            return Err(Error::RegionOptions {
+                what: "buffer_size",
+                value: size,
+                allowed: "a power of two from 512 to 65536",
+            });
+        }
+        if options.buffers == 0 || options.buffers > (1 << 24) {
+            return Err(Error::RegionOptions { what: "buffers", value: options.buffers, allowed: "1 to 16777216" });
+        }
+        let bytes = options.buffers * size;
+        let mapping = match options.pages {
+            Pages::Only(pages) => Mapping::new(bytes, pages, options.numa_node)?,
+            Pages::Auto => match Mapping::new(bytes, PageSize::Huge2M, options.numa_node) {
+                Err(Error::NoHugepages { .. } | Error::System { .. }) => {
+                    Mapping::new(bytes, PageSize::Ordinary, options.numa_node)?
+                }
+                other => other?,
+            },
+        };
+        Ok(Region { mapping: Arc::new(mapping), buffers: options.buffers as u32, shift: size.trailing_zeros() })
+    }
+
+    /// How many buffers there are.
+    pub fn buffers(&self) -> usize {
+        self.buffers as usize
+    }
+
+    /// Bytes of one buffer, headroom included.
+    #[inline(always)]
+    pub fn buffer_size(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// Bytes that a packet can have in one buffer, behind the headroom.
+    pub fn room(&self) -> usize {
+        self.buffer_size() - HEADROOM
+    }
+
+    /// log2 of the buffer size: a device address is `base + (buf << shift) + offset`.
+    #[inline(always)]
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// The memory under it.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The data of a slot of this region.
+    #[inline(always)]
+    pub(crate) fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
+        // SAFETY: as in `bytes_mut`, with shared access to the slot.
+        unsafe { std::slice::from_raw_parts(self.data(slot), slot.len()) }
+    }
+
+    /// The data of a slot of this region.
+    #[inline(always)]
+    pub(crate) fn bytes_mut<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
+        // SAFETY: a slot names a buffer below `buffers` and keeps offset + len within it (its
+        // invariants), so the range is inside the mapping. It has one owner, cannot be copied, and
+        // is borrowed uniquely here, so no other slice to these bytes exists; a device has the
+        // buffer only while no slot names it.
+        unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
+    }
+
+    #[inline(always)]
+    fn data(&self, slot: &Slot) -> *mut u8 {
+        debug_assert!(slot.buf() < self.buffers && slot.offset() + slot.len() <= self.buffer_size());
+        // SAFETY: inside the mapping, by the slot's invariants.
+        unsafe { self.mapping.base().as_ptr().add(((slot.buf() as usize) << self.shift) + slot.offset()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(buffers: usize, buffer_size: usize) -> Result<Region> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None })
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_from_512_to_65536() {
+        for size in [512, 1024, 2048, 65_536] {
+            assert_eq!(region(4, size).unwrap().buffer_size(), size);
+        }
+        for size in [0, 256, 3000, 131_072] {
+            assert!(region(4, size).map(drop).unwrap_err().to_string().contains("buffer_size"));
+        }
+        assert!(region(0, 2048).is_err());
+    }
+
+    #[test]
+    fn a_slot_reaches_its_own_bytes_only() {
+        let region = region(3, 512).unwrap();
+        let (mut a, mut b) = (Slot::new(1, 384, false), Slot::new(2, 384, false));
+        region.bytes_mut(&mut a).fill(0xAA);
+        region.bytes_mut(&mut b).fill(0xBB);
+        assert!(region.bytes(&a).iter().all(|&byte| byte == 0xAA));
+        assert!(region.bytes(&b).iter().all(|&byte| byte == 0xBB));
+    }
+}

@@ -1,0 +1,70 @@
+//! The oracle: what a driver did that the datasheet forbids.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use super::Direction;
+
+/// A breach of the device's contract by its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the fields are called what they are
+pub enum Breach {
+    /// An access to an offset at which this model has no register.
+    NoRegister { offset: u32, write: bool },
+    /// A write to a register that can only be read.
+    ReadOnly { register: &'static str, value: u32 },
+    /// A reserved bit changed.
+    ReservedBits { register: &'static str, value: u32, reserved: u32, section: &'static str },
+    /// A write that is forbidden in the queue's or the card's present state.
+    WrongTime { register: &'static str, queue: u16, why: &'static str },
+    /// A queue was enabled without a ring, or with one of an impossible length.
+    NoRing { direction: Direction, queue: u16, len: u32 },
+    /// A tail beyond the ring's end.
+    TailOutOfRange { direction: Direction, queue: u16, tail: u32, len: u32 },
+    /// A tail that takes back descriptors which the card owns.
+    TailMovedBack { direction: Direction, queue: u16, from: u32, to: u32 },
+    /// A descriptor that the card owns was written.
+    DescriptorChanged { direction: Direction, queue: u16, index: u32 },
+    /// Bytes of a buffer that the card owns were written.
+    BufferChanged { direction: Direction, queue: u16, index: u32 },
+    /// The same buffer was given to receive into while it still was with the card.
+    BufferGivenTwice { queue: u16, index: u32, address: u64 },
+    /// DMA to an address that was not mapped.
+    Unmapped { direction: Direction, queue: u16, address: u64, len: usize },
+    /// Memory was unmapped while an enabled queue's ring lay in it.
+    UnmappedInUse { direction: Direction, queue: u16 },
+    /// A descriptor that the datasheet does not allow.
+    BadDescriptor { direction: Direction, queue: u16, index: u32, word: u64, why: &'static str },
+    /// Something that a card can do and this model cannot yet.
+    NotModelled { what: &'static str },
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// The list of breaches; the first thousand are kept, all are counted.
+#[derive(Default)]
+pub(super) struct Oracle(Mutex<(u64, Vec<Breach>)>);
+
+impl Oracle {
+    #[cold]
+    pub fn note(&self, breach: Breach) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.0 += 1;
+        if list.1.len() < 1000 {
+            list.1.push(breach);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub fn list(&self) -> Vec<Breach> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+}

@@ -1,0 +1,57 @@
+//! What the card can reach: memory that was mapped for it, under addresses of its own.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use crate::error::Result;
+use crate::memory::{DeviceAddress, DmaSpace, Mapping};
+
+/// The card's address space.
+///
+/// Device addresses are deliberately not pointers, and mappings do not touch each other, so that a
+/// mix-up of the two, or a step beyond a mapping, is found.
+#[derive(Default)]
+pub(super) struct Dma(RwLock<Maps>);
+
+#[derive(Default)]
+pub(super) struct Maps {
+    ranges: Vec<(DeviceAddress, Arc<Mapping>)>,
+    next: DeviceAddress,
+}
+
+/// The first address given out: 64 GiB, so that both halves of an address matter.
+const FIRST: DeviceAddress = 0x10_0000_0000;
+/// Unmapped bytes after each mapping.
+const GAP: DeviceAddress = 1 << 30;
+
+impl Dma {
+    pub fn maps(&self) -> RwLockReadGuard<'_, Maps> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Maps {
+    /// The memory that holds `len` bytes from `address` on, and where in it; `None` if any of them
+    /// is not mapped.
+    #[inline]
+    pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Arc<Mapping>, usize)> {
+        self.ranges.iter().find_map(|(start, memory)| {
+            let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+            (offset.checked_add(len)? <= memory.len()).then_some((memory, offset))
+        })
+    }
+}
+
+impl DmaSpace for Dma {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<DeviceAddress> {
+        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let address = maps.next.max(FIRST);
+        maps.next = address + (memory.len() as u64).next_multiple_of(GAP) + GAP;
+        maps.ranges.push((address, memory.clone()));
+        Ok(address)
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        maps.ranges.retain(|(start, _)| *start != address);
+    }
+}

@@ -1,0 +1,101 @@
+//! Models by name: what `sim:NAME` opens.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::{Cable, Card, Record, Replay, Runner, Tap, Traffic, Wire};
+use crate::error::{Error, Result};
+use crate::port::PortName;
+use crate::traffic::{Generator, Rate};
+
+/// The process's models, and the one thread that runs them all.
+#[derive(Default)]
+struct Models {
+    cards: HashMap<String, Weak<Card>>,
+    /// Ends of cables whose other end was asked for first, by the card that will have them.
+    cables: HashMap<String, Cable>,
+    runner: Weak<Runner>,
+}
+
+fn models() -> &'static Mutex<Models> {
+    static MODELS: std::sync::LazyLock<Mutex<Models>> = std::sync::LazyLock::new(Mutex::default);
+    &MODELS
+}
+
+/// The model that is open as `sim:NAME`.
+pub fn named(name: &str) -> Option<Arc<Card>> {
+    models().lock().unwrap_or_else(PoisonError::into_inner).cards.get(name)?.upgrade()
+}
+
+/// Makes the model that a port's name asks for, and runs it.
+///
+/// # Errors
+/// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], [`Error::Wire`].
+pub fn open_named(port: &PortName) -> Result<(Arc<Card>, Arc<Runner>)> {
+    let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
+    let name = port.rest();
+    if models.cards.get(name).is_some_and(|card| card.strong_count() > 0) {
+        return Err(Error::PortInUse { name: port.to_string() });
+    }
+    let wire = make_wire(&mut models, port)?;
+    let runner = match models.runner.upgrade() {
+        Some(runner) => runner,
+        None => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            // The last processor is the wire's, so that programs can have the first ones.
+            Arc::new(Runner::start((cores > 1).then_some(cores - 1))?)
+        }
+    };
+    models.runner = Arc::downgrade(&runner);
+    let card = Card::new(name, wire);
+    runner.run(&card);
+    models.cards.insert(name.to_string(), Arc::downgrade(&card));
+    Ok((card, runner))
+}
+
+/// `wire=` and what belongs to it; a generator at full speed with a checking sink if left out.
+fn make_wire(models: &mut Models, port: &PortName) -> Result<Box<dyn Wire>> {
+    let wire = port.option("wire").unwrap_or("traffic");
+    let (kind, rest) = wire.split_once(':').unwrap_or((wire, ""));
+    let inner: Box<dyn Wire> = match kind {
+        "traffic" => Box::new(traffic(port)?),
+        "sink" => Box::new(Traffic::sink()),
+        "none" => Box::new(Cable::unplugged()),
+        "tap" => Box::new(Tap::open(rest)?),
+        "pcap" => Box::new(Replay::open(Path::new(rest))?),
+        "sim" => {
+            // The first of two that name each other makes the cable, the second finds its end.
+            let key = format!("{rest}>{}", port.rest());
+            match models.cables.remove(&key) {
+                Some(cable) => Box::new(cable),
+                None => {
+                    let (ours, theirs) = Cable::pair();
+                    models.cables.insert(format!("{}>{rest}", port.rest()), theirs);
+                    Box::new(ours)
+                }
+            }
+        }
+        _ => {
+            return Err(port.bad_option("wire", "it must be traffic, sink, none, tap:NAME, pcap:FILE or sim:NAME"));
+        }
+    };
+    match port.option("record") {
+        Some(path) => Ok(Box::new(Record::create(Path::new(path), inner)?)),
+        None => Ok(inner),
+    }
+}
+
+fn traffic(port: &PortName) -> Result<Traffic> {
+    let size = port.number("size", 64, 64..=9732)?;
+    let flows = port.number("flows", 1, 1..=65_535)? as u16;
+    let count = match port.option("count") {
+        Some(_) => Some(port.number("count", 0, 0..=usize::MAX)? as u64),
+        None => None,
+    };
+    let rate = match port.option("rate") {
+        Some(text) => Some(text.parse::<Rate>().map_err(|why| port.bad_option("rate", &why))?),
+        None => None,
+    };
+    Ok(Traffic::new(Generator::new(size, flows), rate, count))
+}

@@ -1,0 +1,99 @@
+//! The register file: storage, and what reading and writing does by itself.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::nic::ixgbe::registers::{Access, MAP, Register};
+
+/// Bytes of BAR 0 (section 9.3.6.1).
+pub(super) const BAR_BYTES: u32 = 128 << 10;
+
+/// One word per offset. Writes only latch here; what they set off is the card's.
+pub(super) struct Registers(Box<[AtomicU32]>);
+
+impl Registers {
+    pub fn new() -> Registers {
+        let registers = Registers((0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect());
+        registers.reset();
+        registers
+    }
+
+    /// All registers as the datasheet says they are after a reset.
+    pub fn reset(&self) {
+        for register in MAP {
+            for n in 0..register.count {
+                self.set(register.offset + n * register.stride, register.reset);
+            }
+        }
+    }
+
+    /// The register at `offset`, and which one of its kind; `None` if there is none.
+    pub fn find(offset: u32) -> Option<(&'static Register, u16)> {
+        static INDEX: OnceLock<Vec<u8>> = OnceLock::new();
+        let index = INDEX.get_or_init(|| {
+            let mut index = vec![0; (BAR_BYTES / 4) as usize];
+            for (line, register) in MAP.iter().enumerate() {
+                for n in 0..register.count {
+                    index[((register.offset + n * register.stride) / 4) as usize] = line as u8 + 1;
+                }
+            }
+            index
+        });
+        let line = *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?;
+        let register = &MAP[line.checked_sub(1)? as usize];
+        let n = (offset - register.offset).checked_div(register.stride).unwrap_or(0);
+        Some((register, n as u16))
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        &self.0[(offset / 4) as usize]
+    }
+
+    /// The value without side effects. Acquire: what a driver wrote before it is visible.
+    #[inline]
+    pub fn get(&self, offset: u32) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn set(&self, offset: u32, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Sets or clears bits.
+    pub fn change(&self, offset: u32, mask: u32, on: bool) {
+        if on {
+            self.word(offset).fetch_or(mask, Ordering::AcqRel);
+        } else {
+            self.word(offset).fetch_and(!mask, Ordering::AcqRel);
+        }
+    }
+
+    /// Adds to a counter, which stops at all ones (8.2.3.23).
+    pub fn count(&self, offset: u32, by: u64) {
+        if by > 0 {
+            let add = |old: u32| Some(old.saturating_add(by.min(u32::MAX as u64) as u32));
+            let _ = self.word(offset).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
+    }
+
+    /// Adds to a counter of two registers.
+    pub fn count_wide(&self, low: u32, high: u32, by: u64) {
+        if by > 0 {
+            let old = self.word(low).fetch_add(by as u32, Ordering::Relaxed);
+            let carry = (old as u64 + (by as u32) as u64) >> 32;
+            self.count(high, (by >> 32) + carry);
+        }
+    }
+
+    /// What a driver reads.
+    pub fn read(&self, register: &Register, offset: u32) -> u32 {
+        match register.access {
+            Access::RW | Access::RO => self.get(offset),
+            Access::RC => self.word(offset).swap(0, Ordering::Relaxed),
+            // Reading EICR clears it, too (8.2.3.5.1).
+            Access::W1C => self.word(offset).swap(0, Ordering::AcqRel),
+            Access::WO => 0,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A descriptor ring as the card sees it, and what the oracle remembers of it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use super::Direction;
+use super::breach::{Breach, Oracle};
+use super::dma::Maps;
+use crate::nic::ixgbe::descriptor::transmit;
+
+/// One queue's ring.
+///
+/// ```text
+///   0            head              tail        len
+///   | driver's   | card's          | driver's  |
+/// ```
+pub(super) struct Ring {
+    pub direction: Direction,
+    pub queue: u16,
+    pub enabled: bool,
+    pub base: u64,
+    pub len: u32,
+    pub head: u32,
+    pub tail: u32,
+    /// In line only: the descriptors from `head` on as they were given, oldest first.
+    given: VecDeque<Given>,
+    /// Transmit: indices whose report is held until a write-back threshold is reached, and how
+    /// many descriptors are through since the last write-back.
+    pub reports: VecDeque<u32>,
+    pub through: u32,
+}
+
+/// A descriptor and its buffer, at the moment that the driver gave them away.
+struct Given {
+    words: [u64; 2],
+    hash: Option<u32>,
+}
+
+impl Ring {
+    pub fn new(direction: Direction, queue: u16) -> Ring {
+        Ring {
+            direction,
+            queue,
+            enabled: false,
+            base: 0,
+            len: 0,
+            head: 0,
+            tail: 0,
+            given: VecDeque::new(),
+            reports: VecDeque::new(),
+            through: 0,
+        }
+    }
+
+    pub fn enable(&mut self, base: u64, len: u32, head: u32, tail: u32) {
+        *self = Ring {
+            enabled: true,
+            base,
+            len,
+            head: head % len,
+            tail: tail % len,
+            ..Ring::new(self.direction, self.queue)
+        };
+    }
+
+    pub fn disable(&mut self) {
+        *self = Ring::new(self.direction, self.queue);
+    }
+
+    /// How many descriptors the card has.
+    #[inline]
+    pub fn owned(&self) -> u32 {
+        if self.tail >= self.head { self.tail - self.head } else { self.len - self.head + self.tail }
+    }
+
+    pub fn index(&self, n: u32) -> u32 {
+        (self.head + n) % self.len
+    }
+
+    /// The driver's new tail; false, and the old one stays, if it is none.
+    pub fn move_tail(&mut self, tail: u32, oracle: &Oracle) -> bool {
+        let Ring { direction, queue, len, .. } = *self;
+        if tail >= len {
+            oracle.note(Breach::TailOutOfRange { direction, queue, tail, len });
+            return false;
+        }
+        let ahead = (tail + len - self.head) % len;
+        if ahead < self.owned() {
+            oracle.note(Breach::TailMovedBack { direction, queue, from: self.tail, to: tail });
+            return false;
+        }
+        self.tail = tail;
+        true
+    }
+
+    /// The two words of the descriptor `n` after the head; `None` if the ring is not mapped any more.
+    #[inline]
+    pub fn read(&self, maps: &Maps, n: u32, oracle: &Oracle) -> Option<[u64; 2]> {
+        let address = self.base + self.index(n) as u64 * 16;
+        let Some((memory, offset)) = maps.find(address, 16) else {
+            oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
+            return None;
+        };
+        let words = memory.words(offset, 2);
+        Some([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
+    }
+
+    /// Writes a descriptor back: the word with the done bit last, after all DMA of its packet.
+    #[inline]
+    pub fn write_back(&self, maps: &Maps, n: u32, words: [u64; 2]) {
+        self.write_back_at(maps, self.index(n), words);
+    }
+
+    /// As [`write_back`](Ring::write_back), by the descriptor's index.
+    #[inline]
+    pub fn write_back_at(&self, maps: &Maps, index: u32, words: [u64; 2]) {
+        let address = self.base + index as u64 * 16;
+        if let Some((memory, offset)) = maps.find(address, 16) {
+            let target = memory.words(offset, 2);
+            target[0].store(words[0], Ordering::Relaxed);
+            target[1].store(words[1], Ordering::Release);
+        }
+    }
+
+    /// The card is through with the first `count` descriptors.
+    pub fn advance(&mut self, count: u32) {
+        self.head = self.index(count);
+        self.given.drain(..self.given.len().min(count as usize));
+    }
+
+    /// Remembers the descriptors that the last tail added, and checks what can be checked now.
+    /// `receive_bytes`: how much the card may write into each buffer, for receive rings.
+    pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
+        for n in self.given.len() as u32..self.owned() {
+            let Some(words) = self.read(maps, n, oracle) else { return };
+            let (direction, queue, index) = (self.direction, self.queue, self.index(n));
+            let len = receive_bytes.unwrap_or((words[1] & transmit::DTALEN_MASK) as usize);
+            if receive_bytes.is_some() {
+                if self.given.iter().any(|given| given.words[0].abs_diff(words[0]) < len as u64) {
+                    oracle.note(Breach::BufferGivenTwice { queue, index, address: words[0] });
+                }
+                if words[1] != 0 {
+                    let why = "the header address must be 0, and with it the done bit (section 7.1.6.1)";
+                    oracle.note(Breach::BadDescriptor { direction, queue, index, word: words[1], why });
+                }
+            }
+            if maps.find(words[0], len).is_none() {
+                oracle.note(Breach::Unmapped { direction, queue, address: words[0], len });
+            }
+            self.given.push_back(Given { words, hash: Self::hash(maps, words[0], len) });
+        }
+    }
+
+    /// Checks, before the card uses the descriptor `n` after the head, that it and its buffer are as
+    /// they were given.
+    pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
+        let Some(given) = self.given.get(n as usize) else { return };
+        let (direction, queue, index) = (self.direction, self.queue, self.index(n));
+        if given.words != words {
+            oracle.note(Breach::DescriptorChanged { direction, queue, index });
+        } else if given.hash != Self::hash(maps, words[0], len) {
+            oracle.note(Breach::BufferChanged { direction, queue, index });
+        }
+    }
+
+    fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
+        let (memory, offset) = maps.find(address, len)?;
+        let mut bytes = vec![0; len];
+        memory.read(offset, &mut bytes);
+        Some(crc32fast::hash(&bytes))
+    }
+}

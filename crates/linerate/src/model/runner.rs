@@ -1,0 +1,84 @@
+//! The thread that runs cards.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use super::Card;
+use crate::error::{Error, Result};
+
+/// Frames that a card moves each way before the next card's turn.
+const BUDGET: usize = 64;
+/// Turns without work before the thread lets others have the processor.
+const PATIENCE: usize = 200;
+
+/// A thread that steps cards, round and round, until it is dropped.
+pub struct Runner {
+    stop: Arc<AtomicBool>,
+    cards: Arc<Mutex<Vec<Weak<Card>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runner {
+    /// Starts the thread, with no card yet; on processor `core` if given.
+    ///
+    /// # Errors
+    /// If the system has no room for a thread.
+    pub fn start(core: Option<usize>) -> Result<Runner> {
+        let (stop, cards) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Weak<Card>>>>::default());
+        let (stopped, shared) = (stop.clone(), cards.clone());
+        let thread = std::thread::Builder::new()
+            .name("82599 model".to_string())
+            .spawn(move || {
+                if let Some(core) = core {
+                    pin_to(core);
+                }
+                run(&stopped, &shared);
+            })
+            .map_err(|e| Error::system("starting the model's thread", e))?;
+        Ok(Runner { stop, cards, thread: Some(thread) })
+    }
+
+    /// Runs `card`, too, as long as it lives. Its doorbells become single stores.
+    pub fn run(&self, card: &Arc<Card>) {
+        card.watchful.store(false, Ordering::Relaxed);
+        self.cards.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(card));
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A card that the thread still holds may be what drops the runner: it cannot join itself.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
+    let mut idle = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut moved = 0;
+        cards.lock().unwrap_or_else(PoisonError::into_inner).retain(|card| {
+            let card = card.upgrade();
+            moved += card.as_ref().map_or(0, |card| card.step(BUDGET));
+            card.is_some()
+        });
+        idle = if moved > 0 { 0 } else { idle + 1 };
+        if idle > PATIENCE {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Keeps the calling thread on one processor; where that is not allowed it stays where it is.
+pub(crate) fn pin_to(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}

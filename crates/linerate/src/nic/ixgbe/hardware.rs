@@ -1,0 +1,191 @@
+//! The card as the driver sees it: its registers, what its queues share, and waiting with a bound.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::registers::STATUS;
+use super::{Config, MAX_FRAME, MAX_QUEUES};
+use crate::error::{Error, Result};
+use crate::memory::{DmaMap, DmaSpace, Mapping};
+use crate::pci::Bar;
+use crate::port::{QueueCounters, Statistics};
+use crate::slot::HEADROOM;
+
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = 16;
+
+/// One card, shared by its [`Ixgbe`](super::Ixgbe) and its queues; the last of them stops the card
+/// before the memory that the card can reach goes away.
+pub(super) struct Hardware<B: Bar> {
+    pub bar: B,
+    pub config: Config,
+    pub rx: Box<[QueuePlace]>,
+    pub tx: Box<[QueuePlace]>,
+    pub counted: Mutex<Statistics>,
+    /// Descriptor rings: all receive queues', then all transmit queues'.
+    rings: DmaMap,
+    packets: DmaMap,
+    /// Buffers of queues that the card did not let go; free again once it has been reset.
+    aside: Mutex<Vec<u32>>,
+}
+
+/// What remains of a queue when its owner drops it.
+#[derive(Default)]
+pub(super) struct QueuePlace {
+    pub taken: AtomicBool,
+    pub counters: Arc<QueueCounters>,
+}
+
+impl<B: Bar> Hardware<B> {
+    /// Checks the configuration and maps the memory. The card is not touched yet.
+    pub fn new(bar: B, dma: &Arc<dyn DmaSpace>, config: Config) -> Result<Hardware<B>> {
+        check(&config)?;
+        let region = config.pool.region();
+        let pages = region.mapping().pages();
+        let bytes = (config.rx_queues + config.tx_queues) as usize * config.ring * DESCRIPTOR;
+        let rings = DmaMap::new(dma, &Arc::new(Mapping::new(bytes, pages, None)?))?;
+        let packets = DmaMap::new(dma, region.mapping())?;
+        let places = |queues: u16| (0..queues).map(|_| QueuePlace::default()).collect();
+        Ok(Hardware {
+            bar,
+            rx: places(config.rx_queues),
+            tx: places(config.tx_queues),
+            counted: Mutex::default(),
+            rings,
+            packets,
+            aside: Mutex::default(),
+            config,
+        })
+    }
+
+    /// Where ring number `ring` lies (transmit queues come after receive queues): its memory, the
+    /// byte offset therein, and the device's address of it.
+    pub fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, u64) {
+        let offset = ring as usize * self.config.ring * DESCRIPTOR;
+        (self.rings.memory(), offset, self.rings.address() + offset as u64)
+    }
+
+    /// Where the card sees the region's first byte.
+    pub fn packets(&self) -> u64 {
+        self.packets.address()
+    }
+
+    /// Bytes that the card may write into one buffer, in the whole KiB that `SRRCTL.BSIZEPACKET`
+    /// has (section 8.2.3.8.7).
+    ///
+    /// A frame that fits behind the headroom is never cut: the card drops what is longer than
+    /// `MAXFRS`, so rounding up cannot make it write beyond the buffer. Otherwise it is rounded
+    /// down, and long frames become chains.
+    pub fn buffer_kib(&self) -> u32 {
+        let room = self.config.pool.region().room();
+        let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
+        kib.min(16) as u32
+    }
+
+    /// The most that the card writes for one frame: the MAC lets a VLAN tag more through than
+    /// `MAXFRS` says (section 8.2.3.22).
+    pub fn longest_written(&self) -> usize {
+        self.config.max_frame + 4
+    }
+
+    /// Bytes that a receive descriptor may report.
+    pub fn longest_slot(&self) -> usize {
+        (self.buffer_kib() as usize * 1024).min(self.config.pool.region().buffer_size() - HEADROOM)
+    }
+
+    /// Sets the bits of `mask` to those of `value`.
+    pub fn change(&self, offset: u32, mask: u32, value: u32) {
+        self.bar.write(offset, self.bar.read(offset) & !mask | value);
+    }
+
+    /// Reads a register of which all ones means that nobody is there.
+    pub fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
+        match self.bar.read(offset) {
+            u32::MAX => Err(Error::CardGone { port: self.config.name.clone(), register }),
+            value => Ok(value),
+        }
+    }
+
+    /// An error if the card is gone.
+    pub fn check_alive(&self) -> Result<()> {
+        self.read_live(STATUS::OFFSET, "STATUS").map(drop)
+    }
+
+    /// Waits until the bits of `mask` are `want`, for 200 ms at most; on cards that work it is
+    /// some microseconds, 10 ms after a reset.
+    pub fn wait_for(
+        &self,
+        offset: u32,
+        mask: u32,
+        want: u32,
+        register: &'static str,
+        what: std::fmt::Arguments<'_>,
+        section: &'static str,
+    ) -> Result<()> {
+        const STEP: Duration = Duration::from_micros(100);
+        const BOUND: Duration = Duration::from_millis(200);
+        let mut waited = Duration::ZERO;
+        while self.read_live(offset, register)? & mask != want {
+            if waited >= BOUND {
+                let register = format!("{register}{what}");
+                return Err(Error::Timeout { port: self.config.name.clone(), register, section, waited });
+            }
+            self.bar.wait(STEP);
+            waited += STEP;
+        }
+        Ok(())
+    }
+
+    /// Keeps buffers away from the pool because the card may still write to them.
+    pub fn set_aside(&self, bufs: &[u32]) {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
+    }
+
+    /// The card has been reset and has forgotten all addresses.
+    pub fn free_aside(&self) {
+        let bufs = std::mem::take(&mut *self.aside.lock().unwrap_or_else(PoisonError::into_inner));
+        self.config.pool.give(&bufs);
+    }
+}
+
+/// Whether a card can be opened like this.
+///
+/// # Errors
+/// What is not possible, and what is.
+pub(crate) fn check(config: &Config) -> Result<()> {
+    let port = || config.name.clone();
+    if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
+        return Err(Error::RingSize { size: config.ring });
+    }
+    for (direction, queues) in [("receive", config.rx_queues), ("transmit", config.tx_queues)] {
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(Error::TooManyQueues { port: port(), direction, queues, most: MAX_QUEUES });
+        }
+    }
+    if !(60..=MAX_FRAME).contains(&config.max_frame) {
+        return Err(Error::FrameLength { port: port(), frame: config.max_frame, most: MAX_FRAME });
+    }
+    let region = config.pool.region();
+    if region.room() < config.max_frame.min(1024) {
+        return Err(Error::BufferTooSmall {
+            port: port(),
+            buffer_size: region.buffer_size(),
+            frame: config.max_frame,
+            why: "the card writes whole KiB; give the region buffers of 2048 bytes or more",
+        });
+    }
+    Ok(())
+}
+
+impl<B: Bar> Drop for Hardware<B> {
+    fn drop(&mut self) {
+        if self.halt().is_ok() {
+            self.free_aside();
+        } else {
+            // A card that does not answer may still write: leak the memory rather than free it.
+            std::mem::forget(self.rings.memory().clone());
+            std::mem::forget(self.packets.memory().clone());
+        }
+    }
+}

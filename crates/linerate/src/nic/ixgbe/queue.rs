@@ -1,0 +1,567 @@
+//! Receive and send, top-down: what happens to a packet between the card's ring and a batch.
+//!
+//! A ring is an array of descriptors in memory that the card and we share (7.1.9, 7.2.3.3):
+//!
+//! ```text
+//!                next                                  tail (RDT, TDT)
+//!   receive   [ ours | done | done | card's | card's | ours ]    we take what is done, from `next`
+//!               clean                next                        on, and refill in place
+//!   transmit  [ done | done | card's | free | free | free ]      we fill from `next` on, and take
+//!                                                                back what is done, from `clean` on
+//! ```
+//!
+//! Beside each ring an array of `u32` holds the buffer of each descriptor. Receiving exchanges a
+//! full buffer for an empty one of the batch, sending a packet's for those that the card has
+//! finished with, so a program that forwards touches nothing but descriptors, slots and these.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::descriptor::{receive, transmit};
+use super::hardware::Hardware;
+use super::registers::{RDT, TDT};
+use crate::batch::{Batch, MAX_CHAIN};
+use crate::error::{Error, Result};
+use crate::memory::{Descriptors, Pool, Reservation};
+use crate::pci::{Bar, Doorbell};
+use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::slot::{HEADROOM, Slot};
+
+/// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
+/// card and one read of ours per batch.
+const REPORT_EVERY: usize = 32;
+
+/// A receive queue.
+pub(super) struct IxgbeRx<B: Bar> {
+    descriptors: Descriptors,
+    bufs: Box<[u32]>,
+    next: usize,
+    doorbell: B::Doorbell,
+    /// Where the card sees the data of buffer 0.
+    base: u64,
+    shift: u32,
+    longest: usize,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    /// The beginning of a packet whose end has not come yet.
+    partial: Vec<Slot>,
+    /// What follows belongs to a packet that is being dropped.
+    dropping: bool,
+    /// For batches of another region.
+    copies: Batch,
+    queue: u16,
+    hardware: Arc<Hardware<B>>,
+    _reservation: Reservation,
+}
+
+impl<B: Bar> RxQueue for IxgbeRx<B> {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !batch.belongs_to(&self.pool) {
+            return self.recv_copied(batch);
+        }
+        let (before, first) = (batch.len(), self.next);
+        if self.dropping || !self.partial.is_empty() {
+            self.resume(batch);
+        }
+        let (slots, fresh) = batch.window(&self.pool, usize::MAX);
+        let (offered, mut received) = (slots.len(), 0);
+        while received < offered {
+            let done = self.take_run(&mut slots[received..], &fresh[received..]);
+            received += done;
+            if done == 0 || self.next != 0 {
+                break; // not at the ring's end, so the next one is not done
+            }
+        }
+        batch.received(offered, received);
+        if batch.ends_in_chain() || received < offered.max(1) && self.status() & receive::DD != 0 {
+            self.untangle(batch);
+        }
+        if self.next != first {
+            self.counters.moved(received);
+            // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
+            self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
+        }
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        self.bufs.len() + self.partial.len() + self.copies.len() + self.copies.cached()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.halt()
+    }
+}
+
+impl<B: Bar> IxgbeRx<B> {
+    /// Exchanges done descriptors' buffers for fresh ones, until one is not done, is not in order,
+    /// or the ring or a slice ends. Returns how many.
+    #[inline(always)]
+    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
+        let mut done = 0;
+        for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
+            // Acquire: the packet's bytes are read after the card's word that it is done.
+            let word = descriptor[1].load(Acquire);
+            let length = (word >> receive::LENGTH_SHIFT) as u16;
+            if word & (receive::DD | receive::RXE) != receive::DD || length as usize > self.longest {
+                break;
+            }
+            *slot = Slot::new(*buf, length, word & receive::EOP == 0);
+            *buf = new;
+            descriptor[0].store(self.base + ((new as u64) << self.shift), Relaxed);
+            descriptor[1].store(0, Relaxed);
+            done += 1;
+        }
+        self.next = (self.next + done) & (self.bufs.len() - 1);
+        done
+    }
+
+    /// The next descriptor's word that tells whether it is done.
+    #[inline(always)]
+    fn status(&self) -> u64 {
+        self.descriptors[self.next][1].load(Acquire)
+    }
+
+    /// All that is rare: a chain that the batch's end cut, a faulty descriptor, no buffer left.
+    #[cold]
+    fn untangle(&mut self, batch: &mut Batch) {
+        loop {
+            let word = self.status();
+            if word & receive::DD == 0 {
+                break;
+            }
+            let length = (word >> receive::LENGTH_SHIFT) as u16;
+            if word & receive::RXE != 0 || length as usize > self.longest {
+                self.drop_packet(batch, word);
+            } else if batch.len() < batch.capacity() || batch.ends_in_chain() {
+                let Some(new) = batch.take_buffer() else {
+                    self.counters.found_no_buffer();
+                    break;
+                };
+                let mut slot = Slot::new(self.bufs[self.next], length, word & receive::EOP == 0);
+                if batch.push_slot(&mut slot) {
+                    self.bufs[self.next] = new;
+                    self.refill();
+                } else {
+                    batch.put(&[new]); // longer than any card may make it
+                    self.drop_packet(batch, word);
+                }
+            } else {
+                break;
+            }
+            if self.dropping {
+                self.skip_dropped();
+            }
+        }
+        // Packets are delivered whole: the beginning of one waits here for its end.
+        while batch.ends_in_chain() {
+            self.partial.extend(batch.pop_slot());
+        }
+        self.partial.reverse();
+    }
+
+    /// Drops the packet of which the next descriptor is a part, and what came of it before.
+    fn drop_packet(&mut self, batch: &mut Batch, word: u64) {
+        while batch.ends_in_chain() {
+            let slot = batch.pop_slot().map(|slot| slot.buf());
+            batch.put(slot.as_slice());
+        }
+        self.counters.dropped();
+        self.dropping = word & receive::EOP == 0;
+        self.refill();
+    }
+
+    /// Gives the next descriptor back to the card with the buffer that is in its place.
+    fn refill(&mut self) {
+        let descriptor = &self.descriptors[self.next];
+        descriptor[0].store(self.base + ((self.bufs[self.next] as u64) << self.shift), Relaxed);
+        descriptor[1].store(0, Relaxed);
+        self.next = (self.next + 1) & (self.bufs.len() - 1);
+    }
+
+    fn skip_dropped(&mut self) {
+        while self.dropping && self.status() & receive::DD != 0 {
+            self.dropping = self.status() & receive::EOP == 0;
+            self.refill();
+        }
+    }
+
+    /// Takes up a packet, or a drop, that the last call could not finish.
+    #[cold]
+    fn resume(&mut self, batch: &mut Batch) {
+        self.skip_dropped();
+        for mut slot in self.partial.drain(..) {
+            if !batch.push_slot(&mut slot) {
+                batch.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
+            }
+        }
+    }
+
+    /// For a batch that holds packets of another region: receives into one of our own, and copies.
+    #[cold]
+    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        if copies.is_empty() {
+            self.recv(&mut copies);
+        }
+        let before = batch.len();
+        let mut copied = 0;
+        for packet in copies.packets() {
+            if !batch.push_parts(&self.pool, packet.len(), packet.segments()) {
+                break;
+            }
+            copied += packet.slots();
+        }
+        copies.drop_front(copied);
+        self.copies = copies;
+        batch.len() - before
+    }
+
+    /// Fills the ring and starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeRx<B>> {
+        let descriptors = hardware.claim("receive", queue)?;
+        let started = IxgbeRx::fill(hardware, queue, descriptors);
+        if started.is_err() {
+            hardware.rx[queue as usize].taken.store(false, Release);
+        }
+        started
+    }
+
+    fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
+        hardware.check_alive()?;
+        let pool = &hardware.config.pool;
+        let reservation = pool.reserve(descriptors.len())?;
+        let Some(bufs) = pool.take(descriptors.len()) else {
+            let (buffers, needed) = (pool.available(), descriptors.len());
+            return Err(Error::PoolExhausted { buffers, needed });
+        };
+        let base = hardware.packets() + HEADROOM as u64;
+        let shift = pool.region().shift();
+        for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
+            descriptor[0].store(base + ((buf as u64) << shift), Relaxed);
+            descriptor[1].store(0, Relaxed);
+        }
+        if let Err(error) = hardware.start_receive_queue(queue) {
+            hardware.set_aside(&bufs);
+            return Err(error);
+        }
+        Ok(IxgbeRx {
+            descriptors,
+            bufs: bufs.into(),
+            next: 0,
+            doorbell: hardware.bar.doorbell(RDT::at(queue)),
+            base,
+            shift,
+            longest: hardware.longest_slot(),
+            pool: pool.clone(),
+            counters: hardware.rx[queue as usize].counters.clone(),
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            copies: Batch::new(),
+            queue,
+            hardware: hardware.clone(),
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.hardware.stop_receive_queue(self.queue);
+        match outcome {
+            Ok(()) => self.pool.give(&self.bufs),
+            Err(_) => self.hardware.set_aside(&self.bufs),
+        }
+        self.bufs = Box::default();
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        self.pool.give(&partial);
+        self.hardware.rx[self.queue as usize].taken.store(false, Release);
+        outcome
+    }
+}
+
+impl<B: Bar> Drop for IxgbeRx<B> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+/// A transmit queue.
+pub(super) struct IxgbeTx<B: Bar> {
+    descriptors: Descriptors,
+    bufs: Box<[u32]>,
+    /// The oldest descriptor that the card has not reported.
+    clean: usize,
+    next: usize,
+    /// Descriptors that ask for a report, the oldest first; with at least [`REPORT_EVERY`] between
+    /// two of them, a ring of 4,096 has at most 128.
+    reports: [u16; 128],
+    oldest_report: u8,
+    next_report: u8,
+    unreported: usize,
+    doorbell: B::Doorbell,
+    /// Where the card sees byte 0 of buffer 0.
+    base: u64,
+    shift: u32,
+    longest: usize,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    /// Copies of packets of another region.
+    copies: Batch,
+    queue: u16,
+    hardware: Arc<Hardware<B>>,
+    _reservation: Reservation,
+}
+
+impl<B: Bar> TxQueue for IxgbeTx<B> {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
+            return self.send_copied(batch);
+        }
+        self.send_own(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.in_flight() + self.copies.len() + self.copies.cached()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.halt()
+    }
+}
+
+/// The command of a packet in one buffer: an advanced data descriptor, its end, insert the CRC.
+const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
+
+impl<B: Bar> IxgbeTx<B> {
+    #[inline(always)]
+    fn send_own(&mut self, batch: &mut Batch) -> usize {
+        self.reclaim(batch);
+        let (total, first, mut taken) = (batch.len(), self.next, 0);
+        while taken < total {
+            let filled = self.fill_run(&batch.slots()[taken..]);
+            taken += filled;
+            if self.unreported >= REPORT_EVERY {
+                self.ask_for_report();
+            }
+            if filled == 0 {
+                let careful = self.send_careful(batch, taken);
+                if careful == 0 {
+                    break; // the ring is full
+                }
+                taken += careful;
+            }
+        }
+        batch.sent(taken);
+        if self.next != first {
+            self.counters.moved(taken);
+            self.doorbell.ring(self.next as u32);
+        }
+        taken
+    }
+
+    /// Writes descriptors for packets in one buffer each, until one is not, the ring is full or
+    /// ends, or a report is due. Returns how many.
+    #[inline(always)]
+    fn fill_run(&mut self, slots: &[Slot]) -> usize {
+        let count = REPORT_EVERY.min(self.free());
+        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
+        let mut filled = 0;
+        for ((descriptor, buf), slot) in ring.zip(slots).take(count) {
+            let length = slot.len();
+            if slot.has_more() || length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST {
+                break;
+            }
+            let address = self.base + ((slot.buf() as u64) << self.shift) + slot.offset() as u64;
+            descriptor[0].store(address, Relaxed);
+            descriptor[1].store(COMMAND | length as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
+            *buf = slot.buf();
+            filled += 1;
+        }
+        self.next = (self.next + filled) & (self.bufs.len() - 1);
+        self.unreported += filled;
+        filled
+    }
+
+    /// Marks the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
+    #[inline(always)]
+    fn ask_for_report(&mut self) {
+        let last = self.next.wrapping_sub(1) & (self.bufs.len() - 1);
+        let word = &self.descriptors[last][1];
+        word.store(word.load(Relaxed) | transmit::RS, Relaxed);
+        self.reports[self.next_report as usize & 127] = last as u16;
+        self.next_report = self.next_report.wrapping_add(1);
+        self.unreported = 0;
+    }
+
+    /// Takes the buffers of all packets up to the last one reported.
+    #[inline(always)]
+    fn reclaim(&mut self, batch: &mut Batch) {
+        while self.oldest_report != self.next_report {
+            let report = self.reports[self.oldest_report as usize & 127] as usize;
+            if self.descriptors[report][1].load(Acquire) & transmit::DD == 0 {
+                break;
+            }
+            let end = report + 1;
+            if self.clean < end {
+                batch.put(&self.bufs[self.clean..end]);
+            } else {
+                batch.put(&self.bufs[self.clean..]);
+                batch.put(&self.bufs[..end]);
+            }
+            self.clean = end & (self.bufs.len() - 1);
+            self.oldest_report = self.oldest_report.wrapping_add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn in_flight(&self) -> usize {
+        self.next.wrapping_sub(self.clean) & self.bufs.len().wrapping_sub(1)
+    }
+
+    /// One descriptor stays free: TDT = TDH means that the ring is empty (7.2.3.3).
+    #[inline(always)]
+    fn free(&self) -> usize {
+        self.bufs.len() - 1 - self.in_flight()
+    }
+
+    /// Sends the packet that begins at slot `at`, where it is a chain, too short for the card to
+    /// pad, or too long. Returns how many slots it took, 0 if the ring has no room for it.
+    #[cold]
+    fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+        let slots = &mut batch.slots()[at..];
+        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+        let slots = &mut slots[..count];
+        let mut length: usize = slots.iter().map(Slot::len).sum();
+        if length > self.longest || count > transmit::MOST_DESCRIPTORS {
+            self.counters.dropped();
+            let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
+            batch.put(&bufs);
+            return count;
+        }
+        if count > self.free() {
+            return 0;
+        }
+        if length < transmit::SHORTEST {
+            // Too short for the card to pad (7.2.1.1); not with what the buffer held before.
+            let last = &mut slots[count - 1];
+            let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
+            let offset = last.offset().min(self.pool.region().buffer_size() - new);
+            let shift = last.offset() - offset;
+            last.set_data(offset, new);
+            let bytes = self.pool.region().bytes_mut(last);
+            bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
+            bytes[old..].fill(0);
+            length = transmit::SHORTEST;
+        }
+        for (index, slot) in slots.iter().enumerate() {
+            let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
+            let address = self.base + ((slot.buf() as u64) << self.shift) + slot.offset() as u64;
+            let descriptor = &self.descriptors[self.next];
+            descriptor[0].store(address, Relaxed);
+            descriptor[1].store(command | slot.len() as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
+            self.bufs[self.next] = slot.buf();
+            self.next = (self.next + 1) & (self.bufs.len() - 1);
+        }
+        self.unreported += count;
+        if self.unreported >= REPORT_EVERY {
+            self.ask_for_report();
+        }
+        count
+    }
+
+    /// For a batch of another region: copies as many packets as there is room for, and sends those.
+    #[cold]
+    fn send_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let mut taken = 0;
+        loop {
+            copies.is_of(&self.pool);
+            self.send_own(&mut copies);
+            if !copies.is_empty() {
+                break;
+            }
+            let mut copied = 0;
+            for packet in batch.packets() {
+                if packet.len() > self.longest {
+                    self.counters.dropped();
+                } else if !copies.push_parts(&self.pool, packet.len(), packet.segments()) {
+                    break;
+                }
+                copied += packet.slots();
+            }
+            if copied == 0 {
+                break;
+            }
+            batch.drop_front(copied);
+            taken += copied;
+        }
+        self.copies = copies;
+        taken
+    }
+
+    /// Starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeTx<B>> {
+        let descriptors = hardware.claim("transmit", queue)?;
+        let started = IxgbeTx::prepare(hardware, queue, descriptors);
+        if started.is_err() {
+            hardware.tx[queue as usize].taken.store(false, Release);
+        }
+        started
+    }
+
+    fn prepare(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeTx<B>> {
+        hardware.check_alive()?;
+        let pool = &hardware.config.pool;
+        // What is sent without being reported yet must not be all that the pool has.
+        let reservation = pool.reserve(REPORT_EVERY)?;
+        descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
+        hardware.start_transmit_queue(queue)?;
+        Ok(IxgbeTx {
+            bufs: vec![0; descriptors.len()].into(),
+            descriptors,
+            clean: 0,
+            next: 0,
+            reports: [0; 128],
+            oldest_report: 0,
+            next_report: 0,
+            unreported: 0,
+            doorbell: hardware.bar.doorbell(TDT::at(queue)),
+            base: hardware.packets(),
+            shift: pool.region().shift(),
+            longest: hardware.longest_written(),
+            pool: pool.clone(),
+            counters: hardware.tx[queue as usize].counters.clone(),
+            copies: Batch::new(),
+            queue,
+            hardware: hardware.clone(),
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.hardware.stop_transmit_queue(self.queue);
+        let held: Vec<u32> =
+            (0..self.in_flight()).map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
+        match outcome {
+            Ok(()) => self.pool.give(&held),
+            Err(_) => self.hardware.set_aside(&held),
+        }
+        self.bufs = Box::default();
+        self.hardware.tx[self.queue as usize].taken.store(false, Release);
+        outcome
+    }
+}
+
+impl<B: Bar> Drop for IxgbeTx<B> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}

@@ -1,0 +1,103 @@
+//! Opening ports by name.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::{Error, Result};
+use crate::memory::{Pool, Region, RegionOptions};
+use crate::model;
+use crate::nic::ixgbe::{self, Config, Ixgbe, MAX_FRAME, MAX_QUEUES};
+use crate::port::{Device, Kind, PortName};
+
+/// Opens ports by name, in the process's default region: they exchange packets without a copy.
+///
+/// See [`PortName`] for the names, [`Options`] to choose queues, rings and memory.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// let [a, b] = linerate::open(["sim:left?wire=none", "sim:right?wire=none"])?;
+/// assert!(std::sync::Arc::ptr_eq(a.pool(), b.pool()));
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// What a name, an option, memory or a card can have wrong: see [`Error`].
+pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
+    Options::default().open(names)
+}
+
+/// How ports are opened. What a name's own options say (`?queues=4&ring=1024&mtu=9000`) comes first.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Queues each way; 1 if 0.
+    pub queues: u16,
+    /// Descriptors in each ring; 512 if 0.
+    pub ring: usize,
+    /// The longest payload of a frame; 1,500 if 0.
+    pub mtu: usize,
+    /// Where packets live; the process's default region if `None`.
+    pub pool: Option<Arc<Pool>>,
+}
+
+/// Ethernet header and a VLAN tag.
+const HEADERS: usize = 18;
+
+impl Options {
+    /// Opens ports with these options.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open<const N: usize>(&self, names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
+        let devices = self.open_all(&names)?;
+        Ok(devices.try_into().unwrap_or_else(|_| unreachable!("one device a name")))
+    }
+
+    /// As [`open`](Options::open), for any number of names.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open_all(&self, names: &[&str]) -> Result<Vec<Box<dyn Device>>> {
+        let names = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>>>()?;
+        for name in &names {
+            if let Kind::Later(kind) = name.kind() {
+                return Err(Error::NotBuilt { name: name.to_string(), kind });
+            }
+        }
+        let pool = match &self.pool {
+            Some(pool) => pool.clone(),
+            None => default_pool()?,
+        };
+        names.iter().map(|name| self.open_model(name, &pool)).collect()
+    }
+
+    fn open_model(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
+        let or = |value: usize, default: usize| if value == 0 { default } else { value };
+        let queues = name.number("queues", or(self.queues.into(), 1), 1..=MAX_QUEUES.into())? as u16;
+        let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
+        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - HEADERS)?;
+        let config = Config {
+            description: "Intel 82599 (model inside this process)".to_string(),
+            rx_queues: queues,
+            tx_queues: queues,
+            ring,
+            max_frame: mtu + HEADERS,
+            ..Config::new(name.short(), pool.clone())
+        };
+        ixgbe::check(&config)?;
+        let (card, runner) = model::open_named(name)?;
+        let bar = card.bar().run_by(runner);
+        Ok(Box::new(Ixgbe::open(bar, card.dma(), config)?))
+    }
+}
+
+/// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the
+/// last port, queue and batch of it are gone.
+fn default_pool() -> Result<Arc<Pool>> {
+    static POOL: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pool) = pool.upgrade() {
+        return Ok(pool);
+    }
+    let new = Pool::new(Region::new(&RegionOptions::default())?);
+    *pool = Arc::downgrade(&new);
+    Ok(new)
+}

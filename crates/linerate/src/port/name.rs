@@ -1,0 +1,179 @@
+//! The grammar of port names.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::error::{Error, Result};
+
+/// A port's name, taken apart: `kind:rest?option=value&option=value`.
+///
+/// ```text
+/// 0000:03:00.0          a PCI card, by address
+/// sim:NAME              an 82599 model inside the process
+/// sim:0?rate=14.88M&size=64
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortName {
+    text: String,
+    kind: Kind,
+    rest: String,
+    options: Vec<(String, String)>,
+}
+
+/// What a name can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Sim,
+    /// Not in this version: what it will be.
+    Later(&'static str),
+}
+
+/// Options that every port takes, and those of `sim:`.
+const OPTIONS: [&str; 9] = ["queues", "ring", "mtu", "wire", "record", "size", "flows", "rate", "count"];
+
+impl PortName {
+    /// Takes a name apart.
+    ///
+    /// # Errors
+    /// [`Error::BadName`] for what is no name of a port, [`Error::BadOption`] for an option that no
+    /// port has.
+    pub fn parse(text: &str) -> Result<PortName> {
+        let bad = |why: String| Error::BadName { name: text.to_string(), why };
+        let (address, query) = text.split_once('?').unwrap_or((text, ""));
+        let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
+        let kind = match prefix {
+            _ if is_pci_address(address) => Kind::Later("PCI card"),
+            "sim" => Kind::Sim,
+            "vfio-user" => Kind::Later("device served over vfio-user"),
+            "xdp" => Kind::Later("AF_XDP socket"),
+            "packet" => Kind::Later("AF_PACKET ring"),
+            "tap" => Kind::Later("TAP interface as a port"),
+            "netmap" => Kind::Later("netmap port"),
+            "pcap" => Kind::Later("capture file as a port"),
+            "null" => Kind::Later("null port"),
+            _ if prefix.starts_with("vale") && prefix[4..].bytes().all(|c| c.is_ascii_alphanumeric()) => {
+                Kind::Later("port of a VALE switch")
+            }
+            "" => return Err(bad("it has no kind in front, as in kind:name".to_string())),
+            _ => return Err(bad(format!("there is no kind of port '{prefix}:'"))),
+        };
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
+            return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
+        }
+        let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let Some((option, value)) = part.split_once('=') else {
+                return Err(bad(format!("'{part}' is not an option; write option=value")));
+            };
+            name.options.push((option.to_string(), value.to_string()));
+            if kind == Kind::Sim && !OPTIONS.contains(&option) {
+                return Err(
+                    name.bad_option(option, &format!("there is no such option; there are {}", OPTIONS.join(", ")))
+                );
+            }
+        }
+        Ok(name)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What comes after the kind, without options.
+    pub fn rest(&self) -> &str {
+        &self.rest
+    }
+
+    /// The name without options, as people know it.
+    pub fn short(&self) -> &str {
+        self.text.split('?').next().unwrap_or(&self.text)
+    }
+
+    /// An option's value; the last one counts.
+    pub fn option(&self, option: &str) -> Option<&str> {
+        self.options.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+    }
+
+    /// An option that is a number; thousands can be written as `k`, millions as `M`.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] if it is none, or outside `allowed`.
+    pub fn number(&self, option: &str, default: usize, allowed: RangeInclusive<usize>) -> Result<usize> {
+        let Some(text) = self.option(option) else { return Ok(default) };
+        let (digits, factor) = match text.strip_suffix(['k', 'M']) {
+            Some(digits) => (digits, if text.ends_with('k') { 1_000 } else { 1_000_000 }),
+            None => (text, 1),
+        };
+        let value = digits.parse::<usize>().ok().and_then(|value| value.checked_mul(factor));
+        value.filter(|value| allowed.contains(value)).ok_or_else(|| {
+            self.bad_option(option, &format!("it must be a number from {} to {}", allowed.start(), allowed.end()))
+        })
+    }
+
+    pub(crate) fn bad_option(&self, option: &str, why: &str) -> Error {
+        let value = self.option(option).unwrap_or_default().to_string();
+        Error::BadOption { name: self.short().to_string(), option: option.to_string(), value, why: why.to_string() }
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.short())
+    }
+}
+
+/// `domain:bus:device.function` in hexadecimal, as `0000:03:00.0`; the domain may be left out.
+fn is_pci_address(text: &str) -> bool {
+    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
+    let Some((path, function)) = text.split_once('.') else { return false };
+    let parts: Vec<&str> = path.split(':').collect();
+    hex(function, 1)
+        && match parts[..] {
+            [bus, device] => hex(bus, 2) && hex(device, 2),
+            [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_apart() {
+        let name = PortName::parse("sim:a-1?rate=14.88M&size=64&size=128").unwrap();
+        assert_eq!((name.kind(), name.rest(), name.short()), (Kind::Sim, "a-1", "sim:a-1"));
+        assert_eq!((name.option("rate"), name.option("flows")), (Some("14.88M"), None));
+        assert_eq!(name.number("size", 64, 64..=1518).unwrap(), 128);
+        assert_eq!(PortName::parse("sim:0?count=2k").unwrap().number("count", 0, 0..=9999).unwrap(), 2000);
+    }
+
+    #[test]
+    fn kinds_that_come_later_are_known() {
+        let names = ["0000:03:00.0", "03:00.0", "vfio-user:/tmp/x", "xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
+        for name in names.iter().chain(&["netmap:eth0^", "vale0:p", "pcap:x", "null:"]) {
+            assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
+        }
+    }
+
+    #[test]
+    fn bad_names_are_explained() {
+        let bad = [
+            ("", "no kind"),
+            ("eth0", "no kind"),
+            ("sim:", "1 to 64"),
+            ("sim:a b", "1 to 64"),
+            ("foo:1", "no kind of port 'foo:'"),
+            ("sim:0?x", "not an option"),
+            ("sim:0?x=1", "no such option"),
+            ("vale 0:p", "no kind of port"),
+        ];
+        for (name, why) in bad {
+            let message = PortName::parse(name).unwrap_err().to_string();
+            assert!(message.contains(why), "{name}: {message}");
+        }
+        let message = PortName::parse("sim:0?ring=x").unwrap().number("ring", 512, 64..=4096).unwrap_err().to_string();
+        assert!(message.contains("ring=x") && message.contains("64 to 4096"), "{message}");
+    }
+}

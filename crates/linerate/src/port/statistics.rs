@@ -1,0 +1,115 @@
+//! What a port counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A port's counters since it was opened.
+///
+/// Frames and bytes are those of good frames that crossed the wire; bytes are counted without CRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Good frames that came from the wire and passed the filters.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that left to the wire.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that came and were not delivered, by cause.
+    pub drops: Drops,
+}
+
+/// Frames that were not delivered, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The queue had no descriptor for it: the program was too slow.
+    pub no_descriptor: u64,
+    /// Times that a queue found a packet but the pool had no buffer to exchange for it. The packet
+    /// waits; this is not a loss by itself.
+    pub no_buffer: u64,
+    /// The checksum at its end was wrong.
+    pub bad_crc: u64,
+    /// Shorter than 64 bytes with CRC.
+    pub undersize: u64,
+    /// Longer than the port's longest frame.
+    pub oversize: u64,
+    /// Other faults of the frame: symbol errors, lengths that do not agree.
+    pub bad_frame: u64,
+    /// The descriptor told of an error, or of a chain longer than a card may make.
+    pub malformed: u64,
+    /// Packets given to send that the port cannot send: longer than its longest frame.
+    pub tx_too_long: u64,
+}
+
+impl Drops {
+    /// Each cause's name and count.
+    pub fn by_cause(&self) -> [(&'static str, u64); 8] {
+        [
+            ("no_descriptor", self.no_descriptor),
+            ("no_buffer", self.no_buffer),
+            ("bad_crc", self.bad_crc),
+            ("undersize", self.undersize),
+            ("oversize", self.oversize),
+            ("bad_frame", self.bad_frame),
+            ("malformed", self.malformed),
+            ("tx_too_long", self.tx_too_long),
+        ]
+    }
+}
+
+/// What one queue counts by itself, in a cache line of its own.
+///
+/// Only the queue's owner writes, once per batch with plain stores; anybody may read.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    slots: AtomicU64,
+    no_buffer: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl QueueCounters {
+    #[inline(always)]
+    fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn moved(&self, slots: usize) {
+        Self::add(&self.slots, slots as u64);
+    }
+
+    #[cold]
+    pub(crate) fn found_no_buffer(&self) {
+        Self::add(&self.no_buffer, 1);
+    }
+
+    #[cold]
+    pub(crate) fn dropped(&self) {
+        Self::add(&self.dropped, 1);
+    }
+
+    /// Slots received or sent.
+    pub fn slots(&self) -> u64 {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    /// Times that the pool was exhausted.
+    pub fn no_buffers(&self) -> u64 {
+        self.no_buffer.load(Ordering::Relaxed)
+    }
+
+    /// Packets that the queue itself dropped.
+    pub fn drops(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// How many slots each queue has moved since the port was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatistics {
+    /// Received, by receive queue.
+    pub rx_slots: Vec<u64>,
+    /// Sent, by transmit queue.
+    pub tx_slots: Vec<u64>,
+}

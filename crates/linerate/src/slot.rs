@@ -1,0 +1,112 @@
+//! The slot: the 8 bytes that carry a packet everywhere in this library.
+
+/// Bytes left free in front of a packet's data when it is received or allocated.
+///
+/// Two cache lines: room for headers that a program pushes, and for what an offload reports.
+pub const HEADROOM: usize = 128;
+
+/// One buffer of a [`Region`](crate::memory::Region), and where in it the data lies.
+///
+/// ```text
+///    63       60 59            48 47            32 31                             0
+///   +-----------+----------------+----------------+--------------------------------+
+///   |   flags   |     offset     |      len       |              buf               |
+///   +-----------+----------------+----------------+--------------------------------+
+/// ```
+///
+/// - `buf`: the number of the buffer in its region
+/// - `len`: bytes of data in this buffer
+/// - `offset`: bytes from the buffer's start to the data, at most 4,095
+/// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot
+///
+/// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
+/// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
+/// nor made outside this crate: whoever holds `&mut Slot` is the only one who can reach the bytes.
+#[repr(transparent)]
+pub struct Slot(u64);
+
+const LEN: u32 = 32;
+const OFFSET: u32 = 48;
+const MORE: u64 = 1 << 63;
+
+impl Slot {
+    /// A place without a buffer; its length is 0.
+    pub(crate) const EMPTY: Slot = Slot(0);
+
+    /// The largest offset that a slot can name.
+    pub const MAX_OFFSET: usize = 0xFFF;
+
+    /// `len` bytes of data behind the [`HEADROOM`] of buffer `buf`.
+    #[inline(always)]
+    pub(crate) const fn new(buf: u32, len: u16, more: bool) -> Slot {
+        Slot(buf as u64 | (len as u64) << LEN | (HEADROOM as u64) << OFFSET | if more { MORE } else { 0 })
+    }
+
+    /// The number of the buffer in its region.
+    #[inline(always)]
+    pub const fn buf(&self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Bytes of data in this buffer.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // a slot is a part of a packet, not a collection
+    pub const fn len(&self) -> usize {
+        (self.0 >> LEN) as u16 as usize
+    }
+
+    /// Bytes from the buffer's start to the data.
+    #[inline(always)]
+    pub const fn offset(&self) -> usize {
+        (self.0 >> OFFSET) as usize & Self::MAX_OFFSET
+    }
+
+    /// True where the packet continues in the next slot: a frame longer than a buffer is a chain.
+    #[inline(always)]
+    pub const fn has_more(&self) -> bool {
+        self.0 & MORE != 0
+    }
+
+    /// Sets where the data lies. The caller keeps `offset + len` within the buffer.
+    #[inline(always)]
+    pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
+        debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
+        self.0 = self.0 & (MORE | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
+    }
+
+    /// Moves the slot out, leaving an empty place.
+    #[inline(always)]
+    pub(crate) const fn take(&mut self) -> Slot {
+        std::mem::replace(self, Slot::EMPTY)
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Slot {{ buf: {}, offset: {}, len: {}{} }}",
+            self.buf(),
+            self.offset(),
+            self.len(),
+            if self.has_more() { ", more" } else { "" }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_eight_bytes_and_keeps_its_fields_apart() {
+        assert_eq!(size_of::<Slot>(), 8);
+        let mut slot = Slot::new(u32::MAX, u16::MAX, true);
+        assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 65_535, HEADROOM));
+        assert!(slot.has_more());
+        slot.set_data(Slot::MAX_OFFSET, 1);
+        assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 1, 4_095));
+        assert!(slot.has_more());
+        assert!(!Slot::new(0, 0, false).has_more());
+    }
+}

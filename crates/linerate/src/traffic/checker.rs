@@ -1,0 +1,91 @@
+//! What arrived of what was sent.
+
+use super::stamp::{self, Read};
+
+/// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow,
+/// with its bytes intact.
+#[derive(Clone, Debug, Default)]
+pub struct Checker {
+    /// The sequence number that each flow should bring next; `ANY` before its first frame.
+    next: Vec<u64>,
+    report: Report,
+}
+
+const ANY: u64 = u64::MAX;
+
+/// Counts of a generator and a checker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that arrived, of any kind.
+    pub received: u64,
+    /// Sequence numbers that were stepped over, less those that came late. What a flow sent before
+    /// its first frame arrived is not among them.
+    pub lost: u64,
+    /// Frames with a smaller sequence number than their flow had brought before.
+    pub reordered: u64,
+    /// Frames whose bytes are not those that were sent.
+    pub corrupted: u64,
+    /// Intact frames whose byte 48 nobody touched.
+    pub untouched: u64,
+    /// Frames without a stamp.
+    pub foreign: u64,
+}
+
+impl Checker {
+    /// Looks at one frame, given without CRC.
+    #[inline]
+    pub fn check(&mut self, frame: &[u8]) {
+        self.report.received += 1;
+        match stamp::read(frame) {
+            Read::Foreign => self.report.foreign += 1,
+            Read::Corrupted => self.report.corrupted += 1,
+            Read::Stamped { flow, sequence, touched } => {
+                self.report.untouched += u64::from(touched == 0);
+                if self.next.len() <= flow as usize {
+                    self.next.resize(flow as usize + 1, ANY);
+                }
+                let next = &mut self.next[flow as usize];
+                if *next == ANY {
+                    *next = sequence + 1;
+                } else if sequence >= *next {
+                    self.report.lost += sequence - *next;
+                    *next = sequence + 1;
+                } else {
+                    self.report.reordered += 1;
+                    self.report.lost = self.report.lost.saturating_sub(1);
+                }
+            }
+        }
+    }
+
+    /// The counts so far; `sent` is not known here.
+    pub fn report(&self) -> Report {
+        self.report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::Generator;
+
+    #[test]
+    fn counts_loss_reordering_and_corruption() {
+        let mut generator = Generator::new(64, 2);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 10];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        // Flow 0 brings 0, 1, 3, 2; flow 1 brings 0, 4.
+        for index in [0, 1, 2, 6, 4, 9] {
+            checker.check(&frames[index]);
+        }
+        let expected = Report { received: 6, lost: 3, reordered: 1, untouched: 6, ..Report::default() };
+        assert_eq!(checker.report(), expected);
+        frames[8][20] ^= 1;
+        checker.check(&frames[8]);
+        checker.check(&[0; 60]);
+        assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
+    }
+}

@@ -1,0 +1,103 @@
+//! Frames with flows and sequence numbers.
+
+use std::ops::Range;
+
+use super::stamp::{self, SHORTEST, STAMP};
+
+/// Makes UDP frames, one flow after the other, each flow with sequence numbers of its own.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    frame: Vec<u8>,
+    flows: Range<u16>,
+    next_flow: u16,
+    sequence: u64,
+    sent: u64,
+    stamped: bool,
+}
+
+impl Default for Generator {
+    /// Frames of 64 bytes, CRC included, of one flow.
+    fn default() -> Self {
+        Generator::new(64, 1)
+    }
+}
+
+/// Where UDP's source port lies; flow `f` has port 1,024 + `f`.
+const SOURCE_PORT: usize = 34;
+
+impl Generator {
+    /// Frames of `size` bytes, as the field counts them: with 4 bytes of CRC, 64 at least. They
+    /// belong to `flows` flows, which differ in their UDP source port.
+    ///
+    /// Addresses are locally administered, and of 198.18.0.0/15, which is set aside for
+    /// benchmarks (RFC 2544).
+    pub fn new(size: usize, flows: u16) -> Generator {
+        let len = size.clamp(SHORTEST + 4, 65_535) - 4;
+        let mut frame = vec![0; len];
+        frame[..12].copy_from_slice(&[0x02, 0x6C, 0x72, 0, 0, 0x02, 0x02, 0x6C, 0x72, 0, 0, 0x01]);
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14..16].copy_from_slice(&[0x45, 0]);
+        frame[16..18].copy_from_slice(&(len as u16 - 14).to_be_bytes());
+        frame[22..24].copy_from_slice(&[64, 17]);
+        frame[26..30].copy_from_slice(&[198, 18, 0, 1]);
+        frame[30..34].copy_from_slice(&[198, 19, 0, 1]);
+        let sum: u32 = frame[14..34].chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]) as u32).sum();
+        frame[24..26].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
+        // Port 9 is "discard"; a UDP checksum of 0 means none.
+        frame[36..38].copy_from_slice(&9u16.to_be_bytes());
+        frame[38..40].copy_from_slice(&(len as u16 - 34).to_be_bytes());
+        for (index, byte) in frame[SHORTEST..].iter_mut().enumerate() {
+            *byte = index as u8;
+        }
+        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped: true }
+    }
+
+    /// Frames like `template`. If it is UDP over IPv4 without options or VLAN tag and has 18 bytes
+    /// of payload, it gets stamps and flows as [`new`](Generator::new)'s do, and its UDP checksum
+    /// is set to none; otherwise it is sent as it is.
+    pub fn from_template(template: &[u8], flows: u16) -> Generator {
+        let mut frame = template.to_vec();
+        let stamped = frame.len() >= SHORTEST && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
+        if stamped {
+            frame[STAMP - 2..STAMP].fill(0);
+        }
+        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped }
+    }
+
+    /// The same frames with other flows, so that several generators share a checker.
+    pub fn with_flows(mut self, flows: Range<u16>) -> Generator {
+        (self.next_flow, self.flows) = (flows.start, flows.start..flows.end.max(flows.start.saturating_add(1)));
+        self
+    }
+
+    /// True if its frames carry sequence numbers.
+    pub fn is_stamped(&self) -> bool {
+        self.stamped
+    }
+
+    /// Bytes of a frame, without CRC.
+    pub fn frame_len(&self) -> usize {
+        self.frame.len()
+    }
+
+    /// How many frames have been made.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Makes the next frame in `bytes`, which has [`frame_len`](Generator::frame_len) bytes.
+    #[inline]
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.frame);
+        self.sent += 1;
+        if self.stamped {
+            let port = 1024u16.wrapping_add(self.next_flow);
+            bytes[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&port.to_be_bytes());
+            stamp::write(bytes, self.next_flow, self.sequence);
+            self.next_flow += 1;
+            if self.next_flow == self.flows.end {
+                (self.next_flow, self.sequence) = (self.flows.start, self.sequence + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Rates, and keeping to them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// This many packets per second.
+    Packets(f64),
+    /// This many bits per second on the wire: CRC, preamble and gap included.
+    Bits(f64),
+}
+
+/// Bytes that a frame takes on the wire beyond those without CRC: CRC 4, preamble and start 8,
+/// gap 12 (IEEE 802.3).
+const FRAMING: usize = 24;
+
+impl Rate {
+    /// Packets per second, for frames of `len` bytes without CRC.
+    pub fn packets_per_second(self, len: usize) -> f64 {
+        match self {
+            Rate::Packets(packets) => packets,
+            Rate::Bits(bits) => bits / ((len + FRAMING) * 8) as f64,
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    /// `14.88M`, `14.88Mpps`, `10Gbit`, `10Gbit/s`, `10Gbps`: a number, `k`, `M` or `G`, and `pps`
+    /// (also if left out) or bits.
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let (factor, unit) = match unit.chars().next() {
+            Some('k' | 'K') => (1e3, &unit[1..]),
+            Some('M') => (1e6, &unit[1..]),
+            Some('G') => (1e9, &unit[1..]),
+            _ => (1.0, unit),
+        };
+        let value = number.parse::<f64>().ok().map(|number| number * factor).filter(|&value| value > 0.0);
+        match (value, unit) {
+            (Some(value), "" | "pps") => Ok(Rate::Packets(value)),
+            (Some(value), "bit" | "bit/s" | "bps") => Ok(Rate::Bits(value)),
+            _ => Err(format!("'{text}' is not a rate; write packets per second as 14.88M, or bits as 10Gbit")),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rate::Packets(value) => write!(f, "{value} packets/s"),
+            Rate::Bits(value) => write!(f, "{value} bit/s"),
+        }
+    }
+}
+
+/// Tells when the next frame may leave. It catches up on time lost, up to [`Pacer::BURST`] frames.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    per_second: f64,
+    last: Instant,
+    credit: f64,
+}
+
+impl Pacer {
+    /// Frames that may leave back to back after a pause.
+    pub const BURST: f64 = 512.0;
+
+    /// Frames of `len` bytes without CRC at `rate`.
+    pub fn new(rate: Rate, len: usize) -> Pacer {
+        Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0 }
+    }
+
+    /// True if a frame may leave now; then it counts as sent.
+    pub fn take(&mut self) -> bool {
+        if self.credit < 1.0 {
+            self.refill(Instant::now());
+        }
+        let go = self.credit >= 1.0;
+        if go {
+            self.credit -= 1.0;
+        }
+        go
+    }
+
+    fn refill(&mut self, now: Instant) {
+        self.credit += now.duration_since(self.last).as_secs_f64() * self.per_second;
+        self.credit = self.credit.min(Pacer::BURST);
+        self.last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn rates_are_packets_or_bits() {
+        assert_eq!("14.88M".parse(), Ok(Rate::Packets(14.88e6)));
+        assert_eq!("5kpps".parse(), Ok(Rate::Packets(5e3)));
+        assert_eq!("10Gbit".parse(), Ok(Rate::Bits(10e9)));
+        assert_eq!("10Gbps".parse(), Ok(Rate::Bits(10e9)));
+        for bad in ["", "fast", "-1", "0", "10Gbyte", "1.2.3", "M"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        }
+        // The field's number: 64-byte frames at 10 Gbit/s.
+        assert_eq!(Rate::Bits(10e9).packets_per_second(60).round(), 14_880_952.0);
+    }
+
+    #[test]
+    fn a_pacer_gives_the_rate_and_no_more_than_a_burst() {
+        let mut pacer = Pacer::new(Rate::Packets(1e6), 60);
+        let start = pacer.last;
+        pacer.refill(start + Duration::from_micros(100));
+        assert_eq!(pacer.credit.round(), 100.0);
+        pacer.refill(start + Duration::from_secs(10));
+        assert_eq!(pacer.credit, Pacer::BURST);
+    }
+}
