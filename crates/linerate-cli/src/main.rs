@@ -1,2 +1,108 @@
-//! x
-fn main() {}
+//! The `linerate` command.
+//!
+//! - `fwd`, `generate`, `sink`, `ports`: a command each
+//! - `run`: what those share: opened ports, pinned threads, the end of a run
+//! - `show`: the live table and the JSON lines
+
+mod fwd;
+mod generate;
+mod ports;
+mod run;
+mod show;
+mod sink;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// User-space packet I/O: forward, generate, receive and check packets without the kernel.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Forward between two ports, both ways, touching one byte of each packet
+    Fwd {
+        /// The first port, for example sim:0
+        a: String,
+        /// The second port
+        b: String,
+        /// Stop after this many packets
+        #[arg(long)]
+        count: Option<u64>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Send packets with flows and sequence numbers
+    Gen {
+        /// The port to send to
+        port: String,
+        #[command(flatten)]
+        traffic: generate::Traffic,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Receive packets, check their sequence numbers, report loss and reordering
+    Sink {
+        /// The port to receive from
+        port: String,
+        /// Stop after this many packets
+        #[arg(long)]
+        count: Option<u64>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List what can be opened here
+    Ports {
+        /// One JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What all commands that move packets take.
+#[derive(Args, Clone)]
+struct Common {
+    /// Packets that are received or sent at a time
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch: u16,
+    /// Descriptors in each ring, a power of two from 64 to 4096
+    #[arg(long, default_value_t = 512)]
+    ring: usize,
+    /// Queues of each port, each served by a thread of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// The longest payload of a frame; longer than a buffer, frames become chains
+    #[arg(long, default_value_t = 1500)]
+    mtu: usize,
+    /// Stop after this many seconds
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Processors for the threads, for example 0,2; in order from 0 if left out
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// One JSON object per second and line instead of a table; the last is the summary
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    // clap ends with 2 by itself where the usage is wrong.
+    let outcome = match Cli::parse().command {
+        Command::Fwd { a, b, count, common } => fwd::run(&a, &b, count, &common),
+        Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
+        Command::Sink { port, count, common } => sink::run(&port, count, &common),
+        Command::Ports { json } => ports::run(json),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("linerate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `linerate gen`: sends packets that can be recognised again.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use linerate::memory::Pool;
+use linerate::model::{Frame, Replay, Wire};
+use linerate::port::TxQueue;
+use linerate::traffic::{Generator, Pacer, Rate, Report};
+use linerate::{Batch, Error};
+use std::sync::Arc;
+
+use crate::Common;
+use crate::run::{Outcome, Run};
+
+/// What to send.
+#[derive(Args)]
+pub struct Traffic {
+    /// Bytes of a frame, CRC included
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=9732))]
+    size: u16,
+    /// How fast, in packets (14.88M) or bits (10Gbit) per second; as fast as it goes if left out
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// How many packets
+    #[arg(long)]
+    count: Option<u64>,
+    /// UDP flows, which differ in their source port
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    flows: u16,
+    /// Take the first packet of this capture file as the template
+    #[arg(long)]
+    template: Option<PathBuf>,
+}
+
+/// One queue's sender.
+struct Sender {
+    tx: Box<dyn TxQueue>,
+    pool: Arc<Pool>,
+    batch: Batch,
+    generator: Generator,
+    pacer: Option<Pacer>,
+    left: u64,
+}
+
+impl Sender {
+    fn turn(&mut self) -> usize {
+        if self.batch.is_empty() && self.left > 0 {
+            let wanted = (self.batch.capacity() as u64).min(self.left) as usize;
+            let allowed = match &mut self.pacer {
+                Some(pacer) => (0..wanted).take_while(|_| pacer.take()).count(),
+                None => wanted,
+            };
+            self.fill(allowed);
+        }
+        self.tx.send(&mut self.batch)
+    }
+
+    fn fill(&mut self, wanted: usize) {
+        let len = self.generator.frame_len();
+        if len <= self.pool.region().room() {
+            self.batch.alloc(&self.pool, wanted, len);
+            (&mut self.batch).into_iter().for_each(|bytes| self.generator.fill(bytes));
+            self.left -= self.batch.len() as u64;
+        } else {
+            let mut bytes = vec![0; len];
+            for _ in 0..wanted {
+                // Looked at before the generator counts it: a frame made is a frame sent.
+                if self.batch.len() >= self.batch.capacity() {
+                    break;
+                }
+                let before = self.generator.clone();
+                self.generator.fill(&mut bytes);
+                if !self.batch.push(&self.pool, &bytes) {
+                    self.generator = before;
+                    break;
+                }
+                self.left -= 1;
+            }
+        }
+    }
+}
+
+/// Runs until its end.
+pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
+    let common = Common { mtu: common.mtu.max(traffic.size as usize - 18), ..common.clone() };
+    let template = traffic.template.as_deref().map(first_packet).transpose()?;
+    let mut run = Run::open("gen", &[port], &common)?;
+    let queues = run.queues();
+    for queue in 0..queues {
+        let device = &mut run.devices()[0];
+        let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
+        // Each queue has flows of its own, at least one.
+        let share = |total: u64, n: u16| total * n as u64 / queues as u64;
+        let flows = u64::from(traffic.flows.max(queues));
+        let flows = share(flows, queue) as u16..share(flows, queue + 1) as u16;
+        let generator = match &template {
+            Some(template) => Generator::from_template(template, 1),
+            None => Generator::new(traffic.size.into(), 1),
+        };
+        if queue == 0 && !generator.is_stamped() {
+            eprintln!(
+                "note: the template is not UDP over IPv4 with 18 bytes of payload: sent as it is, without sequence numbers"
+            );
+        }
+        let rate = traffic.rate.map(|rate| match rate {
+            Rate::Packets(value) => Rate::Packets(value / f64::from(queues)),
+            Rate::Bits(value) => Rate::Bits(value / f64::from(queues)),
+        });
+        let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
+        let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
+        let batch = Batch::with_capacity(common.batch.into());
+        let mut sender = Sender { tx, pool, batch, generator: generator.with_flows(flows), pacer, left };
+        run.spawn(move || sender.turn());
+    }
+    run.finish(|packets| traffic.count.is_some_and(|count| packets >= count), judge)
+}
+
+/// A tester at the port's outside has checked what arrived.
+fn judge(reports: &[Option<Report>]) -> Outcome {
+    let arrived = reports.iter().flatten();
+    arrived.fold(Outcome { lost: 0, corrupted: 0 }, |sum, report| Outcome {
+        lost: sum.lost + report.lost,
+        corrupted: sum.corrupted + report.corrupted,
+    })
+}
+
+fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut frame = Frame::default();
+    let _: File = File::open(path).map_err(|source| Error::System { call: "opening the template", source })?;
+    if !Replay::open(path)?.receive(&mut frame) || frame.bytes.is_empty() {
+        let why = "it has no packet to take as a template".to_string();
+        return Err(Error::Wire { wire: format!("pcap:{}", path.display()), why });
+    }
+    Ok(frame.bytes)
+}

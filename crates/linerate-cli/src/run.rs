@@ -1,0 +1,272 @@
+//! What a run has: opened ports, one pinned thread per queue, an end, and a summary.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, LazyLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate::memory::{PageSize, Pool, Region, RegionOptions};
+use linerate::model::{self, Card};
+use linerate::port::{Device, Drops, Statistics};
+use linerate::traffic::Report;
+use linerate::{Error, Options};
+use serde_json::{Map, Value, json};
+
+use crate::Common;
+use crate::show::{Rates, Show};
+
+/// One thread's counters, in a cache line of its own.
+#[repr(align(128))]
+#[derive(Default)]
+pub struct Work {
+    /// Packets moved.
+    pub packets: AtomicU64,
+    /// TSC cycles of those turns that moved packets.
+    pub cycles: AtomicU64,
+}
+
+impl Work {
+    /// Adds one turn; only the thread itself calls it.
+    pub fn add(&self, packets: usize, cycles: u64) {
+        let add = |counter: &AtomicU64, by| counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+        add(&self.packets, packets as u64);
+        add(&self.cycles, cycles);
+    }
+}
+
+/// Opened ports, and the threads at work on them.
+pub struct Run {
+    command: &'static str,
+    devices: Vec<Box<dyn Device>>,
+    threads: Vec<(Arc<Work>, JoinHandle<()>)>,
+    stop: Arc<AtomicBool>,
+    common: Common,
+}
+
+/// What a run found out.
+pub struct Outcome {
+    /// Frames that were sent and never arrived, as far as somebody counted both.
+    pub lost: u64,
+    /// Frames whose bytes are not those that were sent.
+    pub corrupted: u64,
+}
+
+/// Time that frames on their way get to arrive when a run ends.
+const DRAIN: Duration = Duration::from_secs(2);
+/// So long nothing may move before the wires count as empty.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// The time stamp counter, or what the machine has in its place.
+pub fn cycles() -> u64 {
+    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+    CLOCK.raw()
+}
+
+impl Run {
+    /// Opens ports of one pool that is large enough for all their queues.
+    pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
+        let rings = names.len() * common.queues as usize * common.ring * 2;
+        let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two().min(16_384) };
+        let default = RegionOptions::default();
+        let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
+        let pool = Pool::new(Region::new(&RegionOptions { buffers, buffer_size, ..default })?);
+        let pages = pool.region().mapping().pages();
+        if pages == PageSize::Ordinary {
+            let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
+            eprintln!(
+                "note: {} MiB of ordinary pages are in use, which is fine for models; a card without an IOMMU needs \
+                 hugepages:\n  echo {needed} | sudo tee /proc/sys/vm/nr_hugepages",
+                buffers * buffer_size >> 20
+            );
+        }
+        let options = Options { queues: common.queues, ring: common.ring, mtu: common.mtu, pool: Some(pool) };
+        let devices = options.open_all(names)?;
+        Ok(Run { command, devices, threads: Vec::new(), stop: Arc::default(), common: common.clone() })
+    }
+
+    /// The ports.
+    pub fn devices(&mut self) -> &mut [Box<dyn Device>] {
+        &mut self.devices
+    }
+
+    /// How many queues each port has; a port's own option comes before `--queues`.
+    pub fn queues(&self) -> u16 {
+        self.devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)
+    }
+
+    /// Starts a thread, on the next of the chosen processors. `turn` moves a batch and tells how
+    /// many packets it moved; it is called until the run ends.
+    pub fn spawn(&mut self, mut turn: impl FnMut() -> usize + Send + 'static) {
+        let number = self.threads.len();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let core = match self.common.cores[..] {
+            [] => number % processors,
+            ref cores => cores[number % cores.len()],
+        };
+        let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
+        let counters = work.clone();
+        // With a processor of its own a thread polls on; otherwise it lets others work, too.
+        let alone = processors > self.queues() as usize;
+        let thread = std::thread::spawn(move || {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(core);
+            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+                eprintln!("note: cannot use processor {core}: {error}; choose others with --cores");
+            }
+            let mut before = cycles();
+            while !stop.load(Ordering::Relaxed) {
+                let packets = turn();
+                let now = cycles();
+                if packets > 0 {
+                    counters.add(packets, now - before);
+                } else if alone {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+                before = now;
+            }
+        });
+        self.threads.push((work, thread));
+    }
+
+    /// Shows what goes on until the time is over, `done` answers yes, or somebody presses Ctrl-C;
+    /// then lets what is on its way arrive, ends the threads, and prints the summary.
+    pub fn finish(
+        self,
+        done: impl Fn(u64) -> bool,
+        judge: impl FnOnce(&[Option<Report>]) -> Outcome,
+    ) -> Result<ExitCode, Error> {
+        let interrupts = on_interrupt();
+        let start = Instant::now();
+        let end = self.common.seconds.map(|seconds| start + Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+        let mut show = Show::new(self.common.json);
+        let mut last = (start, self.statistics()?, self.work());
+        let outcome = loop {
+            let tick = Duration::from_millis(20).min(end.map_or(DRAIN, |end| end - Instant::now().min(end)));
+            match interrupts.recv_timeout(tick) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => break Ok(()),
+            }
+            let now = Instant::now();
+            let work = self.work();
+            if end.is_some_and(|end| now >= end) || done(work.0) || self.threads.iter().any(|(_, t)| t.is_finished()) {
+                break Ok(());
+            }
+            if now - last.0 >= Duration::from_secs(1) {
+                let statistics = match self.statistics() {
+                    Ok(statistics) => statistics,
+                    Err(error) => break Err(error),
+                };
+                let seconds = (now - last.0).as_secs_f64();
+                let names = self.devices.iter().map(|device| device.name());
+                let rates: Vec<Rates> =
+                    names.zip(last.1.iter().zip(&statistics)).map(|(n, (a, b))| Rates::new(n, a, b, seconds)).collect();
+                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work));
+                last = (now, statistics, work);
+            }
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let moved = self.work();
+        self.drain();
+        self.stop.store(true, Ordering::Relaxed);
+        let Run { command, devices, threads, .. } = self;
+        let panicked = threads.into_iter().filter(|_| true).any(|(_, thread)| thread.join().is_err());
+        outcome?;
+        let cards = models(&devices);
+        let reports: Vec<Option<Report>> = devices.iter().map(|device| report_of(device.as_ref())).collect();
+        let Outcome { lost, corrupted } = judge(&reports);
+        let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
+        for card in &cards {
+            card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
+        }
+        let mut ports = Vec::new();
+        for device in &devices {
+            ports.push(port_summary(device.name(), &device.statistics()?));
+        }
+        let mpps = moved.0 as f64 / seconds / 1e6;
+        let summary = json!({"summary": {
+            "command": command, "seconds": round(seconds), "ports": ports, "lost": lost, "corrupted": corrupted,
+            "breaches": breaches, "mpps": round(mpps), "cycles_per_packet": round(per_packet((0, 0), moved)),
+        }});
+        show.summary(&summary);
+        let good = lost == 0 && corrupted == 0 && breaches == 0 && !panicked;
+        Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Packets and cycles of all threads.
+    fn work(&self) -> (u64, u64) {
+        let sum =
+            |of: fn(&Work) -> &AtomicU64| self.threads.iter().map(|(work, _)| of(work).load(Ordering::Relaxed)).sum();
+        (sum(|work| &work.packets), sum(|work| &work.cycles))
+    }
+
+    fn statistics(&self) -> Result<Vec<Statistics>, Error> {
+        self.devices.iter().map(|device| device.statistics()).collect()
+    }
+
+    /// Stops the models' wires and lets the threads go on until nothing moves any more.
+    fn drain(&self) {
+        let cards = models(&self.devices);
+        cards.iter().for_each(|card| card.finish_wire());
+        let end = Instant::now() + DRAIN;
+        let progress =
+            || (self.work().0, cards.iter().filter_map(|card| card.wire_report()).map(|r| r.received).sum::<u64>());
+        let (mut last, mut since) = (progress(), Instant::now());
+        while !cards.is_empty() && since.elapsed() < QUIET && Instant::now() < end {
+            std::thread::yield_now();
+            let now = progress();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+    }
+}
+
+/// The models among the ports.
+fn models(devices: &[Box<dyn Device>]) -> Vec<Arc<Card>> {
+    devices.iter().filter_map(|device| model::named(device.name().strip_prefix("sim:")?)).collect()
+}
+
+/// What is at a port's outside has counted, if it is a model.
+fn report_of(device: &dyn Device) -> Option<Report> {
+    model::named(device.name().strip_prefix("sim:")?)?.wire_report()
+}
+
+fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {
+    (now.1 - before.1) as f64 / (now.0 - before.0).max(1) as f64
+}
+
+/// Three digits are enough for people and machines.
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn port_summary(name: &str, statistics: &Statistics) -> Value {
+    json!({
+        "name": name,
+        "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
+        "rx_bytes": statistics.rx_bytes, "tx_bytes": statistics.tx_bytes,
+        "drops": drops(&statistics.drops),
+    })
+}
+
+/// Those causes that have happened.
+pub fn drops(drops: &Drops) -> Value {
+    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
+    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
+}
+
+/// Ctrl-C, SIGTERM and SIGHUP arrive here.
+fn on_interrupt() -> Receiver<()> {
+    let (sender, receiver): (Sender<()>, _) = channel();
+    let kept = sender.clone();
+    if let Err(error) = ctrlc::set_handler(move || sender.send(()).unwrap_or_default()) {
+        eprintln!("note: Ctrl-C will not print a summary: {error}");
+        // Without a sender the channel would count as closed, and the run as interrupted.
+        std::mem::forget(kept);
+    }
+    receiver
+}

@@ -1,0 +1,58 @@
+//! `linerate sink`: receives, and checks sequence numbers.
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use linerate::traffic::{Checker, Report};
+use linerate::{Batch, Error};
+
+use crate::Common;
+use crate::run::{Outcome, Run};
+
+/// Runs until its end.
+pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, Error> {
+    let mut run = Run::open("sink", &[port], common)?;
+    let mut reports = Vec::new();
+    for queue in 0..run.queues() {
+        let mut rx = run.devices()[0].rx(queue)?;
+        let mut batch = Batch::with_capacity(common.batch.into());
+        let mut checker = Checker::default();
+        let mut whole = Vec::new();
+        let report = Arc::new(Mutex::new(Report::default()));
+        reports.push(report.clone());
+        run.spawn(move || {
+            rx.recv(&mut batch);
+            let mut packets = 0;
+            for mut packet in batch.packets() {
+                packets += 1;
+                if packet.slots() == 1 {
+                    checker.check(packet.first_mut());
+                } else {
+                    whole.clear();
+                    packet.append_to(&mut whole);
+                    checker.check(&whole);
+                }
+            }
+            batch.clear();
+            if packets > 0 {
+                *report.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
+            }
+            packets
+        });
+    }
+    run.finish(
+        |packets| count.is_some_and(|count| packets >= count),
+        |_| {
+            let mut sum = Report::default();
+            for report in &reports {
+                let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
+                sum.lost += report.lost;
+                sum.corrupted += report.corrupted;
+                sum.reordered += report.reordered;
+                sum.foreign += report.foreign;
+            }
+            eprintln!("sink: {} reordered, {} without sequence numbers", sum.reordered, sum.foreign);
+            Outcome { lost: sum.lost, corrupted: sum.corrupted }
+        },
+    )
+}
