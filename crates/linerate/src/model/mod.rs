@@ -395,7 +395,7 @@ impl Card {
         }
         let core = &mut *self.core();
         self.registers.set(offset, tail);
-        let buffer = self.buffer_bytes(queue);
+        let buffer = self.most_written(queue);
         let (ring, others) = match direction {
             Direction::Receive => (&mut core.rx[queue as usize], Some(buffer)),
             Direction::Transmit => (&mut core.tx[queue as usize], None),
@@ -419,6 +419,12 @@ impl Card {
             return 0;
         }
         (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
+    }
+
+    /// How much the card may write into one buffer: what the driver said it has room for, but never
+    /// more than the longest frame that the MAC lets in, with a VLAN tag.
+    fn most_written(&self, queue: u16) -> usize {
+        self.buffer_bytes(queue).min(self.longest_frame() + 4)
     }
 
     /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).

@@ -108,7 +108,7 @@ impl Card {
     }
 
     /// The longest frame that is let in, with CRC and without VLAN tag (sections 8.2.3.22).
-    fn longest_frame(&self) -> usize {
+    pub(super) fn longest_frame(&self) -> usize {
         let jumbo = self.registers.get(HLREG0::OFFSET) & HLREG0::JUMBOEN != 0;
         if jumbo { (self.registers.get(MAXFRS::OFFSET) >> MAXFRS::MFS_SHIFT) as usize } else { 1518 }
     }
@@ -237,7 +237,7 @@ impl Card {
         for (n, part) in bytes.chunks(room).enumerate() {
             let n = n as u32;
             let Some(words) = ring.read(&maps, n, &self.oracle) else { return Delivery::Done };
-            ring.compare(&maps, n, words, room, &self.oracle);
+            ring.compare(&maps, n, words, self.most_written(ring.queue), &self.oracle);
             Self::write_buffer(&maps, ring, words[0], part, &self.oracle);
             let last = n + 1 == count;
             let written = match legacy {

@@ -231,7 +231,9 @@ impl<B: Bar> IxgbeRx<B> {
     fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
         hardware.check_alive()?;
         let pool = &hardware.config.pool;
-        let reservation = pool.reserve(descriptors.len())?;
+        // Beside the ring's, those of a packet that has not arrived whole.
+        let reservation =
+            pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
         let Some(bufs) = pool.take(descriptors.len()) else {
             let (buffers, needed) = (pool.available(), descriptors.len());
             return Err(Error::PoolExhausted { buffers, needed });

@@ -1,0 +1,392 @@
+//! Random schedules on the model, in line: every frame arrives once, in order, intact; all buffers
+//! are accounted for at every step; the card's contract is never broken.
+//!
+//! One card receives (`a`), another sends (`b`). What the wire brings to `a` is compared with what
+//! `recv` delivers, what `send` takes with what leaves `b`; so each half is exact by itself.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::model::{Card, CardBar, Frame, Wire};
+use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::{Batch, Error};
+use proptest::prelude::*;
+
+/// Frames on the wire of the test, and whether it takes any.
+#[derive(Default)]
+struct Hub {
+    to_card: VecDeque<Vec<u8>>,
+    from_card: VecDeque<Vec<u8>>,
+    stalled: bool,
+}
+
+struct HubWire(Arc<Mutex<Hub>>);
+
+impl Wire for HubWire {
+    fn ready(&mut self) -> bool {
+        !self.0.lock().unwrap().stalled
+    }
+    fn transmit(&mut self, frame: &Frame) {
+        assert!(!frame.bad_crc);
+        self.0.lock().unwrap().from_card.push_back(frame.bytes.clone());
+    }
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        let next = self.0.lock().unwrap().to_card.pop_front();
+        next.map(|bytes| *frame = Frame { bytes, bad_crc: false }).is_some()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// The wire brings frames of this length.
+    Arrive(u8, u16),
+    /// The program makes frames of this length and sends them.
+    Make(u8, u16),
+    StepA(u8),
+    StepB(u8),
+    Receive,
+    Send,
+    /// The program keeps what it has received, or lets it go.
+    Keep,
+    Release,
+    Stall(bool),
+    CableA(bool),
+    CableB(bool),
+    /// Ends a queue and starts it again.
+    RestartRx,
+    RestartTx,
+    /// Resets a card, its queues ended before.
+    ResetA,
+    ResetB,
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let length = || prop_oneof![4 => 60u16..=128, 2 => 129u16..=1518, 1 => 1519u16..=9800];
+    prop_oneof![
+        8 => (1u8..=80, length()).prop_map(|(n, len)| Op::Arrive(n, len)),
+        4 => (1u8..=40, prop_oneof![3 => 1u16..=100, 2 => length()]).prop_map(|(n, len)| Op::Make(n, len)),
+        8 => (1u8..=80).prop_map(Op::StepA),
+        8 => (1u8..=80).prop_map(Op::StepB),
+        12 => Just(Op::Receive),
+        12 => Just(Op::Send),
+        2 => Just(Op::Keep),
+        3 => Just(Op::Release),
+        2 => any::<bool>().prop_map(Op::Stall),
+        2 => any::<bool>().prop_map(Op::CableA),
+        2 => any::<bool>().prop_map(Op::CableB),
+        1 => Just(Op::RestartRx),
+        1 => Just(Op::RestartTx),
+        1 => Just(Op::ResetA),
+        1 => Just(Op::ResetB),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Setup {
+    ring: usize,
+    spare: usize,
+    buffer_size: usize,
+    max_frame: usize,
+    batch: usize,
+}
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let ring = prop_oneof![6 => Just(64usize), 3 => Just(128usize), 1 => Just(256usize)];
+    let buffer_size = prop_oneof![5 => Just(2048usize), 2 => Just(4096usize), 1 => Just(16_384usize)];
+    let max_frame = prop_oneof![3 => Just(1518usize), 3 => Just(9728usize), 1 => 60usize..=9728];
+    let batch = prop_oneof![1 => Just(1usize), 4 => 2usize..=64, 1 => 100usize..=300];
+    (ring, 48usize..=200, buffer_size, max_frame, batch)
+        .prop_map(|(ring, spare, buffer_size, max_frame, batch)| Setup { ring, spare, buffer_size, max_frame, batch })
+}
+
+/// A port of the test: the card, its driver, its wire.
+struct Port {
+    card: Arc<Card>,
+    device: Ixgbe<CardBar>,
+    hub: Arc<Mutex<Hub>>,
+}
+
+impl Port {
+    fn open(name: &str, pool: &Arc<Pool>, setup: &Setup) -> Port {
+        let hub = Arc::<Mutex<Hub>>::default();
+        let card = Card::new(name, Box::new(HubWire(hub.clone())));
+        let config = Config { ring: setup.ring, max_frame: setup.max_frame, ..Config::new(name, pool.clone()) };
+        let device = Ixgbe::open(card.bar(), card.dma(), config).unwrap();
+        Port { card, device, hub }
+    }
+}
+
+/// Frame number `id`: the number in front, then a pattern of it.
+fn frame(id: u64, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len as u64).map(|i| (id.wrapping_mul(31) + i * 7) as u8).collect();
+    let head = id.to_be_bytes();
+    let fits = len.min(8);
+    bytes[..fits].copy_from_slice(&head[8 - fits..]);
+    // Not a VLAN tag, for which the card lets four bytes more in.
+    if len > 13 {
+        bytes[12] = 0x08;
+    }
+    bytes
+}
+
+fn whole(batch: &mut Batch, from: usize) -> Vec<Vec<u8>> {
+    let mut slots = 0;
+    let mut frames = Vec::new();
+    for packet in batch.packets() {
+        if slots >= from {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        }
+        slots += packet.slots();
+    }
+    frames
+}
+
+/// Everything that a schedule works on.
+struct World {
+    setup: Setup,
+    total: usize,
+    pool: Arc<Pool>,
+    a: Port,
+    b: Port,
+    rx: Option<Box<dyn RxQueue>>,
+    tx: Option<Box<dyn TxQueue>>,
+    batch: Batch,
+    kept: Vec<Batch>,
+    next_id: u64,
+    /// What the wire brought and `recv` has not delivered yet.
+    due_in: VecDeque<Vec<u8>>,
+    /// What `send` took and the wire has not seen yet.
+    due_out: VecDeque<Vec<u8>>,
+    /// Frames that may be missing because their queue was ended.
+    may_miss_in: bool,
+    may_miss_out: bool,
+}
+
+impl World {
+    fn new(setup: Setup) -> World {
+        let total = setup.ring + setup.spare;
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: total, buffer_size: setup.buffer_size, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&options).unwrap());
+        let (mut a, mut b) = (Port::open("a", &pool, &setup), Port::open("b", &pool, &setup));
+        let (rx, tx) = (a.device.rx(0).unwrap(), b.device.tx(0).unwrap());
+        World {
+            batch: Batch::with_capacity(setup.batch),
+            setup,
+            total,
+            pool,
+            a,
+            b,
+            rx: Some(rx),
+            tx: Some(tx),
+            kept: Vec::new(),
+            next_id: 0,
+            due_in: VecDeque::new(),
+            due_out: VecDeque::new(),
+            may_miss_in: false,
+            may_miss_out: false,
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Arrive(count, len) => {
+                for _ in 0..count {
+                    let bytes = self.make(len.into());
+                    if bytes.len() <= self.setup.max_frame {
+                        self.due_in.push_back(bytes.clone());
+                    }
+                    self.a.hub.lock().unwrap().to_card.push_back(bytes);
+                }
+            }
+            Op::Make(count, len) => {
+                for _ in 0..count {
+                    let bytes = self.make(len.into());
+                    if !self.batch.push(&self.pool, &bytes) {
+                        break;
+                    }
+                }
+            }
+            Op::StepA(budget) => {
+                self.a.card.step(budget.into());
+            }
+            Op::StepB(budget) => {
+                self.b.card.step(budget.into());
+                self.look_at_wire();
+            }
+            Op::Receive => self.receive(),
+            Op::Send => self.send(),
+            Op::Keep => self.kept.push(std::mem::replace(&mut self.batch, Batch::with_capacity(self.setup.batch))),
+            Op::Release => self.kept.clear(),
+            Op::Stall(on) => self.b.hub.lock().unwrap().stalled = on,
+            Op::CableA(on) => self.a.card.set_cable(on),
+            Op::CableB(on) => self.b.card.set_cable(on),
+            Op::RestartRx => {
+                self.may_miss_in |= self.rx.is_some();
+                self.end_rx();
+                self.start_rx();
+            }
+            Op::RestartTx => {
+                self.may_miss_out |= self.tx.is_some();
+                self.end_tx();
+                self.start_tx();
+            }
+            Op::ResetA => {
+                self.may_miss_in = true;
+                if self.rx.is_some() {
+                    assert!(matches!(self.a.device.reset(), Err(Error::QueuesInUse { queues: 1, .. })));
+                }
+                self.end_rx();
+                self.a.device.reset().unwrap();
+                self.start_rx();
+            }
+            Op::ResetB => {
+                self.may_miss_out = true;
+                self.end_tx();
+                self.b.device.reset().unwrap();
+                self.start_tx();
+            }
+        }
+        self.check();
+    }
+
+    fn make(&mut self, len: usize) -> Vec<u8> {
+        self.next_id += 1;
+        frame(self.next_id, len)
+    }
+
+    fn end_rx(&mut self) {
+        if let Some(rx) = self.rx.take() {
+            rx.stop().unwrap();
+        }
+    }
+
+    fn end_tx(&mut self) {
+        if let Some(tx) = self.tx.take() {
+            tx.stop().unwrap();
+        }
+    }
+
+    /// With buffers kept elsewhere there may be too few for a ring; then the queue stays away.
+    fn start_rx(&mut self) {
+        match self.a.device.rx(0) {
+            Ok(rx) => self.rx = Some(rx),
+            Err(Error::PoolExhausted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn start_tx(&mut self) {
+        self.tx = Some(self.b.device.tx(0).unwrap());
+    }
+
+    fn receive(&mut self) {
+        let Some(rx) = &mut self.rx else { return self.start_rx() };
+        let before = self.batch.len();
+        let slots = rx.recv(&mut self.batch);
+        assert_eq!(self.batch.len(), before + slots);
+        for bytes in whole(&mut self.batch, before) {
+            Self::expect(&mut self.due_in, &bytes, self.may_miss_in);
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        let frames = whole(&mut self.batch, 0);
+        let taken = tx.send(&mut self.batch);
+        let left = self.batch.packets().count();
+        assert!(taken > 0 || left == frames.len());
+        for mut bytes in frames.into_iter().rev().skip(left).rev() {
+            // With a VLAN tag a frame may have four bytes more; the driver does not look for one.
+            if bytes.len() <= self.setup.max_frame + 4 {
+                bytes.resize(bytes.len().max(60), 0);
+                self.due_out.push_back(bytes);
+            }
+        }
+    }
+
+    fn look_at_wire(&mut self) {
+        let seen: Vec<_> = self.b.hub.lock().unwrap().from_card.drain(..).collect();
+        for bytes in seen {
+            Self::expect(&mut self.due_out, &bytes, self.may_miss_out);
+        }
+    }
+
+    /// `bytes` is the next one due, or a later one where some may be missing.
+    fn expect(due: &mut VecDeque<Vec<u8>>, bytes: &[u8], may_miss: bool) {
+        while let Some(next) = due.pop_front() {
+            if next == bytes {
+                return;
+            }
+            assert!(may_miss, "a frame is missing or not intact: {:02x?} came for {:02x?}", head(bytes), head(&next));
+        }
+        panic!("a frame came that was not due: {:02x?}", head(bytes));
+    }
+
+    /// What must hold after every step.
+    fn check(&self) {
+        let kept: usize = self.kept.iter().map(|batch| batch.len() + batch.cached()).sum();
+        let rx = self.rx.as_ref().map_or(0, |rx| rx.buffers());
+        let tx = self.tx.as_ref().map_or(0, |tx| tx.buffers());
+        let sum = self.pool.available() + self.batch.len() + self.batch.cached() + kept + rx + tx;
+        assert_eq!(sum, self.total, "buffers: kept {kept}, receive queue {rx}, transmit queue {tx}");
+        assert_eq!(self.a.card.breaches(), []);
+        assert_eq!(self.b.card.breaches(), []);
+    }
+
+    /// Lets everything that is on its way arrive; then nothing may be due any more.
+    fn finish(mut self) {
+        self.kept.clear();
+        self.b.hub.lock().unwrap().stalled = false;
+        for card in [&self.a.card, &self.b.card] {
+            card.set_cable(true);
+        }
+        if self.rx.is_none() {
+            self.batch.clear();
+            self.start_rx();
+        }
+        // A turn can move nothing and yet make the next one possible: a report frees buffers.
+        let mut idle = 0;
+        while idle < 3 {
+            let mut moved = self.a.card.step(64) + self.b.card.step(64);
+            self.look_at_wire();
+            let before = self.batch.len();
+            self.receive();
+            moved += self.batch.len() - before;
+            let before = self.batch.len();
+            self.send();
+            moved += before - self.batch.len();
+            self.check();
+            idle = if moved == 0 { idle + 1 } else { 0 };
+        }
+        assert!(self.batch.is_empty(), "{} slots could not be sent", self.batch.len());
+        assert!(self.a.hub.lock().unwrap().to_card.is_empty(), "the wire could not bring all");
+        assert!(self.may_miss_in || self.due_in.is_empty(), "{} frames never arrived", self.due_in.len());
+        assert!(self.may_miss_out || self.due_out.is_empty(), "{} frames never left", self.due_out.len());
+        self.end_rx();
+        self.end_tx();
+        drop(self.batch);
+        assert_eq!(self.pool.available(), self.total);
+    }
+}
+
+fn head(bytes: &[u8]) -> (&[u8], usize) {
+    (&bytes[..bytes.len().min(16)], bytes.len())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_schedules_lose_nothing(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
+        let mut world = World::new(setup);
+        for op in &ops {
+            world.apply(op);
+        }
+        world.finish();
+    }
+}
