@@ -292,6 +292,7 @@ impl Batch {
         self.end = from;
     }
 
+    #[cold]
     /// Moves the slots to the front, so that all free places are at the end.
     fn compact(&mut self) {
         if self.start > 0 {

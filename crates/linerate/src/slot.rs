@@ -67,6 +67,12 @@ impl Slot {
         self.0 & MORE != 0
     }
 
+    /// The length of a packet that ends here; of one that continues, more than any length.
+    #[inline(always)]
+    pub(crate) const fn whole_len(&self) -> usize {
+        (self.0 >> LEN) as usize & (0xFFFF | (MORE >> LEN) as usize)
+    }
+
     /// Sets where the data lies. The caller keeps `offset + len` within the buffer.
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {

@@ -98,18 +98,19 @@ impl<B: Bar> IxgbeRx<B> {
     /// or the ring or a slice ends. Returns how many.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let IxgbeRx { base, shift, longest, .. } = *self;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
         for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the card's word that it is done.
             let word = descriptor[1].load(Acquire);
             let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & (receive::DD | receive::RXE) != receive::DD || length as usize > self.longest {
+            if word & (receive::DD | receive::RXE) != receive::DD || length as usize > longest {
                 break;
             }
             *slot = Slot::new(*buf, length, word & receive::EOP == 0);
             *buf = new;
-            descriptor[0].store(self.base + ((new as u64) << self.shift), Relaxed);
+            descriptor[0].store(base + ((new as u64) << shift), Relaxed);
             descriptor[1].store(0, Relaxed);
             done += 1;
         }
@@ -370,18 +371,21 @@ impl<B: Bar> IxgbeTx<B> {
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free());
-        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
+        let IxgbeTx { base, shift, longest, .. } = *self;
         let mut filled = 0;
-        for ((descriptor, buf), slot) in ring.zip(slots).take(count) {
-            let length = slot.len();
-            if slot.has_more() || length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST {
+        for (descriptor, slot) in self.descriptors[self.next..].iter().zip(slots).take(count) {
+            let length = slot.whole_len();
+            if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;
             }
-            let address = self.base + ((slot.buf() as u64) << self.shift) + slot.offset() as u64;
+            let address = base + ((slot.buf() as u64) << shift) + slot.offset() as u64;
             descriptor[0].store(address, Relaxed);
             descriptor[1].store(COMMAND | length as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
-            *buf = slot.buf();
             filled += 1;
+        }
+        // A loop of its own, so that it becomes vector code.
+        for (buf, slot) in self.bufs[self.next..].iter_mut().zip(&slots[..filled]) {
+            *buf = slot.buf();
         }
         self.next = (self.next + filled) & (self.bufs.len() - 1);
         self.unreported += filled;

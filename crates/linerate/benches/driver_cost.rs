@@ -1,0 +1,137 @@
+//! What the driver costs per packet: receive, touch one byte, send, on descriptors that a bare loop
+//! in the same thread completes (64-byte packets, rings of 512). TSC cycles per packet, the best of
+//! many rounds, and beside them the bound: the cheapest loop that reads and writes the same
+//! descriptors. `cargo bench --bench driver_cost`
+
+mod fake;
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use fake::{Fake, RING, touch};
+use linerate::Batch;
+use linerate::memory::Mapping;
+use linerate::nic::ixgbe::descriptor::{receive, transmit};
+
+/// Packets in one round: half a ring, so that both rings are never full.
+const ROUND: usize = 256;
+const ROUNDS: usize = 3000;
+
+fn main() {
+    let clock = quanta::Clock::new();
+    let stamp = || clock.raw();
+    let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
+    for batch_size in [1, 4, 8, 16, 32, 64, 128, 256] {
+        let mut fake = Fake::new();
+        let mut batch = Batch::with_capacity(batch_size);
+        let calls = ROUND / batch_size;
+
+        // The whole, with two stamps a round.
+        let mut total = f64::MAX;
+        for _ in 0..ROUNDS {
+            fake.complete_receive(ROUND);
+            let start = stamp();
+            for _ in 0..calls {
+                fake.forward(&mut batch);
+            }
+            let cycles = (stamp() - start) as f64 - overhead;
+            assert_eq!(fake.complete_transmit(), ROUND);
+            total = total.min(cycles / ROUND as f64);
+        }
+
+        // The parts, with four stamps a batch; their cost is taken off.
+        let mut parts = [f64::MAX; 3];
+        for _ in 0..ROUNDS {
+            fake.complete_receive(ROUND);
+            let mut sums = [0; 3];
+            for _ in 0..calls {
+                let stamps = [
+                    stamp(),
+                    {
+                        fake.rx.recv(&mut batch);
+                        stamp()
+                    },
+                    {
+                        touch(&mut batch);
+                        stamp()
+                    },
+                    {
+                        fake.tx.send(&mut batch);
+                        stamp()
+                    },
+                ];
+                (0..3).for_each(|part| sums[part] += stamps[part + 1] - stamps[part]);
+            }
+            fake.complete_transmit();
+            for (best, sum) in parts.iter_mut().zip(sums) {
+                *best = best.min((sum as f64 - overhead * calls as f64).max(0.0) / ROUND as f64);
+            }
+        }
+
+        // The bounds, with and without the touch.
+        let (rings, packets) = fake.memory();
+        let mut bounds = [f64::MAX; 2];
+        for round in 0..ROUNDS * 2 {
+            let position = round / 2 * ROUND % RING;
+            complete(rings, position);
+            let touched = if round % 2 == 0 { Some(packets) } else { None };
+            let start = stamp();
+            for call in 0..calls {
+                cheapest(rings, touched, position + call * batch_size, batch_size);
+            }
+            let cycles = (stamp() - start) as f64 - overhead;
+            bounds[round % 2] = bounds[round % 2].min(cycles / ROUND as f64);
+        }
+
+        let [receive, touch, send] = parts;
+        println!(
+            "path=scalar batch={batch_size} receive={receive:.1} touch={touch:.1} send={send:.1} total={total:.1} \
+             bound={:.1} ratio={:.2} descriptors={:.1}",
+            bounds[0],
+            total / bounds[0],
+            bounds[1],
+        );
+    }
+}
+
+fn complete(rings: &Mapping, position: usize) {
+    for index in 0..ROUND {
+        let descriptor = rings.words((position + index) % RING * 16, 2);
+        descriptor[0].store(0, Relaxed);
+        descriptor[1].store(receive::DD | receive::EOP | 60 << receive::LENGTH_SHIFT, Relaxed);
+        rings.words(RING * 16 + (position + index) % RING * 16 + 8, 1)[0].store(transmit::DD, Relaxed);
+    }
+}
+
+/// What no driver can leave out: read each receive descriptor's status, write a new buffer's address
+/// and clear the status; write each transmit descriptor; read the status of one per batch; keep the
+/// lengths that were read; and, as all of these forward, touch a byte of each packet. Addresses are
+/// computed, not looked up.
+#[inline(never)]
+fn cheapest(rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
+    let first = position % RING;
+    let receive_ring = rings.words(first * 16, count * 2);
+    let transmit_ring = rings.words(RING * 16 + first * 16, count * 2);
+    if transmit_ring[count * 2 - 1].load(Acquire) & transmit::DD == 0 {
+        return;
+    }
+    let command = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
+    let mut address = 0;
+    if let Some(packets) = packets {
+        let words = packets.words(0, RING * 2048 / 8);
+        for packet in words[first * 256..].chunks_exact(256).take(count) {
+            packet[22].store(packet[22].load(Relaxed) + 1, Relaxed);
+        }
+    }
+    for (from, to) in receive_ring.chunks_exact(2).zip(transmit_ring.chunks_exact(2)) {
+        let word = from[1].load(Acquire);
+        if word & receive::DD == 0 {
+            break;
+        }
+        let length = word >> receive::LENGTH_SHIFT & 0xFFFF;
+        from[0].store(address, Relaxed);
+        from[1].store(0, Relaxed);
+        to[0].store(address, Relaxed);
+        to[1].store(command | length | length << transmit::PAYLEN_SHIFT, Relaxed);
+        address += 2048;
+    }
+}

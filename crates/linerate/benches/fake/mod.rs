@@ -1,0 +1,134 @@
+//! A card that is nothing but memory: the registers are stored, descriptors are completed by a bare
+//! loop in the same thread. What the driver costs without any card can be measured on it, and what
+//! it costs at least.
+#![allow(dead_code)] // each benchmark uses its part
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use linerate::memory::{DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions};
+use linerate::nic::ixgbe::descriptor::{receive, transmit};
+use linerate::nic::ixgbe::registers::*;
+use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::pci::{Bar, MappedBar, MappedDoorbell};
+use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::{Batch, Result};
+
+/// Registers that answer what a driver waits for, and store the rest. Doorbells are the real ones.
+#[derive(Clone)]
+pub struct FakeBar(MappedBar);
+
+impl Bar for FakeBar {
+    type Doorbell = MappedDoorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        match offset {
+            EEC::OFFSET => EEC::ARD,
+            RDRXCTL::OFFSET => RDRXCTL::DMAIDONE,
+            SECRXSTAT::OFFSET => SECRXSTAT::SECRX_RDY,
+            STATUS::OFFSET => 0,
+            CTRL::OFFSET => self.0.read(offset) & !(CTRL::RST | CTRL::LRST),
+            _ => self.0.read(offset),
+        }
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        self.0.write(offset, value);
+    }
+
+    fn doorbell(&self, offset: u32) -> MappedDoorbell {
+        self.0.doorbell(offset)
+    }
+
+    fn wait(&self, _: Duration) {}
+}
+
+/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40.
+#[derive(Default)]
+struct FakeDma(Mutex<Vec<Arc<Mapping>>>);
+
+impl DmaSpace for FakeDma {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<DeviceAddress> {
+        let mut maps = self.0.lock().unwrap();
+        maps.push(memory.clone());
+        Ok((maps.len() as u64) << 40)
+    }
+
+    fn unmap(&self, _: DeviceAddress) {}
+}
+
+pub const RING: usize = 512;
+
+/// The driver on such a card.
+pub struct Fake {
+    pub rx: Box<dyn RxQueue>,
+    pub tx: Box<dyn TxQueue>,
+    bar: MappedBar,
+    rings: Arc<Mapping>,
+    packets: Arc<Mapping>,
+    rx_head: usize,
+    tx_head: usize,
+    _device: Ixgbe<FakeBar>,
+}
+
+impl Fake {
+    pub fn new() -> Fake {
+        let bar = MappedBar::new(Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap()));
+        let dma = Arc::<FakeDma>::default();
+        let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+        let config = Config { ring: RING, ..Config::new("fake", pool) };
+        let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
+        let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+        let [rings, packets] = [0, 1].map(|n| dma.0.lock().unwrap()[n].clone());
+        Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, _device: device }
+    }
+
+    /// Receives `count` frames of 60 bytes into descriptors that the card has.
+    pub fn complete_receive(&mut self, count: usize) {
+        let words = self.rings.words(0, RING * 2);
+        for _ in 0..count {
+            let descriptor = &words[self.rx_head * 2..][..2];
+            descriptor[0].store(0, Relaxed);
+            descriptor[1].store(receive::DD | receive::EOP | 60 << receive::LENGTH_SHIFT, Relaxed);
+            self.rx_head = (self.rx_head + 1) % RING;
+        }
+    }
+
+    /// Sends all that was given, and returns how many.
+    pub fn complete_transmit(&mut self) -> usize {
+        let words = self.rings.words(RING * 16, RING * 2);
+        let tail = self.bar.read(TDT::at(0)) as usize;
+        let mut sent = 0;
+        while self.tx_head != tail {
+            let word = &words[self.tx_head * 2 + 1];
+            if word.load(Relaxed) & transmit::RS != 0 {
+                word.store(transmit::DD, Relaxed);
+            }
+            self.tx_head = (self.tx_head + 1) % RING;
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Receives a batch, touches a byte of each packet, sends it; what a forwarder does.
+    #[inline(never)]
+    pub fn forward(&mut self, batch: &mut Batch) {
+        self.rx.recv(batch);
+        touch(batch);
+        self.tx.send(batch);
+        batch.clear();
+    }
+
+    /// The descriptor rings, and the packets' buffers: the cheapest loop runs over these.
+    pub fn memory(&self) -> (&Mapping, &Mapping) {
+        (&self.rings, &self.packets)
+    }
+}
+
+#[inline(always)]
+pub fn touch(batch: &mut Batch) {
+    for bytes in batch {
+        bytes[48] = bytes[48].wrapping_add(1);
+    }
+}
