@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::{Cache, Pool};
+use crate::memory::{Cache, Pool, View};
 use crate::slot::Slot;
 
 /// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
@@ -102,7 +102,7 @@ impl Batch {
 
     /// The packets, one after the other, each with all its slots.
     pub fn packets(&mut self) -> Packets<'_> {
-        Packets { slots: &mut self.slots[self.start..self.end], cache: self.cache.as_ref() }
+        Packets { slots: &mut self.slots[self.start..self.end], view: view(&self.cache) }
     }
 
     /// How many free buffers travel with the batch.
@@ -142,8 +142,8 @@ impl Batch {
             let part = room.min(len - index * room);
             *slot = Slot::new(buf, part as u16, index + 1 < count);
         }
-        let region = cache.pool().region();
-        let mut targets = slots.iter_mut().map(|slot| region.bytes_mut(slot));
+        let view = cache.pool().region().view();
+        let mut targets = slots.iter_mut().map(|slot| view.bytes_mut(slot));
         let mut target: &mut [u8] = targets.next().unwrap_or_default();
         for mut part in parts {
             while !part.is_empty() {
@@ -310,6 +310,11 @@ impl Drop for Batch {
     }
 }
 
+/// The bytes that a batch's slots name; a batch without a cache has no slots.
+fn view(cache: &Option<Cache>) -> View<'_> {
+    cache.as_ref().map_or(View::EMPTY, |cache| cache.pool().region().view())
+}
+
 /// Iterates over the bytes of each slot: of each packet, unless frames are longer than a buffer
 /// (then see [`Batch::packets`]).
 impl<'a> IntoIterator for &'a mut Batch {
@@ -318,14 +323,14 @@ impl<'a> IntoIterator for &'a mut Batch {
 
     #[inline(always)]
     fn into_iter(self) -> Bytes<'a> {
-        Bytes { slots: self.slots[self.start..self.end].iter_mut(), cache: self.cache.as_ref() }
+        Bytes { slots: self.slots[self.start..self.end].iter_mut(), view: view(&self.cache) }
     }
 }
 
 /// The iterator over a batch's slots' bytes.
 pub struct Bytes<'a> {
     slots: std::slice::IterMut<'a, Slot>,
-    cache: Option<&'a Cache>,
+    view: View<'a>,
 }
 
 impl<'a> Iterator for Bytes<'a> {
@@ -333,22 +338,21 @@ impl<'a> Iterator for Bytes<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a mut [u8]> {
-        let cache = self.cache?;
-        self.slots.next().map(|slot| cache.pool().region().bytes_mut(slot))
+        let view = self.view;
+        self.slots.next().map(|slot| view.bytes_mut(slot))
     }
 }
 
 /// The iterator over a batch's packets.
 pub struct Packets<'a> {
     slots: &'a mut [Slot],
-    cache: Option<&'a Cache>,
+    view: View<'a>,
 }
 
 impl<'a> Iterator for Packets<'a> {
     type Item = Packet<'a>;
 
     fn next(&mut self) -> Option<Packet<'a>> {
-        let cache = self.cache?;
         let slots = std::mem::take(&mut self.slots);
         if slots.is_empty() {
             return None;
@@ -356,14 +360,14 @@ impl<'a> Iterator for Packets<'a> {
         let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
         let (packet, rest) = slots.split_at_mut(count);
         self.slots = rest;
-        Some(Packet { slots: packet, pool: cache.pool() })
+        Some(Packet { slots: packet, view: self.view })
     }
 }
 
 /// One packet of a batch: its bytes lie in one slot or, if it is longer than a buffer, in several.
 pub struct Packet<'a> {
     slots: &'a mut [Slot],
-    pool: &'a Arc<Pool>,
+    view: View<'a>,
 }
 
 impl Packet<'_> {
@@ -380,12 +384,12 @@ impl Packet<'_> {
 
     /// The bytes, slot by slot.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        self.slots.iter().map(|slot| self.pool.region().bytes(slot))
+        self.slots.iter().map(|slot| self.view.bytes(slot))
     }
 
     /// The bytes of the first slot, where the headers are.
     pub fn first_mut(&mut self) -> &mut [u8] {
-        self.pool.region().bytes_mut(&mut self.slots[0])
+        self.view.bytes_mut(&mut self.slots[0])
     }
 
     /// Appends all bytes to `bytes`.

@@ -28,7 +28,8 @@ impl PageSize {
     /// Bytes in one page.
     pub fn bytes(self) -> usize {
         match self {
-            PageSize::Ordinary => rustix::param::page_size(),
+            // SAFETY: asks for a constant; it cannot fail.
+            PageSize::Ordinary => unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize },
             PageSize::Huge2M => 2 << 20,
             PageSize::Huge1G => 1 << 30,
         }

@@ -23,4 +23,5 @@ pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace};
 pub use mapping::{Mapping, PageSize};
 pub use pool::Pool;
 pub(crate) use pool::{Cache, Reservation};
+pub(crate) use region::View;
 pub use region::{Pages, Region, RegionOptions};

@@ -1,6 +1,8 @@
 //! A mapping cut into buffers of one size.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Mapping, PageSize};
@@ -114,28 +116,46 @@ impl Region {
         &self.mapping
     }
 
+    /// The buffers' bytes.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        View { base: self.mapping.base(), shift: self.shift, _region: PhantomData }
+    }
+}
+
+/// A region's bytes, reached through its slots; small, so that a loop keeps it in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    base: NonNull<u8>,
+    shift: u32,
+    _region: PhantomData<&'a Region>,
+}
+
+impl<'a> View<'a> {
+    /// A view of nothing, for no slots.
+    pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
+
     /// The data of a slot of this region.
     #[inline(always)]
-    pub(crate) fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
+    pub fn bytes(self, slot: &'a Slot) -> &'a [u8] {
         // SAFETY: as in `bytes_mut`, with shared access to the slot.
         unsafe { std::slice::from_raw_parts(self.data(slot), slot.len()) }
     }
 
     /// The data of a slot of this region.
     #[inline(always)]
-    pub(crate) fn bytes_mut<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
-        // SAFETY: a slot names a buffer below `buffers` and keeps offset + len within it (its
-        // invariants), so the range is inside the mapping. It has one owner, cannot be copied, and
-        // is borrowed uniquely here, so no other slice to these bytes exists; a device has the
-        // buffer only while no slot names it.
+    pub fn bytes_mut(self, slot: &'a mut Slot) -> &'a mut [u8] {
+        // SAFETY: a slot names a buffer of its region and keeps offset + len within it (its
+        // invariants), so the range is inside the mapping, which lives for 'a. It has one owner,
+        // cannot be copied, and is borrowed uniquely here, so no other slice to these bytes exists;
+        // a device has the buffer only while no slot names it.
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
     #[inline(always)]
-    fn data(&self, slot: &Slot) -> *mut u8 {
-        debug_assert!(slot.buf() < self.buffers && slot.offset() + slot.len() <= self.buffer_size());
+    fn data(self, slot: &Slot) -> *mut u8 {
         // SAFETY: inside the mapping, by the slot's invariants.
-        unsafe { self.mapping.base().as_ptr().add(((slot.buf() as usize) << self.shift) + slot.offset()) }
+        unsafe { self.base.as_ptr().add(((slot.buf() as usize) << self.shift) + slot.offset()) }
     }
 }
 
@@ -163,9 +183,10 @@ mod tests {
     fn a_slot_reaches_its_own_bytes_only() {
         let region = region(3, 512).unwrap();
         let (mut a, mut b) = (Slot::new(1, 384, false), Slot::new(2, 384, false));
-        region.bytes_mut(&mut a).fill(0xAA);
-        region.bytes_mut(&mut b).fill(0xBB);
-        assert!(region.bytes(&a).iter().all(|&byte| byte == 0xAA));
-        assert!(region.bytes(&b).iter().all(|&byte| byte == 0xBB));
+        let view = region.view();
+        view.bytes_mut(&mut a).fill(0xAA);
+        view.bytes_mut(&mut b).fill(0xBB);
+        assert!(view.bytes(&a).iter().all(|&byte| byte == 0xAA));
+        assert!(view.bytes(&b).iter().all(|&byte| byte == 0xBB));
     }
 }

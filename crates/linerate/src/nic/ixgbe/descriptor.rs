@@ -22,6 +22,8 @@ pub mod receive {
     pub const RXE: u64 = 1 << 29;
     /// Word 1: bytes in this buffer, 16 bits from here on.
     pub const LENGTH_SHIFT: u32 = 32;
+    /// Word 1: the length in its place.
+    pub const LENGTH_MASK: u64 = 0xFFFF << LENGTH_SHIFT;
     /// Word 0: the packet type's bits (section 7.1.6.2).
     pub const TYPE_IPV4: u64 = 1 << 4;
     /// Word 0: IPv6.

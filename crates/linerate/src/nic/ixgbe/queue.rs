@@ -98,17 +98,17 @@ impl<B: Bar> IxgbeRx<B> {
     /// or the ring or a slice ends. Returns how many.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        let IxgbeRx { base, shift, longest, .. } = *self;
+        let IxgbeRx { base, shift, .. } = *self;
+        let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
         for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the card's word that it is done.
             let word = descriptor[1].load(Acquire);
-            let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & (receive::DD | receive::RXE) != receive::DD || length as usize > longest {
+            if word & (receive::DD | receive::RXE) != receive::DD || word & receive::LENGTH_MASK > longest {
                 break;
             }
-            *slot = Slot::new(*buf, length, word & receive::EOP == 0);
+            *slot = Slot::new(*buf, (word >> receive::LENGTH_SHIFT) as u16, word & receive::EOP == 0);
             *buf = new;
             descriptor[0].store(base + ((new as u64) << shift), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -458,7 +458,7 @@ impl<B: Bar> IxgbeTx<B> {
             let offset = last.offset().min(self.pool.region().buffer_size() - new);
             let shift = last.offset() - offset;
             last.set_data(offset, new);
-            let bytes = self.pool.region().bytes_mut(last);
+            let bytes = self.pool.region().view().bytes_mut(last);
             bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
             bytes[old..].fill(0);
             length = transmit::SHORTEST;

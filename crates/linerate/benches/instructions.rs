@@ -1,0 +1,65 @@
+//! Instructions per packet, counted by valgrind: the same on every run, so that a change that makes
+//! the path longer is seen. `cargo bench --bench instructions`; `./test` fails on 3 % more than the
+//! limits below. Whoever makes the path shorter lowers them.
+
+#![allow(missing_docs)] // what the macros make
+
+mod fake;
+
+use std::hint::black_box;
+
+use fake::{Fake, touch};
+use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+use linerate::Batch;
+
+/// Packets in one measurement.
+const PACKETS: usize = 256;
+
+/// A card with packets waiting, after a first round that filled caches and rings.
+fn waiting(batch_size: usize) -> (Fake, Batch) {
+    let mut fake = Fake::new();
+    let mut batch = Batch::with_capacity(batch_size);
+    for _ in 0..3 {
+        fake.complete_receive(PACKETS);
+        for _ in 0..PACKETS / batch_size {
+            fake.forward(&mut batch);
+        }
+        fake.complete_transmit();
+    }
+    fake.complete_receive(PACKETS);
+    (fake, batch)
+}
+
+fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
+    for _ in 0..PACKETS / batch.capacity() {
+        fake.rx.recv(&mut batch);
+        touch(&mut batch);
+        fake.tx.send(&mut batch);
+        batch.clear();
+    }
+    black_box((fake, batch))
+}
+
+/// At most 3 % more instructions than were counted when this line was last changed.
+fn limit(counted: u64) -> LibraryBenchmarkConfig {
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(
+        Callgrind::with_args(["--cache-sim=no"]).hard_limits([(EventKind::Ir, counted * 103 / 100)]).clone(),
+    );
+    config
+}
+
+#[library_benchmark(config = limit(100_000))]
+#[bench::one(args = (1), setup = waiting)]
+fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(50_000))]
+#[bench::thirty_two(args = (32), setup = waiting)]
+fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+library_benchmark_group!(name = path, benchmarks = [batch_1, batch_32]);
+main!(library_benchmark_groups = path);
