@@ -43,9 +43,7 @@ fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
 /// At most 3 % more instructions than were counted when this line was last changed.
 fn limit(counted: u64) -> LibraryBenchmarkConfig {
     let mut config = LibraryBenchmarkConfig::default();
-    config.tool(
-        Callgrind::with_args(["--cache-sim=no"]).hard_limits([(EventKind::Ir, counted * 103 / 100)]).clone(),
-    );
+    config.tool(Callgrind::with_args(["--cache-sim=no"]).hard_limits([(EventKind::Ir, counted * 103 / 100)]).clone());
     config
 }
 

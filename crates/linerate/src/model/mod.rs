@@ -26,7 +26,7 @@ mod runner;
 mod transmit;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub struct Card {
     watchful: AtomicBool,
     /// What fails, for tests.
     unplugged: AtomicBool,
-    stuck: AtomicUsize,
+    stuck: AtomicU64,
 }
 
 /// What only one at a time may touch: `step`, or a register access with side effects.
@@ -78,6 +78,9 @@ struct Core {
     transmit: transmit::State,
     eeprom: Vec<u16>,
 }
+
+/// No register's offset.
+const NOT_STUCK: u64 = u64::MAX;
 
 /// Words of the EEPROM that count towards its checksum (section 6.3.2.1, as Linux computes it).
 const EEPROM_WORDS: usize = 0x40;
@@ -114,7 +117,7 @@ impl Card {
             core: Mutex::new(core),
             watchful: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
-            stuck: AtomicUsize::new(0),
+            stuck: AtomicU64::new(NOT_STUCK),
         };
         card.load_eeprom(&mut card.core());
         Arc::new(card)
@@ -188,10 +191,13 @@ impl Card {
         self.unplugged.store(false, Ordering::Relaxed);
     }
 
-    /// From now on the bits that a driver waits for in the register at `offset` do not change; 0
-    /// ends it. (`CTRL`, at 0, is stuck with `u32::MAX`.)
-    pub fn stick(&self, offset: u32) {
-        self.stuck.store(offset as usize, Ordering::Relaxed);
+    /// From now on the register at `offset` does not do what a driver waits for; `None` ends it
+    /// (and a reset that was stuck).
+    pub fn stick(&self, offset: Option<u32>) {
+        self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
+        if offset.is_none() && self.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
+            self.reset(&mut self.core());
+        }
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
@@ -199,8 +205,7 @@ impl Card {
     }
 
     fn is_stuck(&self, offset: u32) -> bool {
-        let stuck = self.stuck.load(Ordering::Relaxed) as u32;
-        stuck != 0 && (stuck == offset || stuck == u32::MAX && offset == CTRL::OFFSET)
+        self.stuck.load(Ordering::Relaxed) == u64::from(offset)
     }
 
     // What a driver reads and writes.
@@ -242,10 +247,12 @@ impl Card {
         if reserved != 0 {
             self.oracle.note(Breach::ReservedBits { register: name, value, reserved, section: register.section });
         }
-        if self.is_stuck(register.offset) {
-            // CTRL keeps its reset bit, the others what they were.
-            return if register.offset == CTRL::OFFSET {
-                self.registers.set(offset, value)
+        if self.is_stuck(offset) {
+            // The reset bits stay set; an enable bit stays what it was.
+            return if offset == CTRL::OFFSET && value & CTRL::RST == 0 {
+                self.write_ctrl(offset, value);
+            } else if offset == CTRL::OFFSET {
+                self.registers.set(offset, value);
             };
         }
         match register.offset {

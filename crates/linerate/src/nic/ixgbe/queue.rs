@@ -73,11 +73,11 @@ impl<B: Bar> RxQueue for IxgbeRx<B> {
             }
         }
         batch.received(offered, received);
-        if batch.ends_in_chain() || received < offered.max(1) && self.status() & receive::DD != 0 {
+        if batch.ends_in_chain() || received < offered && self.is_faulty(self.status()) || offered == 0 {
             self.untangle(batch);
         }
         if self.next != first {
-            self.counters.moved(received);
+            self.counters.moved(batch.len() - before);
             // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }
@@ -124,6 +124,13 @@ impl<B: Bar> IxgbeRx<B> {
         self.descriptors[self.next][1].load(Acquire)
     }
 
+    /// True if a descriptor is done, but not with a packet as it should be.
+    #[inline(always)]
+    fn is_faulty(&self, word: u64) -> bool {
+        let length = (word >> receive::LENGTH_SHIFT) as u16;
+        word & receive::DD != 0 && (word & receive::RXE != 0 || length as usize > self.longest)
+    }
+
     /// All that is rare: a chain that the batch's end cut, a faulty descriptor, no buffer left.
     #[cold]
     fn untangle(&mut self, batch: &mut Batch) {
@@ -132,14 +139,11 @@ impl<B: Bar> IxgbeRx<B> {
             if word & receive::DD == 0 {
                 break;
             }
-            let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & receive::RXE != 0 || length as usize > self.longest {
+            let chain = batch.ends_in_chain();
+            if self.is_faulty(word) {
                 self.drop_packet(batch, word);
-            } else if batch.len() < batch.capacity() || batch.ends_in_chain() {
-                let Some(new) = batch.take_buffer() else {
-                    self.counters.found_no_buffer();
-                    break;
-                };
+            } else if let Some(new) = if chain { batch.take_buffer() } else { None } {
+                let length = (word >> receive::LENGTH_SHIFT) as u16;
                 let mut slot = Slot::new(self.bufs[self.next], length, word & receive::EOP == 0);
                 if batch.push_slot(&mut slot) {
                     self.bufs[self.next] = new;
@@ -149,6 +153,9 @@ impl<B: Bar> IxgbeRx<B> {
                     self.drop_packet(batch, word);
                 }
             } else {
+                if batch.cached() == 0 && (chain || batch.len() < batch.capacity()) {
+                    self.counters.found_no_buffer();
+                }
                 break;
             }
             if self.dropping {

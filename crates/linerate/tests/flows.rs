@@ -1,0 +1,134 @@
+//! Several queues under receive-side scaling: each flow keeps its order, on threads of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::model::{Card, Runner, Traffic};
+use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::port::{Device, Rss};
+use linerate::traffic::Generator;
+use linerate::{Batch, Error};
+
+fn pool(buffers: usize) -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn generator(flows: u16, count: u64) -> Box<Traffic> {
+    Box::new(Traffic::new(Generator::new(64, flows), None, Some(count)))
+}
+
+/// Two cards, two threads; each thread forwards four queues of both, so that buffers migrate
+/// between threads through the pool.
+#[test]
+fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
+    const FRAMES: u64 = 400_000;
+    let pool = pool(32_768);
+    let runner = Arc::new(Runner::start(None).unwrap());
+    let mut ports = Vec::new();
+    for name in ["left", "right"] {
+        let card = Card::new(name, generator(256, FRAMES));
+        runner.run(&card);
+        let config = Config { rx_queues: 8, tx_queues: 8, ring: 256, ..Config::new(name, pool.clone()) };
+        let device = Ixgbe::open(card.bar().run_by(runner.clone()), card.dma(), config).unwrap();
+        ports.push((card, device));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    for first in [0, 4] {
+        let mut ways = Vec::new();
+        for queue in first..first + 4 {
+            let (a, b) = ports.split_at_mut(1);
+            let (a, b) = (&mut a[0].1, &mut b[0].1);
+            ways.push((a.rx(queue).unwrap(), b.tx(queue).unwrap(), Batch::new()));
+            ways.push((b.rx(queue).unwrap(), a.tx(queue).unwrap(), Batch::new()));
+        }
+        let stop = stop.clone();
+        threads.push(std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut moved = 0;
+                for (rx, tx, batch) in &mut ways {
+                    if batch.is_empty() {
+                        rx.recv(batch);
+                        batch.into_iter().for_each(|bytes| bytes[48] += 1);
+                    }
+                    moved += tx.send(batch);
+                }
+                if moved == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        }));
+    }
+    // The test's own limit is the harness's: if frames are lost, this does not end.
+    while ports.iter().any(|(card, _)| card.wire_report().unwrap().received < FRAMES) {
+        assert!(threads.iter().all(|thread| !thread.is_finished()), "a thread has ended");
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for (card, device) in &ports {
+        let report = card.wire_report().unwrap();
+        let faults = (report.lost, report.reordered, report.corrupted, report.untouched, report.foreign);
+        assert_eq!(faults, (0, 0, 0, 0, 0), "{}", card.name());
+        let slots = device.queue_statistics().rx_slots;
+        assert_eq!(slots.iter().sum::<u64>(), FRAMES);
+        assert!(slots.iter().all(|&slots| slots > FRAMES / 32), "the flows are not spread: {slots:?}");
+        assert_eq!(card.breaches(), []);
+    }
+    drop(ports);
+    assert_eq!(pool.available(), 32_768);
+}
+
+/// All 64 queues each way can be had; RSS reaches the first 16, as the card's table has 4 bits.
+#[test]
+fn sixty_four_queues_each_way() -> Result<(), Error> {
+    let pool = pool(16_384);
+    let card = Card::new("many", generator(1000, 10_000));
+    let config = Config { rx_queues: 64, tx_queues: 64, ring: 64, ..Config::new("many", pool.clone()) };
+    let mut device = Ixgbe::open(card.bar(), card.dma(), config)?;
+    let mut queues = (0..64).map(|n| Ok((device.rx(n)?, device.tx(n)?))).collect::<Result<Vec<_>, Error>>()?;
+    assert!(device.rx(64).is_err());
+    let (mut batch, mut received) = (Batch::new(), [0; 64]);
+    while received.iter().sum::<usize>() < 10_000 {
+        card.step(64);
+        for (n, (rx, tx)) in queues.iter_mut().enumerate() {
+            received[n] += rx.recv(&mut batch);
+            batch.into_iter().for_each(|bytes| bytes[48] += 1);
+            // Another transmit queue each time; all of them lead to the wire.
+            tx.send(&mut batch);
+            batch.clear();
+        }
+    }
+    assert!(received[..16].iter().all(|&count| count > 0) && received[16..].iter().all(|&count| count == 0));
+    while card.step(64) > 0 {}
+    let report = card.wire_report().unwrap();
+    assert_eq!((report.received, report.reordered, report.lost, report.untouched), (10_000, 0, 0, 0));
+    assert_eq!(card.breaches(), []);
+    drop(queues);
+    drop(batch);
+    assert_eq!(pool.available(), 16_384);
+    Ok(())
+}
+
+/// A table of the program's own decides which queue a flow meets, and all its frames meet that one.
+#[test]
+fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
+    let card = Card::new("table", generator(64, 6400));
+    let config = Config { rx_queues: 4, ..Config::new("table", pool(8192)) };
+    let mut device = Ixgbe::open(card.bar(), card.dma(), config)?;
+    device.set_rss(&Rss { key: [0x5A; 40], table: vec![1, 3] })?;
+    let mut queues = (0..4).map(|n| device.rx(n)).collect::<Result<Vec<_>, Error>>()?;
+    let (mut batch, mut received) = (Batch::new(), [0; 4]);
+    while received.iter().sum::<usize>() < 6400 {
+        card.step(64);
+        for (n, rx) in queues.iter_mut().enumerate() {
+            received[n] += rx.recv(&mut batch);
+            batch.clear();
+        }
+    }
+    assert_eq!((received[0], received[2]), (0, 0));
+    assert_eq!(received[1] + received[3], 6400);
+    Ok(())
+}
