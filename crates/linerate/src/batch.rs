@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
+use crate::packet::{Bytes, Packets};
 use crate::slot::Slot;
 
 /// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
@@ -102,7 +103,15 @@ impl Batch {
 
     /// The packets, one after the other, each with all its slots.
     pub fn packets(&mut self) -> Packets<'_> {
-        Packets { slots: &mut self.slots[self.start..self.end], view: view(&self.cache) }
+        let (slots, view) = self.parts();
+        Packets::new(slots, view)
+    }
+
+    /// The slots, and the bytes that they name; a batch without a cache has no slots.
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut [Slot], View<'_>) {
+        let view = self.cache.as_ref().map_or(View::EMPTY, |cache| cache.pool().region().view());
+        (&mut self.slots[self.start..self.end], view)
     }
 
     /// How many free buffers travel with the batch.
@@ -310,11 +319,6 @@ impl Drop for Batch {
     }
 }
 
-/// The bytes that a batch's slots name; a batch without a cache has no slots.
-fn view(cache: &Option<Cache>) -> View<'_> {
-    cache.as_ref().map_or(View::EMPTY, |cache| cache.pool().region().view())
-}
-
 /// Iterates over the bytes of each slot: of each packet, unless frames are longer than a buffer
 /// (then see [`Batch::packets`]).
 impl<'a> IntoIterator for &'a mut Batch {
@@ -323,78 +327,8 @@ impl<'a> IntoIterator for &'a mut Batch {
 
     #[inline(always)]
     fn into_iter(self) -> Bytes<'a> {
-        Bytes { slots: self.slots[self.start..self.end].iter_mut(), view: view(&self.cache) }
-    }
-}
-
-/// The iterator over a batch's slots' bytes.
-pub struct Bytes<'a> {
-    slots: std::slice::IterMut<'a, Slot>,
-    view: View<'a>,
-}
-
-impl<'a> Iterator for Bytes<'a> {
-    type Item = &'a mut [u8];
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<&'a mut [u8]> {
-        let view = self.view;
-        self.slots.next().map(|slot| view.bytes_mut(slot))
-    }
-}
-
-/// The iterator over a batch's packets.
-pub struct Packets<'a> {
-    slots: &'a mut [Slot],
-    view: View<'a>,
-}
-
-impl<'a> Iterator for Packets<'a> {
-    type Item = Packet<'a>;
-
-    fn next(&mut self) -> Option<Packet<'a>> {
-        let slots = std::mem::take(&mut self.slots);
-        if slots.is_empty() {
-            return None;
-        }
-        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
-        let (packet, rest) = slots.split_at_mut(count);
-        self.slots = rest;
-        Some(Packet { slots: packet, view: self.view })
-    }
-}
-
-/// One packet of a batch: its bytes lie in one slot or, if it is longer than a buffer, in several.
-pub struct Packet<'a> {
-    slots: &'a mut [Slot],
-    view: View<'a>,
-}
-
-impl Packet<'_> {
-    /// Bytes in all slots.
-    #[allow(clippy::len_without_is_empty)] // a frame is never empty
-    pub fn len(&self) -> usize {
-        self.slots.iter().map(Slot::len).sum()
-    }
-
-    /// In how many slots.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// The bytes, slot by slot.
-    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        self.slots.iter().map(|slot| self.view.bytes(slot))
-    }
-
-    /// The bytes of the first slot, where the headers are.
-    pub fn first_mut(&mut self) -> &mut [u8] {
-        self.view.bytes_mut(&mut self.slots[0])
-    }
-
-    /// Appends all bytes to `bytes`.
-    pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        self.segments().for_each(|segment| bytes.extend_from_slice(segment));
+        let (slots, view) = self.parts();
+        Bytes::new(slots, view)
     }
 }
 

@@ -46,12 +46,14 @@ pub mod memory;
 pub mod model;
 pub mod nic;
 mod open;
+mod packet;
 pub mod pci;
 pub mod port;
 mod slot;
 pub mod traffic;
 
-pub use batch::{Batch, Bytes, Packet, Packets};
+pub use batch::Batch;
 pub use error::{Error, Result};
 pub use open::{Options, open};
+pub use packet::{Bytes, Packet, Packets};
 pub use slot::{HEADROOM, Slot};

@@ -429,9 +429,11 @@ impl Card {
     }
 
     /// How much the card may write into one buffer: what the driver said it has room for, but never
-    /// more than the longest frame that the MAC lets in, with a VLAN tag.
+    /// more than the longest frame that the MAC lets in, with a VLAN tag, and without CRC if that is
+    /// stripped.
     fn most_written(&self, queue: u16) -> usize {
-        self.buffer_bytes(queue).min(self.longest_frame() + 4)
+        let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
+        self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)
     }
 
     /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).

@@ -4,7 +4,8 @@
 //!
 //! - [`registers`], [`descriptor`]: the card's words, shared with the [model](crate::model)
 //! - `hardware`: the card as the driver sees it; waiting for it with a bound; what queues share
-//! - `init`: reset and bring-up in the datasheet's order; starting and stopping a queue
+//! - `init`: reset and bring-up in the datasheet's order
+//! - `start`: starting and stopping a queue, and where its buffers come from and go
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - `statistics`: counters that survive the card's clear-on-read registers
 
@@ -13,6 +14,7 @@ mod hardware;
 mod init;
 mod queue;
 pub mod registers;
+mod start;
 mod statistics;
 
 use std::sync::Arc;

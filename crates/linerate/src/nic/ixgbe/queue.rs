@@ -15,43 +15,42 @@
 //! finished with, so a program that forwards touches nothing but descriptors, slots and these.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::descriptor::{receive, transmit};
 use super::hardware::Hardware;
-use super::registers::{RDT, TDT};
-use crate::batch::{Batch, MAX_CHAIN};
-use crate::error::{Error, Result};
+use crate::batch::Batch;
+use crate::error::Result;
 use crate::memory::{Descriptors, Pool, Reservation};
 use crate::pci::{Bar, Doorbell};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
-use crate::slot::{HEADROOM, Slot};
+use crate::slot::Slot;
 
 /// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
 /// card and one read of ours per batch.
-const REPORT_EVERY: usize = 32;
+pub(super) const REPORT_EVERY: usize = 32;
 
 /// A receive queue.
 pub(super) struct IxgbeRx<B: Bar> {
-    descriptors: Descriptors,
-    bufs: Box<[u32]>,
-    next: usize,
-    doorbell: B::Doorbell,
+    pub(super) descriptors: Descriptors,
+    pub(super) bufs: Box<[u32]>,
+    pub(super) next: usize,
+    pub(super) doorbell: B::Doorbell,
     /// Where the card sees the data of buffer 0.
-    base: u64,
-    shift: u32,
-    longest: usize,
-    pool: Arc<Pool>,
-    counters: Arc<QueueCounters>,
+    pub(super) base: u64,
+    pub(super) shift: u32,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
     /// The beginning of a packet whose end has not come yet.
-    partial: Vec<Slot>,
+    pub(super) partial: Vec<Slot>,
     /// What follows belongs to a packet that is being dropped.
-    dropping: bool,
+    pub(super) dropping: bool,
     /// For batches of another region.
-    copies: Batch,
-    queue: u16,
-    hardware: Arc<Hardware<B>>,
-    _reservation: Reservation,
+    pub(super) copies: Batch,
+    pub(super) queue: u16,
+    pub(super) hardware: Arc<Hardware<B>>,
+    pub(super) _reservation: Reservation,
 }
 
 impl<B: Bar> RxQueue for IxgbeRx<B> {
@@ -225,105 +224,33 @@ impl<B: Bar> IxgbeRx<B> {
         self.copies = copies;
         batch.len() - before
     }
-
-    /// Fills the ring and starts the queue.
-    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeRx<B>> {
-        let descriptors = hardware.claim("receive", queue)?;
-        let started = IxgbeRx::fill(hardware, queue, descriptors);
-        if started.is_err() {
-            hardware.rx[queue as usize].taken.store(false, Release);
-        }
-        started
-    }
-
-    fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
-        hardware.check_alive()?;
-        let pool = &hardware.config.pool;
-        // Beside the ring's, those of a packet that has not arrived whole.
-        let reservation =
-            pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
-        let Some(bufs) = pool.take(descriptors.len()) else {
-            let (buffers, needed) = (pool.available(), descriptors.len());
-            return Err(Error::PoolExhausted { buffers, needed });
-        };
-        let base = hardware.packets() + HEADROOM as u64;
-        let shift = pool.region().shift();
-        for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
-            descriptor[0].store(base + ((buf as u64) << shift), Relaxed);
-            descriptor[1].store(0, Relaxed);
-        }
-        if let Err(error) = hardware.start_receive_queue(queue) {
-            hardware.set_aside(&bufs);
-            return Err(error);
-        }
-        Ok(IxgbeRx {
-            descriptors,
-            bufs: bufs.into(),
-            next: 0,
-            doorbell: hardware.bar.doorbell(RDT::at(queue)),
-            base,
-            shift,
-            longest: hardware.longest_slot(),
-            pool: pool.clone(),
-            counters: hardware.rx[queue as usize].counters.clone(),
-            partial: Vec::with_capacity(MAX_CHAIN),
-            dropping: false,
-            copies: Batch::new(),
-            queue,
-            hardware: hardware.clone(),
-            _reservation: reservation,
-        })
-    }
-
-    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
-    fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
-            return Ok(());
-        }
-        let outcome = self.hardware.stop_receive_queue(self.queue);
-        match outcome {
-            Ok(()) => self.pool.give(&self.bufs),
-            Err(_) => self.hardware.set_aside(&self.bufs),
-        }
-        self.bufs = Box::default();
-        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&partial);
-        self.hardware.rx[self.queue as usize].taken.store(false, Release);
-        outcome
-    }
-}
-
-impl<B: Bar> Drop for IxgbeRx<B> {
-    fn drop(&mut self) {
-        let _ = self.halt();
-    }
 }
 
 /// A transmit queue.
 pub(super) struct IxgbeTx<B: Bar> {
-    descriptors: Descriptors,
-    bufs: Box<[u32]>,
+    pub(super) descriptors: Descriptors,
+    pub(super) bufs: Box<[u32]>,
     /// The oldest descriptor that the card has not reported.
-    clean: usize,
-    next: usize,
+    pub(super) clean: usize,
+    pub(super) next: usize,
     /// Descriptors that ask for a report, the oldest first; with at least [`REPORT_EVERY`] between
     /// two of them, a ring of 4,096 has at most 128.
-    reports: [u16; 128],
-    oldest_report: u8,
-    next_report: u8,
-    unreported: usize,
-    doorbell: B::Doorbell,
+    pub(super) reports: [u16; 128],
+    pub(super) oldest_report: u8,
+    pub(super) next_report: u8,
+    pub(super) unreported: usize,
+    pub(super) doorbell: B::Doorbell,
     /// Where the card sees byte 0 of buffer 0.
-    base: u64,
-    shift: u32,
-    longest: usize,
-    pool: Arc<Pool>,
-    counters: Arc<QueueCounters>,
+    pub(super) base: u64,
+    pub(super) shift: u32,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
     /// Copies of packets of another region.
-    copies: Batch,
-    queue: u16,
-    hardware: Arc<Hardware<B>>,
-    _reservation: Reservation,
+    pub(super) copies: Batch,
+    pub(super) queue: u16,
+    pub(super) hardware: Arc<Hardware<B>>,
+    pub(super) _reservation: Reservation,
 }
 
 impl<B: Bar> TxQueue for IxgbeTx<B> {
@@ -431,7 +358,7 @@ impl<B: Bar> IxgbeTx<B> {
     }
 
     #[inline(always)]
-    fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.next.wrapping_sub(self.clean) & self.bufs.len().wrapping_sub(1)
     }
 
@@ -514,67 +441,5 @@ impl<B: Bar> IxgbeTx<B> {
         }
         self.copies = copies;
         taken
-    }
-
-    /// Starts the queue.
-    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeTx<B>> {
-        let descriptors = hardware.claim("transmit", queue)?;
-        let started = IxgbeTx::prepare(hardware, queue, descriptors);
-        if started.is_err() {
-            hardware.tx[queue as usize].taken.store(false, Release);
-        }
-        started
-    }
-
-    fn prepare(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeTx<B>> {
-        hardware.check_alive()?;
-        let pool = &hardware.config.pool;
-        // What is sent without being reported yet must not be all that the pool has.
-        let reservation = pool.reserve(REPORT_EVERY)?;
-        descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
-        hardware.start_transmit_queue(queue)?;
-        Ok(IxgbeTx {
-            bufs: vec![0; descriptors.len()].into(),
-            descriptors,
-            clean: 0,
-            next: 0,
-            reports: [0; 128],
-            oldest_report: 0,
-            next_report: 0,
-            unreported: 0,
-            doorbell: hardware.bar.doorbell(TDT::at(queue)),
-            base: hardware.packets(),
-            shift: pool.region().shift(),
-            longest: hardware.longest_written(),
-            pool: pool.clone(),
-            counters: hardware.tx[queue as usize].counters.clone(),
-            copies: Batch::new(),
-            queue,
-            hardware: hardware.clone(),
-            _reservation: reservation,
-        })
-    }
-
-    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
-    fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
-            return Ok(());
-        }
-        let outcome = self.hardware.stop_transmit_queue(self.queue);
-        let held: Vec<u32> =
-            (0..self.in_flight()).map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
-        match outcome {
-            Ok(()) => self.pool.give(&held),
-            Err(_) => self.hardware.set_aside(&held),
-        }
-        self.bufs = Box::default();
-        self.hardware.tx[self.queue as usize].taken.store(false, Release);
-        outcome
-    }
-}
-
-impl<B: Bar> Drop for IxgbeTx<B> {
-    fn drop(&mut self) {
-        let _ = self.halt();
     }
 }

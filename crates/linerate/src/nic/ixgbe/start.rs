@@ -1,0 +1,151 @@
+//! Starting and stopping a queue: who owns it, and where its buffers come from and go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use super::hardware::Hardware;
+use super::queue::{IxgbeRx, IxgbeTx, REPORT_EVERY};
+use super::registers::{RDT, TDT};
+use crate::batch::{Batch, MAX_CHAIN};
+use crate::error::{Error, Result};
+use crate::memory::Descriptors;
+use crate::pci::Bar;
+use crate::slot::HEADROOM;
+
+impl<B: Bar> IxgbeRx<B> {
+    /// Fills the ring and starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeRx<B>> {
+        let descriptors = hardware.claim("receive", queue)?;
+        let started = IxgbeRx::fill(hardware, queue, descriptors);
+        if started.is_err() {
+            hardware.rx[queue as usize].taken.store(false, Release);
+        }
+        started
+    }
+
+    fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
+        hardware.check_alive()?;
+        let pool = &hardware.config.pool;
+        // Beside the ring's, those of a packet that has not arrived whole.
+        let reservation =
+            pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
+        let Some(bufs) = pool.take(descriptors.len()) else {
+            let (buffers, needed) = (pool.available(), descriptors.len());
+            return Err(Error::PoolExhausted { buffers, needed });
+        };
+        let base = hardware.packets() + HEADROOM as u64;
+        let shift = pool.region().shift();
+        for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
+            descriptor[0].store(base + ((buf as u64) << shift), Relaxed);
+            descriptor[1].store(0, Relaxed);
+        }
+        if let Err(error) = hardware.start_receive_queue(queue) {
+            hardware.set_aside(&bufs);
+            return Err(error);
+        }
+        Ok(IxgbeRx {
+            descriptors,
+            bufs: bufs.into(),
+            next: 0,
+            doorbell: hardware.bar.doorbell(RDT::at(queue)),
+            base,
+            shift,
+            longest: hardware.longest_slot(),
+            pool: pool.clone(),
+            counters: hardware.rx[queue as usize].counters.clone(),
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            copies: Batch::new(),
+            queue,
+            hardware: hardware.clone(),
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.hardware.stop_receive_queue(self.queue);
+        match outcome {
+            Ok(()) => self.pool.give(&self.bufs),
+            Err(_) => self.hardware.set_aside(&self.bufs),
+        }
+        self.bufs = Box::default();
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        self.pool.give(&partial);
+        self.hardware.rx[self.queue as usize].taken.store(false, Release);
+        outcome
+    }
+}
+
+impl<B: Bar> Drop for IxgbeRx<B> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<B: Bar> IxgbeTx<B> {
+    /// Starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeTx<B>> {
+        let descriptors = hardware.claim("transmit", queue)?;
+        let started = IxgbeTx::prepare(hardware, queue, descriptors);
+        if started.is_err() {
+            hardware.tx[queue as usize].taken.store(false, Release);
+        }
+        started
+    }
+
+    fn prepare(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeTx<B>> {
+        hardware.check_alive()?;
+        let pool = &hardware.config.pool;
+        // What is sent without being reported yet must not be all that the pool has.
+        let reservation = pool.reserve(REPORT_EVERY)?;
+        descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
+        hardware.start_transmit_queue(queue)?;
+        Ok(IxgbeTx {
+            bufs: vec![0; descriptors.len()].into(),
+            descriptors,
+            clean: 0,
+            next: 0,
+            reports: [0; 128],
+            oldest_report: 0,
+            next_report: 0,
+            unreported: 0,
+            doorbell: hardware.bar.doorbell(TDT::at(queue)),
+            base: hardware.packets(),
+            shift: pool.region().shift(),
+            longest: hardware.longest_written(),
+            pool: pool.clone(),
+            counters: hardware.tx[queue as usize].counters.clone(),
+            copies: Batch::new(),
+            queue,
+            hardware: hardware.clone(),
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.hardware.stop_transmit_queue(self.queue);
+        let held: Vec<u32> =
+            (0..self.in_flight()).map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
+        match outcome {
+            Ok(()) => self.pool.give(&held),
+            Err(_) => self.hardware.set_aside(&held),
+        }
+        self.bufs = Box::default();
+        self.hardware.tx[self.queue as usize].taken.store(false, Release);
+        outcome
+    }
+}
+
+impl<B: Bar> Drop for IxgbeTx<B> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
