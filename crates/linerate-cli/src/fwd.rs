@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::port::{RxQueue, TxQueue};
-use linerate::traffic::{Report, TOUCHED};
+use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use crate::Common;
@@ -30,14 +30,6 @@ impl Way {
             }
         }
         self.tx.send(&mut self.batch)
-    }
-}
-
-/// As ixy-fwd does, so that a packet's bytes are really read and written.
-#[inline(always)]
-fn touch(bytes: &mut [u8]) {
-    if let Some(byte) = bytes.get_mut(TOUCHED) {
-        *byte = byte.wrapping_add(1);
     }
 }
 

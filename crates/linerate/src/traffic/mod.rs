@@ -20,4 +20,4 @@ mod stamp;
 pub use checker::{Checker, Report};
 pub use generator::Generator;
 pub use rate::{Pacer, Rate};
-pub use stamp::TOUCHED;
+pub use stamp::touch;

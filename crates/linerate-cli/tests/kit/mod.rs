@@ -1,0 +1,187 @@
+//! What the tests of the command need: processes that end with the test, and network namespaces of
+//! their own, so that nothing of the machine's own network is touched.
+#![allow(dead_code)] // each test uses its part
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The command under test.
+pub fn linerate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
+    command.args(arguments);
+    command
+}
+
+/// Runs to the end; panics with all output if the exit code is not `code`.
+pub fn expect(code: i32, command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let text = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{command:?}:\n{text}");
+    output
+}
+
+/// What it printed, for messages.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The last line of a `--json` run.
+pub fn summary(output: &[u8]) -> Value {
+    let text = text(output);
+    let last = text.lines().last().unwrap_or_else(|| panic!("no output"));
+    serde_json::from_str::<Value>(last).unwrap_or_else(|e| panic!("{e}: {last}"))["summary"].clone()
+}
+
+/// A process that is interrupted when the test ends, by its own number.
+pub struct Process {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: BufReader<ChildStderr>,
+}
+
+impl Process {
+    pub fn start(command: &mut Command) -> Process {
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let err = BufReader::new(child.stderr.take().unwrap());
+        Process { child, out, err }
+    }
+
+    /// Waits for a line on standard output with `part` in it.
+    pub fn await_output(&mut self, part: &str) -> String {
+        await_line(&mut self.out, part)
+    }
+
+    /// Waits for a line on standard error with `part` in it.
+    pub fn await_error(&mut self, part: &str) -> String {
+        await_line(&mut self.err, part)
+    }
+
+    /// Presses Ctrl-C, and returns what it still prints.
+    pub fn interrupt(mut self) -> (Option<i32>, String) {
+        self.signal();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+
+    fn signal(&self) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::INT);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn await_line(stream: &mut impl BufRead, part: &str) -> String {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before it said '{part}'");
+        if line.contains(part) {
+            return line;
+        }
+    }
+}
+
+/// A network namespace that goes when the test ends.
+pub struct Namespace {
+    pub name: String,
+}
+
+impl Namespace {
+    pub fn new(name: &str) -> Namespace {
+        let name = format!("linerate-{name}-{}", std::process::id());
+        expect(0, Command::new("ip").args(["netns", "add", &name]));
+        Namespace { name }
+    }
+
+    /// A program inside.
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).args(words.split_whitespace());
+        command
+    }
+
+    /// Runs a program inside, which must succeed.
+    pub fn run(&self, words: &str) -> String {
+        text(&expect(0, &mut self.command(words)).stdout)
+    }
+
+    /// Starts a program inside. `ip netns exec` becomes that program, so that it is what ends.
+    pub fn start(&self, words: &str) -> Process {
+        Process::start(&mut self.command(words))
+    }
+
+    /// Moves an interface in, and gives it addresses.
+    pub fn take(&self, interface: &str, addresses: &[&str]) {
+        expect(0, Command::new("ip").args(["link", "set", interface, "netns", &self.name]));
+        self.run("ip link set lo up");
+        for address in addresses {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            self.run(&format!("ip address add {address} dev {interface} {nodad}"));
+        }
+        self.run(&format!("ip link set {interface} up"));
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
+    }
+}
+
+/// A folder that goes when the test ends.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self, file: &str) -> String {
+        self.0.join(file).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The frames of a capture file.
+pub fn frames(path: impl AsRef<Path>) -> Vec<Vec<u8>> {
+    let path = path.as_ref();
+    let file = std::fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut reader = pcap_file::pcap::PcapReader::new(BufReader::new(file)).unwrap();
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        frames.push(packet.unwrap().data.into_owned());
+    }
+    frames
+}
+
+/// Writes a capture file.
+pub fn write_frames(path: &str, frames: &[Vec<u8>]) {
+    let mut writer = pcap_file::pcap::PcapWriter::new(std::fs::File::create(path).unwrap()).unwrap();
+    for frame in frames {
+        let packet = pcap_file::pcap::PcapPacket::new(Default::default(), frame.len() as u32, frame);
+        writer.write_packet(&packet).unwrap();
+    }
+}
