@@ -1,6 +1,5 @@
 //! `linerate gen`: sends packets that can be recognised again.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -129,7 +128,6 @@ fn judge(reports: &[Option<Report>]) -> Outcome {
 
 fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
     let mut frame = Frame::default();
-    let _: File = File::open(path).map_err(|source| Error::System { call: "opening the template", source })?;
     if !Replay::open(path)?.receive(&mut frame) || frame.bytes.is_empty() {
         let why = "it has no packet to take as a template".to_string();
         return Err(Error::Wire { wire: format!("pcap:{}", path.display()), why });

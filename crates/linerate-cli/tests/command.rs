@@ -1,0 +1,185 @@
+//! The command as its users meet it.
+
+mod kit;
+
+use kit::{Folder, Process, expect, frames, linerate, summary, text, write_frames};
+use serde_json::Value;
+
+/// Runs a command to its end with success, and returns its summary.
+fn run(arguments: &[&str]) -> Value {
+    summary(&expect(0, linerate(arguments).arg("--json")).stdout)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+/// What a failing command says.
+fn fails(code: i32, arguments: &[&str]) -> String {
+    text(&expect(code, &mut linerate(arguments)).stderr)
+}
+
+#[test]
+fn fwd_forwards_verifies_and_sums_up() {
+    let output = expect(0, &mut linerate(&["fwd", "sim:0", "sim:1", "--seconds", "2.5", "--json"]));
+    assert!(text(&output.stderr).contains("ordinary pages") || text(&output.stderr).is_empty());
+    let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() >= 3, "two seconds and a summary");
+    assert!(lines[0]["ports"][0]["rx"]["mpps"].as_f64().unwrap() > 0.0);
+    let summary = &lines.last().unwrap()["summary"];
+    assert_eq!(summary["command"], "fwd");
+    assert!((2.4..5.0).contains(&summary["seconds"].as_f64().unwrap()));
+    for (key, most) in [("lost", 0), ("corrupted", 0), ("breaches", 0)] {
+        assert_eq!(number(&summary[key]), most, "{summary}");
+    }
+    assert!(summary["mpps"].as_f64().unwrap() > 0.0 && summary["cycles_per_packet"].as_f64().unwrap() > 0.0);
+    let ports = summary["ports"].as_array().unwrap();
+    for (port, other, name) in [(&ports[0], &ports[1], "sim:0"), (&ports[1], &ports[0], "sim:1")] {
+        assert_eq!(port["name"], name);
+        assert!(number(&port["rx_packets"]) > 1000);
+        assert_eq!(port["rx_packets"], other["tx_packets"]);
+        assert_eq!(number(&port["rx_bytes"]), 60 * number(&port["rx_packets"]));
+        assert_eq!(number(&port["tx_bytes"]), 60 * number(&port["tx_packets"]));
+        assert_eq!(port["drops"], serde_json::json!({}));
+    }
+}
+
+#[test]
+fn fwd_with_other_sizes_queues_and_batches() {
+    let cases: [&[&str]; 4] = [
+        &[
+            "fwd",
+            "sim:a?size=1518&flows=50",
+            "sim:b?size=128&flows=50",
+            "--queues",
+            "2",
+            "--cores",
+            "0,0",
+            "--batch",
+            "1",
+        ],
+        &["fwd", "sim:a?size=9000", "sim:b?size=9000", "--mtu", "9000", "--batch", "256", "--ring", "4096"],
+        &["fwd", "sim:a?queues=4&flows=64&ring=64", "sim:b?queues=4&flows=64", "--ring", "128"],
+        &["fwd", "sim:a?wire=sim:b", "sim:b?wire=sim:a"],
+    ];
+    for (case, arguments) in cases.into_iter().enumerate() {
+        let summary =
+            run(&[arguments, &["--count", "20000", "--seconds", if case == 3 { "1" } else { "60" }]].concat());
+        assert_eq!((number(&summary["lost"]), number(&summary["corrupted"]), number(&summary["breaches"])), (0, 0, 0));
+        assert!(case == 3 || number(&summary["ports"][0]["tx_packets"]) > 0, "{summary}");
+    }
+}
+
+#[test]
+fn a_paced_wire_keeps_its_rate() {
+    let summary = run(&["fwd", "sim:a?rate=10k&count=5000", "sim:b?wire=sink", "--count", "5000", "--seconds", "60"]);
+    assert_eq!(number(&summary["ports"][1]["tx_packets"]), 5000);
+    // 5,000 packets at 10,000 a second: not before half a second is over.
+    assert!(summary["seconds"].as_f64().unwrap() >= 0.45, "{summary}");
+}
+
+#[test]
+fn gen_sends_what_was_asked_and_sink_checks_it() {
+    let folder = Folder::new("gen");
+    let file = folder.path("sent.pcap");
+    let port = format!("sim:g?wire=sink&record={file}");
+    let summary_of_gen = run(&["gen", &port, "--size", "100", "--count", "1000", "--flows", "10", "--seconds", "60"]);
+    assert_eq!(number(&summary_of_gen["ports"][0]["tx_packets"]), 1000);
+    let sent = frames(&file);
+    assert!(sent.len() == 1000 && sent.iter().all(|frame| frame.len() == 96));
+    let mut ports: Vec<_> = sent.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports, (1024..1034).collect::<Vec<_>>());
+
+    // What was recorded is received again, complete and in order.
+    let port = format!("sim:s?wire=pcap:{file}");
+    let output = expect(0, &mut linerate(&["sink", &port, "--count", "1000", "--seconds", "60", "--json"]));
+    assert!(text(&output.stderr).contains("sink: 0 reordered, 0 without sequence numbers"));
+    let summary_of_sink = summary(&output.stdout);
+    assert_eq!((number(&summary_of_sink["lost"]), number(&summary_of_sink["ports"][0]["rx_packets"])), (0, 1000));
+
+    // Loss and reordering are found.
+    let mut broken = sent.clone();
+    broken.remove(500);
+    broken.swap(700, 790);
+    broken[3][80] ^= 1;
+    write_frames(&file, &broken);
+    let output = expect(1, &mut linerate(&["sink", &port, "--count", "999", "--seconds", "60", "--json"]));
+    let summary_of_broken = summary(&output.stdout);
+    assert_eq!(number(&summary_of_broken["corrupted"]), 1, "{summary_of_broken}");
+    assert!(number(&summary_of_broken["lost"]) >= 1);
+    assert!(!text(&output.stderr).contains("sink: 0 reordered"));
+}
+
+#[test]
+fn gen_with_queues_a_template_jumbo_frames_and_a_rate() {
+    let summary =
+        run(&["gen", "sim:g?wire=sink", "--queues", "4", "--count", "4001", "--flows", "7", "--seconds", "60"]);
+    assert_eq!((number(&summary["ports"][0]["tx_packets"]), number(&summary["lost"])), (4001, 0));
+    let summary = run(&["gen", "sim:g?wire=sink", "--size", "9018", "--count", "500", "--seconds", "60"]);
+    assert_eq!(number(&summary["ports"][0]["tx_bytes"]), 500 * 9014);
+    let summary = run(&["gen", "sim:g?wire=sink", "--rate", "20k", "--count", "5000", "--seconds", "60"]);
+    assert!(summary["seconds"].as_f64().unwrap() >= 0.22, "{summary}");
+
+    let folder = Folder::new("template");
+    let (template, sent) = (folder.path("template.pcap"), folder.path("sent.pcap"));
+    let arp: Vec<u8> = [vec![0xFF; 6], vec![2; 6], vec![8, 6], vec![0xA5; 46]].concat();
+    write_frames(&template, std::slice::from_ref(&arp));
+    let port = format!("sim:g?wire=sink&record={sent}");
+    let output =
+        expect(0, &mut linerate(&["gen", &port, "--template", &template, "--count", "3", "--seconds", "60", "--json"]));
+    assert!(text(&output.stderr).contains("sent as it is"));
+    assert_eq!(frames(&sent), [arp.clone(), arp.clone(), arp]);
+}
+
+#[test]
+fn ctrl_c_prints_the_summary_too() {
+    let mut process = Process::start(&mut linerate(&["fwd", "sim:0", "sim:1"]));
+    process.await_output("sim:1");
+    let (code, rest) = process.interrupt();
+    assert_eq!(code, Some(0));
+    assert!(rest.contains("lost 0, corrupted 0, breaches 0"), "{rest}");
+}
+
+#[test]
+fn a_table_for_people_has_rates_with_and_without_framing() {
+    let output = expect(0, &mut linerate(&["fwd", "sim:0", "sim:1", "--seconds", "1.5"]));
+    let text = text(&output.stdout);
+    for part in ["rx Mpps", "Gbit/s", "on wire", "dropped", "cycles/packet", "sim:0", "received"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn ports_lists_models_and_cards_without_touching_them() {
+    assert!(text(&expect(0, &mut linerate(&["ports"])).stdout).contains("sim:NAME"));
+    let output = expect(0, &mut linerate(&["ports", "--json"]));
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["ports"][0]["name"], "sim:NAME");
+    assert!(list["cards"].is_array());
+}
+
+#[test]
+fn mistakes_are_explained_and_end_with_their_code() {
+    assert!(fails(2, &["fwd", "sim:0"]).contains("<B>"));
+    assert!(fails(2, &["frobnicate"]).contains("frobnicate"));
+    assert!(fails(2, &["gen", "sim:0", "--rate", "fast"]).contains("14.88M"));
+    assert!(fails(2, &["fwd", "sim:0", "sim:1", "--batch", "0"]).contains("1..=4096"));
+    for (arguments, part) in [
+        (vec!["fwd", "sim:0", "eth0"], "cannot understand the port name 'eth0'"),
+        (vec!["fwd", "sim:0", "sim:0"], "open already"),
+        (vec!["fwd", "sim:0", "0000:03:00.0"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "xdp:eth0"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
+        (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "tap:a-name-that-is-too-long"),
+        (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
+        (vec!["sink", "sim:0?wire=sink&record=/nowhere/x.pcap"], "cannot write it"),
+        (vec!["gen", "sim:0", "--template", "/nowhere/x.pcap"], "/nowhere/x.pcap"),
+        (vec!["sink", "sim:0?size=63"], "64 to"),
+    ] {
+        let text = fails(1, &arguments);
+        assert!(text.starts_with("linerate: ") || text.contains("\nlinerate: "), "{text}");
+        assert!(text.contains(part), "{arguments:?}: {text}");
+    }
+}
