@@ -78,7 +78,7 @@ impl Run {
             eprintln!(
                 "note: {} MiB of ordinary pages are in use, which is fine for models; a card without an IOMMU needs \
                  hugepages:\n  echo {needed} | sudo tee /proc/sys/vm/nr_hugepages",
-                buffers * buffer_size >> 20
+                (buffers * buffer_size) >> 20
             );
         }
         let options = Options { queues: common.queues, ring: common.ring, mtu: common.mtu, pool: Some(pool) };

@@ -56,8 +56,8 @@ impl std::fmt::Display for PageSize {
 
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
-/// The bytes are reached by copying ([`read`](Mapping::read), [`write`](Mapping::write)) or as
-/// atomic words ([`words`](Mapping::words)), because a device may write to them at any moment.
+/// The bytes are reached by copying, or as atomic words ([`words`](Mapping::words)), because a device
+/// may write to them at any moment.
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,

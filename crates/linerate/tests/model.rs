@@ -1,0 +1,470 @@
+//! The model itself, driven by a driver of a few lines that does what each test wants: also what the
+//! real driver never does, and what it must not do.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use linerate::memory::{DmaMap, Mapping, PageSize};
+use linerate::model::{Breach, Card, CardBar, Direction, Frame, from_fn};
+use linerate::nic::ixgbe::descriptor::{legacy_receive, receive, transmit};
+use linerate::nic::ixgbe::registers::*;
+use linerate::pci::Bar;
+
+type Frames = Arc<Mutex<VecDeque<Frame>>>;
+
+const RX_RING: usize = 0;
+const TX_RING: usize = 4096;
+const BUFFERS: usize = 65_536;
+const LEN: u32 = 64;
+/// A command for a packet in one buffer.
+const PACKET: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::EOP | transmit::IFCS | transmit::RS;
+
+/// A card, its memory, and the frames at its outside.
+struct Bench {
+    card: Arc<Card>,
+    bar: CardBar,
+    dma: DmaMap,
+    came: Frames,
+    coming: Frames,
+}
+
+impl Bench {
+    /// Nothing is set up.
+    fn bare() -> Bench {
+        let (came, coming) = (Frames::default(), Frames::default());
+        let (out, into) = (came.clone(), coming.clone());
+        let wire = from_fn(
+            move |frame| out.lock().unwrap().push_back(frame.clone()),
+            move |frame| into.lock().unwrap().pop_front().map(|next| *frame = next).is_some(),
+        );
+        let card = Card::new("bench", wire);
+        let memory = Arc::new(Mapping::new(1 << 20, PageSize::Ordinary, None).unwrap());
+        let dma = DmaMap::new(&card.dma(), &memory).unwrap();
+        Bench { bar: card.bar(), card, dma, came, coming }
+    }
+
+    /// Queue 0 each way, everything received, `srrctl` for the receive queue.
+    fn with_queues(srrctl: u32) -> Bench {
+        let bench = Bench::bare();
+        let bar = &bench.bar;
+        bar.write(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE | FCTRL::BAM);
+        bar.write(RDRXCTL::OFFSET, bar.read(RDRXCTL::OFFSET) | RDRXCTL::CRC_STRIP);
+        bar.write(DCA_RXCTRL::at(0), 0);
+        bar.write(DMATXCTL::OFFSET, bar.read(DMATXCTL::OFFSET) | DMATXCTL::TE);
+        for (low, high, len, offset) in
+            [(RDBAL::at(0), RDBAH::at(0), RDLEN::at(0), RX_RING), (TDBAL::at(0), TDBAH::at(0), TDLEN::at(0), TX_RING)]
+        {
+            bar.write(low, bench.address(offset) as u32);
+            bar.write(high, (bench.address(offset) >> 32) as u32);
+            bar.write(len, LEN * 16);
+        }
+        bar.write(SRRCTL::at(0), srrctl);
+        bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
+        bar.write(TXDCTL::at(0), TXDCTL::ENABLE);
+        for n in 0..LEN as usize {
+            bench.set(RX_RING, n, [bench.buffer(n), 0]);
+        }
+        bar.write(RDT::at(0), LEN - 1);
+        bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
+        bench
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.dma.address() + offset as u64
+    }
+
+    fn buffer(&self, n: usize) -> u64 {
+        self.address(BUFFERS + n * 2048)
+    }
+
+    fn set(&self, ring: usize, n: usize, words: [u64; 2]) {
+        let target = self.dma.memory().words(ring + n * 16, 2);
+        target[0].store(words[0], Relaxed);
+        target[1].store(words[1], Relaxed);
+    }
+
+    fn get(&self, ring: usize, n: usize) -> [u64; 2] {
+        let words = self.dma.memory().words(ring + n * 16, 2);
+        [words[0].load(Relaxed), words[1].load(Relaxed)]
+    }
+
+    /// The first `len` bytes of buffer `n`.
+    fn bytes(&self, n: usize, len: usize) -> Vec<u8> {
+        let words = self.dma.memory().words(BUFFERS + n * 2048, len.div_ceil(8));
+        words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).take(len).collect()
+    }
+
+    fn fill(&self, n: usize, bytes: &[u8]) {
+        for (word, part) in self.dma.memory().words(BUFFERS + n * 2048, 256).iter().zip(bytes.chunks(8)) {
+            let mut value = [0; 8];
+            value[..part.len()].copy_from_slice(part);
+            word.store(u64::from_le_bytes(value), Relaxed);
+        }
+    }
+
+    /// Puts a packet of `len` bytes in buffer 100 + `n` at place `n` of the transmit ring.
+    fn place(&self, n: usize, len: usize, command: u64) {
+        self.fill(100 + n, &pattern(len));
+        let payload = if command & transmit::DEXT != 0 { (len as u64) << transmit::PAYLEN_SHIFT } else { 0 };
+        self.set(TX_RING, n, [self.buffer(100 + n), command | len as u64 | payload]);
+    }
+
+    fn arrive(&self, bytes: Vec<u8>) {
+        self.coming.lock().unwrap().push_back(Frame { bytes, bad_crc: false });
+        self.card.step(1);
+    }
+
+    fn left(&self) -> Vec<Frame> {
+        self.came.lock().unwrap().drain(..).collect()
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + 2) as u8 & 0xFE).collect()
+}
+
+#[test]
+fn legacy_descriptors_carry_frames_both_ways() {
+    let bench = Bench::with_queues(2); // 2 KiB, legacy
+    bench.arrive(pattern(100));
+    assert_eq!(bench.get(RX_RING, 0), [bench.buffer(0), legacy_receive::DD | legacy_receive::EOP | 100]);
+    assert_eq!(bench.bytes(0, 100), pattern(100));
+    bench.place(0, 77, transmit::EOP | transmit::IFCS | transmit::RS);
+    bench.bar.write(TDT::at(0), 1);
+    bench.card.step(1);
+    assert_eq!(bench.left(), [Frame { bytes: pattern(77), bad_crc: false }]);
+    assert_eq!(bench.get(TX_RING, 0)[1], transmit::DD);
+    assert_eq!(bench.card.breaches(), []);
+}
+
+#[test]
+fn a_driver_may_bring_the_crc_itself() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    let frame = pattern(64);
+    // The CRC-32 of the 64 bytes, from another implementation (zlib's, least significant byte first).
+    let crc = crc32(&frame);
+    for (n, (crc, bad)) in [(crc, false), (crc ^ 1, true)].into_iter().enumerate() {
+        bench.place(n, 68, PACKET & !transmit::IFCS);
+        bench.fill(100 + n, &[frame.clone(), crc.to_le_bytes().to_vec()].concat());
+        bench.bar.write(TDT::at(0), n as u32 + 1);
+        bench.card.step(1);
+        assert_eq!(bench.left(), [Frame { bytes: frame.clone(), bad_crc: bad }]);
+    }
+    // And it may want to see it.
+    bench.bar.write(HLREG0::OFFSET, bench.bar.read(HLREG0::OFFSET) & !HLREG0::RXCRCSTRP);
+    bench.arrive(frame.clone());
+    assert_eq!(bench.bytes(0, 68), [frame, crc.to_le_bytes().to_vec()].concat());
+}
+
+/// IEEE 802.3's CRC, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 != 0 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
+}
+
+#[test]
+fn reports_come_where_asked_and_at_the_threshold() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    bench.bar.write(TXDCTL::at(0), TXDCTL::ENABLE | 4 << TXDCTL::WTHRESH_SHIFT);
+    (0..6).for_each(|n| bench.place(n, 60, if n == 1 { PACKET & !transmit::RS } else { PACKET }));
+    bench.bar.write(TDT::at(0), 6);
+    let done = || (0..6).map(|n| bench.get(TX_RING, n)[1] == transmit::DD).collect::<Vec<_>>();
+    bench.card.step(3);
+    assert_eq!(done(), [false; 6]);
+    bench.card.step(1);
+    assert_eq!(done(), [true, false, true, true, false, false]);
+    // The queue runs empty: what is held is written.
+    bench.card.step(2);
+    assert_eq!(done(), [true, false, true, true, true, true]);
+    assert_eq!((bench.bar.read(TDH::at(0)), bench.card.breaches()), (6, vec![]));
+}
+
+#[test]
+fn the_eeprom_has_an_address_and_a_valid_checksum() {
+    let bench = Bench::bare();
+    let word = |address: u32| {
+        bench.bar.write(EERD::OFFSET, EERD::START | address << EERD::ADDR_SHIFT);
+        let value = bench.bar.read(EERD::OFFSET);
+        assert!(value & EERD::DONE != 0);
+        (value >> EERD::DATA_SHIFT) as u16
+    };
+    assert_eq!((0..0x40).fold(0u16, |sum, address| sum.wrapping_add(word(address))), 0xBABA);
+    let address = [1, 2, 3].map(word);
+    assert_eq!(bench.bar.read(RAL::at(0)), u32::from(address[0]) | u32::from(address[1]) << 16);
+    assert_eq!(bench.bar.read(RAH::at(0)), u32::from(address[2]) | RAH::AV);
+    assert_eq!(word(0x3FFF), 0xFFFF);
+}
+
+#[test]
+fn registers_take_clear_and_set_as_the_datasheet_says() {
+    let bench = Bench::bare();
+    let bar = &bench.bar;
+    // The semaphore is taken by reading it, and given back by writing 0.
+    assert_eq!((bar.read(SWSM::OFFSET) & 1, bar.read(SWSM::OFFSET) & 1), (0, 1));
+    bar.write(SWSM::OFFSET, 0);
+    assert_eq!(bar.read(SWSM::OFFSET) & 1, 0);
+    bar.write(SW_FW_SYNC::OFFSET, 5);
+    assert_eq!(bar.read(SW_FW_SYNC::OFFSET), 5);
+    // Interrupt causes and masks.
+    bar.read(EICR::OFFSET);
+    bar.write(EICS::OFFSET, 0b1011);
+    assert_eq!(bar.read(EICS::OFFSET), 0);
+    bar.write(EICR::OFFSET, 0b0010);
+    assert_eq!((bar.read(EICR::OFFSET), bar.read(EICR::OFFSET)), (0b1001, 0));
+    bar.write(EIMS::OFFSET, 0b111);
+    bar.write(EIMC::OFFSET, 0b010);
+    assert_eq!(bar.read(EIMS::OFFSET), 0b101);
+    for (offset, value) in [(EIAC::OFFSET, 3), (EIAM::OFFSET, 4), (EITR::at(5), 0x200), (GPIE::OFFSET, 0x10)] {
+        bar.write(offset, value);
+        assert_eq!(bar.read(offset), value);
+    }
+    // Negotiation ends at once, the link is up, and pulling the cable is an interrupt cause.
+    bar.write(AUTOC::OFFSET, AUTOC::LMS_10G_SERIAL | AUTOC::RESTART_AN);
+    assert_eq!(bar.read(AUTOC::OFFSET), AUTOC::LMS_10G_SERIAL);
+    assert_eq!(bar.read(LINKS::OFFSET), LINKS::UP | LINKS::SPEED_10G);
+    bar.read(EICR::OFFSET);
+    bench.card.set_cable(false);
+    assert_eq!((bar.read(LINKS::OFFSET), bar.read(EICR::OFFSET)), (0, EICR::LSC));
+    // A reset brings everything back.
+    bar.write(VLNCTRL::OFFSET, 0x1234);
+    bar.write(CTRL::OFFSET, CTRL::RST);
+    assert_eq!((bar.read(CTRL::OFFSET), bar.read(VLNCTRL::OFFSET), bar.read(SRRCTL::at(9))), (0, 0x8100, 0x402));
+    assert_eq!(bench.card.breaches(), []);
+}
+
+#[test]
+fn queues_raise_the_cause_that_ivar_gives_them() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    bench.bar.write(IVAR::at(0), (IVAR::VALID | 3) | (IVAR::VALID | 5) << 8);
+    bench.card.step(1);
+    bench.bar.read(EICR::OFFSET);
+    bench.arrive(pattern(60));
+    assert_eq!(bench.bar.read(EICR::OFFSET), 1 << 3);
+    bench.place(0, 60, PACKET);
+    bench.bar.write(TDT::at(0), 1);
+    bench.card.step(1);
+    assert_eq!(bench.bar.read(EICR::OFFSET), 1 << 5);
+}
+
+#[test]
+fn statistics_count_by_kind_and_size_and_clear_on_read() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    let kinds: [(u8, usize); 4] = [(0xFF, 60), (0x01, 61), (0x02, 300), (0x02, 1514)];
+    for (n, (first, len)) in kinds.into_iter().enumerate() {
+        let mut bytes = pattern(len);
+        bytes[..6].fill(first);
+        bench.arrive(bytes.clone());
+        bench.place(n, len, PACKET);
+        bench.fill(100 + n, &bytes);
+    }
+    bench.bar.write(TDT::at(0), 4);
+    bench.card.step(10);
+    let octets = 60 + 61 + 300 + 1514 + 4 * 4;
+    let sizes = |first: fn(u16) -> u32| (0..6).map(|n| bench.bar.read(first(n))).collect::<Vec<_>>();
+    assert_eq!((sizes(PRC::at), sizes(PTC::at)), (vec![1, 1, 0, 1, 0, 1], vec![1, 1, 0, 1, 0, 1]));
+    for (offset, count) in [
+        (GPRC::OFFSET, 4),
+        (BPRC::OFFSET, 1),
+        (MPRC::OFFSET, 1),
+        (GORCL::OFFSET, octets),
+        (TORL::OFFSET, octets),
+        (TPR::OFFSET, 4),
+        (QPRC::at(0), 4),
+        (QBRC_L::at(0), octets - 16),
+        (GPTC::OFFSET, 4),
+        (BPTC::OFFSET, 1),
+        (MPTC::OFFSET, 1),
+        (GOTCL::OFFSET, octets),
+        (TPT::OFFSET, 4),
+        (QPTC::at(0), 4),
+        (QBTC_L::at(0), octets),
+    ] {
+        assert_eq!((bench.bar.read(offset), bench.bar.read(offset)), (count, 0), "{offset:#x}");
+    }
+}
+
+#[test]
+fn only_frames_for_this_card_pass_the_filters() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    bench.bar.write(FCTRL::OFFSET, 0);
+    let low = bench.bar.read(RAL::at(0)).to_le_bytes();
+    let high = bench.bar.read(RAH::at(0)).to_le_bytes();
+    let own = [low[0], low[1], low[2], low[3], high[0], high[1]];
+    let group = [0x01, 0x00, 0x5E, 0x00, 0x00, 0xFB];
+    let arrive = |destination: [u8; 6]| {
+        let before = bench.bar.read(RDH::at(0));
+        let mut bytes = pattern(60);
+        bytes[..6].copy_from_slice(&destination);
+        bench.arrive(bytes);
+        bench.bar.read(RDH::at(0)) != before
+    };
+    assert_eq!([own, [2; 6], [0xFF; 6], group].map(arrive), [true, false, false, false]);
+    bench.bar.write(FCTRL::OFFSET, FCTRL::BAM);
+    // Bits 47:36 of the address select a bit of the table (MO = 0): here 0xFB0.
+    bench.bar.write(MCSTCTRL::OFFSET, MCSTCTRL::MFE);
+    bench.bar.write(MTA::at(0xFB0 >> 5), 1 << (0xFB0 & 31));
+    assert_eq!([own, [2; 6], [0xFF; 6], group, [1; 6]].map(arrive), [true, false, true, true, false]);
+    bench.bar.write(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE);
+    assert_eq!([[2; 6], [1; 6]].map(arrive), [true, true]);
+}
+
+#[test]
+fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
+    // A wire that does not hold back is needed: the paced generator is one.
+    for (drop_en, waiting) in [(0, 100), (SRRCTL::DROP_EN, 0)] {
+        let generator = linerate::traffic::Generator::new(1518, 1);
+        let traffic = linerate::model::Traffic::new(generator, "1G".parse().ok(), Some(163));
+        let card = Card::new("waiting", Box::new(traffic));
+        let bench = Bench { bar: card.bar(), card, ..Bench::bare() };
+        let memory = bench.dma.memory().clone();
+        let bench = Bench { dma: DmaMap::new(&bench.card.dma(), &memory).unwrap(), ..bench };
+        let bar = &bench.bar;
+        bar.write(FCTRL::OFFSET, FCTRL::UPE);
+        bar.write(DCA_RXCTRL::at(0), 0);
+        bar.write(RDBAL::at(0), bench.address(0) as u32);
+        bar.write(RDBAH::at(0), (bench.address(0) >> 32) as u32);
+        bar.write(RDLEN::at(0), LEN * 16);
+        bar.write(SRRCTL::at(0), 2 | SRRCTL::DESCTYPE_ADVANCED | drop_en);
+        bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
+        (0..LEN as usize).for_each(|n| bench.set(RX_RING, n, [bench.buffer(n), 0]));
+        bar.write(RDT::at(0), LEN - 1);
+        bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
+        while bench.card.wire_report().unwrap().sent < 163 {
+            bench.card.step(1000);
+        }
+        assert_eq!(bar.read(QPRDC::at(0)), 100 - waiting);
+        assert_eq!((bar.read(RXMPC::at(0)), bar.read(QPRC::at(0))), (0, 63));
+        // With descriptors again, what waits comes.
+        for n in 0..10 {
+            bench.set(RX_RING, n, [bench.buffer(n), 0]);
+        }
+        bar.write(RDT::at(0), 9);
+        bench.card.step(100);
+        assert_eq!(bar.read(QPRC::at(0)), waiting.min(10));
+        assert_eq!(bench.card.breaches(), []);
+    }
+}
+
+#[test]
+fn every_breach_of_the_contract_is_noted() {
+    let advanced = || Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    let send = |bench: &Bench| {
+        bench.bar.write(TDT::at(0), 1);
+        bench.card.step(4);
+    };
+    let expect = |name: &str, bench: Bench, matches: &dyn Fn(&Breach) -> bool| {
+        let breaches = bench.card.breaches();
+        assert!(breaches.iter().any(matches), "{name}: {breaches:?}");
+        assert_eq!(bench.card.breach_count() as usize, breaches.len());
+    };
+    let bad_command = |name: &str, command: u64, len: usize, part: &str| {
+        let bench = advanced();
+        bench.place(0, len, command);
+        send(&bench);
+        expect(name, bench, &|breach| matches!(breach, Breach::BadDescriptor { why, .. } if why.contains(part)));
+    };
+
+    let bench = Bench::bare();
+    bench.bar.write(0x0001_FFF0, 1);
+    expect("no such register", bench, &|b| matches!(b, Breach::NoRegister { write: true, .. }));
+    let bench = Bench::bare();
+    bench.bar.read(3);
+    expect("unaligned", bench, &|b| matches!(b, Breach::NoRegister { write: false, .. }));
+    let bench = Bench::bare();
+    bench.bar.write(LINKS::OFFSET, 1);
+    expect("read only", bench, &|b| matches!(b, Breach::ReadOnly { register: "LINKS", .. }));
+    let bench = Bench::bare();
+    bench.bar.write(RXDCTL::at(3), 1);
+    expect("reserved bits", bench, &|b| matches!(b, Breach::ReservedBits { register: "RXDCTL", .. }));
+    let bench = Bench::bare();
+    bench.bar.write(MTQC::OFFSET, 1);
+    expect("arbiter", bench, &|b| matches!(b, Breach::WrongTime { register: "MTQC", .. }));
+    let bench = Bench::bare();
+    bench.bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
+    expect("no ring", bench, &|b| matches!(b, Breach::NoRing { direction: Direction::Receive, .. }));
+    let bench = Bench::bare();
+    bench.bar.write(TDBAL::at(0), 0x1000);
+    bench.bar.write(TDLEN::at(0), 1024);
+    bench.bar.write(TXDCTL::at(0), TXDCTL::ENABLE);
+    expect("ring unmapped", bench, &|b| matches!(b, Breach::Unmapped { address: 0x1000, len: 1024, .. }));
+    let bench = Bench::bare();
+    bench.bar.write(TDT::at(0), 1);
+    expect("tail of a disabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "the tail", .. }));
+    let bench = advanced();
+    bench.bar.write(RDBAL::at(0), 0);
+    expect("base of an enabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "RDBAL", .. }));
+    let bench = Bench::bare();
+    bench.bar.write(RDBAL::at(0), bench.address(0) as u32);
+    bench.bar.write(RDBAH::at(0), (bench.address(0) >> 32) as u32);
+    bench.bar.write(RDLEN::at(0), 1024);
+    bench.bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
+    expect("bit 12", bench, &|b| matches!(b, Breach::WrongTime { register: "RXDCTL", .. }));
+    let bench = advanced();
+    bench.bar.write(TDT::at(0), LEN);
+    expect("tail beyond the ring", bench, &|b| matches!(b, Breach::TailOutOfRange { tail: LEN, .. }));
+    let bench = advanced();
+    bench.bar.write(RDT::at(0), 5);
+    expect("tail moved back", bench, &|b| matches!(b, Breach::TailMovedBack { from: 63, to: 5, .. }));
+    let bench = advanced();
+    bench.set(RX_RING, 0, [bench.buffer(9), 0]);
+    bench.arrive(pattern(60));
+    expect("descriptor changed", bench, &|b| {
+        matches!(b, Breach::DescriptorChanged { direction: Direction::Receive, index: 0, .. })
+    });
+    let bench = advanced();
+    bench.fill(0, &[1]);
+    bench.arrive(pattern(60));
+    expect("receive buffer changed", bench, &|b| matches!(b, Breach::BufferChanged { index: 0, .. }));
+    let bench = advanced();
+    bench.place(0, 60, PACKET);
+    bench.bar.write(TDT::at(0), 1);
+    bench.fill(100, &[1]);
+    bench.card.step(1);
+    expect("packet changed", bench, &|b| {
+        matches!(b, Breach::BufferChanged { direction: Direction::Transmit, index: 0, .. })
+    });
+    let bench = advanced();
+    bench.arrive(pattern(60));
+    bench.set(RX_RING, 63, [bench.buffer(5) + 64, 0]);
+    bench.bar.write(RDT::at(0), 0);
+    expect("buffer given twice", bench, &|b| matches!(b, Breach::BufferGivenTwice { index: 63, .. }));
+    let bench = advanced();
+    bench.arrive(pattern(60));
+    bench.set(RX_RING, 63, [bench.buffer(80), receive::DD]);
+    bench.bar.write(RDT::at(0), 0);
+    expect("given with DD", bench, &|b| matches!(b, Breach::BadDescriptor { index: 63, .. }));
+    let bench = advanced();
+    bench.set(TX_RING, 0, [4096, PACKET | 60 | 60 << transmit::PAYLEN_SHIFT]);
+    send(&bench);
+    expect("DMA elsewhere", bench, &|b| matches!(b, Breach::Unmapped { address: 4096, len: 60, .. }));
+    let bench = advanced();
+    bench.card.dma().unmap(bench.dma.address());
+    bench.arrive(pattern(60));
+    expect("ring unmapped in use", bench, &|b| matches!(b, Breach::UnmappedInUse { .. }));
+    bad_command("reserved bits of a descriptor", PACKET | 1 << 16, 60, "reserved");
+    bad_command("RS without EOP", PACKET & !transmit::EOP, 60, "RS without EOP");
+    bad_command("too short", PACKET, 16, "shorter than 17");
+    bad_command("empty", PACKET, 0, "length 0");
+    let bench = advanced();
+    bench.place(0, 60, PACKET);
+    bench.set(TX_RING, 0, [bench.buffer(100), PACKET | 60 | 61 << transmit::PAYLEN_SHIFT]);
+    send(&bench);
+    expect("PAYLEN", bench, &|b| matches!(b, Breach::BadDescriptor { why, .. } if why.contains("PAYLEN")));
+    let bench = advanced();
+    for n in 0..41 {
+        let end = if n == 40 { transmit::EOP } else { 0 };
+        bench.set(TX_RING, n, [bench.buffer(100), transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | end | 20]);
+    }
+    bench.bar.write(TDT::at(0), 41);
+    bench.card.step(1);
+    expect(
+        "41 descriptors",
+        bench,
+        &|b| matches!(b, Breach::BadDescriptor { why, .. } if why.contains("more than 40")),
+    );
+    let bench = advanced();
+    bench.place(0, 60, PACKET | transmit::TSE);
+    send(&bench);
+    expect("offloads", bench, &|b| matches!(b, Breach::NotModelled { .. }));
+}
