@@ -132,3 +132,24 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     assert_eq!(received[1] + received[3], 6400);
     Ok(())
 }
+
+/// Nothing is lost to queues that are started one after the other.
+#[test]
+fn a_port_receives_when_all_queues_of_its_table_are_there() -> Result<(), Error> {
+    let card = Card::new("late", Box::new(Traffic::new(Generator::new(64, 64), "1G".parse().ok(), Some(400))));
+    let config = Config { rx_queues: 4, ..Config::new("late", pool(8192)) };
+    let mut device = Ixgbe::open(card.bar(), card.dma(), config)?;
+    let sent = || card.wire_report().unwrap().sent;
+    let first = device.rx(2)?;
+    assert_eq!((card.step(1000), sent()), (0, 0));
+    // A table of fewer queues needs fewer.
+    device.set_rss(&Rss { table: vec![2], ..Rss::evenly(1) })?;
+    card.step(1);
+    assert_eq!(sent(), 1);
+    drop(first);
+    device.reset()?;
+    device.set_rss(&Rss::evenly(4))?;
+    let _queues = [device.rx(0)?, device.rx(1)?, device.rx(2)?];
+    assert_eq!((card.step(1000), sent()), (0, 1));
+    Ok(())
+}

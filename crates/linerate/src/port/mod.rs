@@ -33,6 +33,9 @@ pub trait Device: Send {
 
     /// Starts receive queue `queue` and hands it over.
     ///
+    /// A port begins to receive when every queue that its [`Rss`] table names has been started (all of
+    /// them, unless the table was changed), so that nothing is lost to a queue that nobody polls yet.
+    ///
     /// # Errors
     /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
     /// [`PoolTooSmall`](crate::Error::PoolTooSmall), or the card does not answer.

@@ -26,8 +26,18 @@ pub(super) struct Hardware<B: Bar> {
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
+    receiving: Mutex<Receiving>,
     /// Buffers of queues that the card did not let go; free again once it has been reset.
     aside: Mutex<Vec<u32>>,
+}
+
+/// When the card may begin to receive: once every queue that RSS can choose is there, so that
+/// nothing is lost to a queue that nobody polls yet.
+#[derive(Default)]
+struct Receiving {
+    needed: u64,
+    started: u64,
+    on: bool,
 }
 
 /// What remains of a queue when its owner drops it.
@@ -54,6 +64,7 @@ impl<B: Bar> Hardware<B> {
             counted: Mutex::default(),
             rings,
             packets,
+            receiving: Mutex::default(),
             aside: Mutex::default(),
             config,
         })
@@ -133,6 +144,33 @@ impl<B: Bar> Hardware<B> {
             }
             self.bar.wait(STEP);
             waited += STEP;
+        }
+        Ok(())
+    }
+
+    /// The card has been reset and does not receive.
+    pub fn forget_queues(&self) {
+        *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
+    }
+
+    /// These are the queues that RSS can choose now.
+    pub fn need_queues(&self, queues: impl Iterator<Item = u16>) -> Result<()> {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.needed = queues.fold(0, |set, queue| set | 1 << queue);
+        self.receive_if_ready(&mut receiving)
+    }
+
+    /// A receive queue has been started.
+    pub fn queue_started(&self, queue: u16) -> Result<()> {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.started |= 1 << queue;
+        self.receive_if_ready(&mut receiving)
+    }
+
+    fn receive_if_ready(&self, receiving: &mut Receiving) -> Result<()> {
+        if !receiving.on && receiving.started & receiving.needed == receiving.needed && receiving.started != 0 {
+            self.enable_receive()?;
+            receiving.on = true;
         }
         Ok(())
     }

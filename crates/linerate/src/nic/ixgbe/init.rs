@@ -18,6 +18,7 @@ impl<B: Bar> Hardware<B> {
         self.halt()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.free_aside();
+        self.forget_queues();
 
         // 4.6.3: the EEPROM's content is in the registers, and the DMA engine is ready.
         self.wait_for(EEC::OFFSET, EEC::ARD, EEC::ARD, "EEC", format_args!(".ARD"), "4.6.3")?;
@@ -96,7 +97,7 @@ impl<B: Bar> Hardware<B> {
         self.change(DMATXCTL::OFFSET, DMATXCTL::TE, DMATXCTL::TE);
     }
 
-    /// 4.6.7, last step: frames may come in. What comes for a queue not yet started is dropped.
+    /// 4.6.7, last step: frames may come in.
     pub fn enable_receive(&self) -> Result<()> {
         self.change(SECRXCTRL::OFFSET, SECRXCTRL::RX_DIS, SECRXCTRL::RX_DIS);
         let ready = SECRXSTAT::SECRX_RDY;

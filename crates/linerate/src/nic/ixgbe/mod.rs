@@ -116,8 +116,7 @@ impl<B: Bar> Ixgbe<B> {
         self.hardware.reset_and_init()?;
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
-        self.set_promiscuous(self.promiscuous)?;
-        self.hardware.enable_receive()
+        self.set_promiscuous(self.promiscuous)
     }
 
     fn name(&self) -> &str {
@@ -227,7 +226,7 @@ impl<B: Bar> Device for Ixgbe<B> {
             bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
         }
         self.rss = rss.clone();
-        Ok(())
+        self.hardware.need_queues(rss.table.iter().copied())
     }
 
     fn reset(&mut self) -> Result<()> {

@@ -39,7 +39,7 @@ impl<B: Bar> IxgbeRx<B> {
             descriptor[0].store(base + ((buf as u64) << shift), Relaxed);
             descriptor[1].store(0, Relaxed);
         }
-        if let Err(error) = hardware.start_receive_queue(queue) {
+        if let Err(error) = hardware.start_receive_queue(queue).and_then(|()| hardware.queue_started(queue)) {
             hardware.set_aside(&bufs);
             return Err(error);
         }
