@@ -69,19 +69,23 @@ pub struct Fake {
     packets: Arc<Mapping>,
     rx_head: usize,
     tx_head: usize,
-    _device: Ixgbe<FakeBar>,
+    device: Ixgbe<FakeBar>,
 }
 
 impl Fake {
     pub fn new() -> Fake {
+        Fake::of(&RegionOptions::default())
+    }
+
+    pub fn of(region: &RegionOptions) -> Fake {
         let bar = MappedBar::new(Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap()));
         let dma = Arc::<FakeDma>::default();
-        let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+        let pool = Pool::new(Region::new(region).unwrap());
         let config = Config { ring: RING, ..Config::new("fake", pool) };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.0.lock().unwrap()[n].clone());
-        Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, _device: device }
+        Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, device }
     }
 
     /// Receives `count` frames of 60 bytes into descriptors that the card has.
@@ -118,6 +122,10 @@ impl Fake {
         touch(batch);
         self.tx.send(batch);
         batch.clear();
+    }
+
+    pub fn pool(&self) -> Arc<Pool> {
+        self.device.pool().clone()
     }
 
     /// The descriptor rings, and the packets' buffers: the cheapest loop runs over these.
