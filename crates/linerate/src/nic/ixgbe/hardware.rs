@@ -22,6 +22,7 @@ pub(super) struct Hardware<B: Bar> {
     pub config: Config,
     pub rx: Box<[QueuePlace]>,
     pub tx: Box<[QueuePlace]>,
+    /// What the card has counted so far; sent bytes with their CRCs.
     pub counted: Mutex<Statistics>,
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,

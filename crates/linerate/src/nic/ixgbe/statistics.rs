@@ -26,9 +26,10 @@ impl<B: Bar> Hardware<B> {
         // descriptor, too. QBRC has no CRC in it where that is stripped.
         sum.rx_packets += read(QPRC::at(0));
         sum.rx_bytes += read_wide(QBRC_L::at(0), QBRC_H::at(0));
-        let packets = read(GPTC::OFFSET);
-        sum.tx_packets += packets;
-        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET).saturating_sub(packets * CRC);
+        // GOTC counts the CRCs. Those of frames sent between the two reads are taken off next time,
+        // so the sum is kept as the card counts.
+        sum.tx_packets += read(GPTC::OFFSET);
+        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
 
         sum.drops.no_descriptor += read(RXMPC::at(0)) + read(QPRDC::at(0));
         sum.drops.bad_crc += read(CRCERRS::OFFSET);
@@ -42,7 +43,7 @@ impl<B: Bar> Hardware<B> {
             tx_too_long: self.tx.iter().map(|place| place.counters.drops()).sum(),
             ..sum.drops
         };
-        Ok(Statistics { drops, ..*sum })
+        Ok(Statistics { tx_bytes: sum.tx_bytes.saturating_sub(sum.tx_packets * CRC), drops, ..*sum })
     }
 
     /// 4.6.5: what was counted before the reset is not ours.
