@@ -49,11 +49,12 @@ pub fn run(a: &str, b: &str, count: Option<u64>, common: &Common) -> Result<Exit
 
 /// What the tester at one port sent must have arrived, touched, at the tester of the other.
 fn judge(reports: &[Option<Report>]) -> Outcome {
-    let mut outcome = Outcome { lost: 0, corrupted: 0 };
+    let mut outcome = Outcome::default();
     let [a, b] = reports else { return outcome };
     for (sender, receiver) in [(a, b), (b, a)] {
         let Some(receiver) = receiver else { continue };
         outcome.corrupted += receiver.corrupted + receiver.untouched;
+        outcome.reordered += receiver.reordered;
         outcome.lost += match sender {
             Some(sender) => sender.sent.saturating_sub(receiver.received),
             None => receiver.lost,

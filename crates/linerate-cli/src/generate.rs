@@ -84,7 +84,7 @@ impl Sender {
 
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
-    let common = Common { mtu: common.mtu.max(traffic.size as usize - 18), ..common.clone() };
+    let common = Common { mtu: common.mtu.max(traffic.size - 18).min(9710), ..common.clone() };
     let template = traffic.template.as_deref().map(first_packet).transpose()?;
     let mut run = Run::open("gen", &[port], &common)?;
     let queues = run.queues();
@@ -120,9 +120,10 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
 /// A tester at the port's outside has checked what arrived.
 fn judge(reports: &[Option<Report>]) -> Outcome {
     let arrived = reports.iter().flatten();
-    arrived.fold(Outcome { lost: 0, corrupted: 0 }, |sum, report| Outcome {
+    arrived.fold(Outcome::default(), |sum, report| Outcome {
         lost: sum.lost + report.lost,
         corrupted: sum.corrupted + report.corrupted,
+        reordered: sum.reordered + report.reordered,
     })
 }
 

@@ -12,8 +12,10 @@ mod show;
 mod sink;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use linerate::memory::{self, PageSize};
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
 #[derive(Parser)]
@@ -71,23 +73,60 @@ struct Common {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
     /// Descriptors in each ring, a power of two from 64 to 4096
-    #[arg(long, default_value_t = 512)]
-    ring: usize,
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16))]
+    ring: u16,
     /// Queues of each port, each served by a thread of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     /// The longest payload of a frame; longer than a buffer, frames become chains
-    #[arg(long, default_value_t = 1500)]
-    mtu: usize,
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(46..=9710))]
+    mtu: u16,
     /// Stop after this many seconds
-    #[arg(long)]
-    seconds: Option<f64>,
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<Duration>,
     /// Processors for the threads, for example 0,2; in order from 0 if left out
-    #[arg(long, value_delimiter = ',')]
-    cores: Vec<usize>,
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(..1024))]
+    cores: Vec<u16>,
+    /// What packets' memory is made of
+    #[arg(long, value_enum, default_value_t = Pages::Auto)]
+    pages: Pages,
+    /// The NUMA node of packets' memory; near the card is best
+    #[arg(long)]
+    numa: Option<u32>,
     /// One JSON object per second and line instead of a table; the last is the summary
     #[arg(long)]
     json: bool,
+}
+
+/// The library's choice of pages, with names for people.
+#[derive(Clone, Copy, ValueEnum)]
+enum Pages {
+    /// 2 MiB hugepages where enough are free, otherwise ordinary pages
+    Auto,
+    /// Ordinary pages
+    Ordinary,
+    /// Hugepages of 2 MiB
+    #[value(name = "2M")]
+    Huge2M,
+    /// Hugepages of 1 GiB
+    #[value(name = "1G")]
+    Huge1G,
+}
+
+impl From<Pages> for memory::Pages {
+    fn from(pages: Pages) -> memory::Pages {
+        match pages {
+            Pages::Auto => memory::Pages::Auto,
+            Pages::Ordinary => memory::Pages::Only(PageSize::Ordinary),
+            Pages::Huge2M => memory::Pages::Only(PageSize::Huge2M),
+            Pages::Huge1G => memory::Pages::Only(PageSize::Huge1G),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "it must be a number".to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 fn main() -> ExitCode {

@@ -46,11 +46,14 @@ pub struct Run {
 }
 
 /// What a run found out.
+#[derive(Default)]
 pub struct Outcome {
     /// Frames that were sent and never arrived, as far as somebody counted both.
     pub lost: u64,
     /// Frames whose bytes are not those that were sent.
     pub corrupted: u64,
+    /// Frames that came after a later one of their flow.
+    pub reordered: u64,
 }
 
 /// Time that frames on their way get to arrive when a run ends.
@@ -67,11 +70,14 @@ pub fn cycles() -> u64 {
 impl Run {
     /// Opens ports of one pool that is large enough for all their queues.
     pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
-        let rings = names.len() * common.queues as usize * common.ring * 2;
-        let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two().min(16_384) };
+        let rings = names.len() * common.queues as usize * common.ring as usize * 2;
+        // Room for the longest frame behind the headroom; 1,500 bytes fit 2 KiB.
+        let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         let default = RegionOptions::default();
         let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
-        let pool = Pool::new(Region::new(&RegionOptions { buffers, buffer_size, ..default })?);
+        let buffer_size = buffer_size.into();
+        let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
+        let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
         if pages == PageSize::Ordinary {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
@@ -81,7 +87,8 @@ impl Run {
                 (buffers * buffer_size) >> 20
             );
         }
-        let options = Options { queues: common.queues, ring: common.ring, mtu: common.mtu, pool: Some(pool) };
+        let options =
+            Options { queues: common.queues, ring: common.ring.into(), mtu: common.mtu.into(), pool: Some(pool) };
         let devices = options.open_all(names)?;
         Ok(Run { command, devices, threads: Vec::new(), stop: Arc::default(), common: common.clone() })
     }
@@ -103,7 +110,7 @@ impl Run {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let core = match self.common.cores[..] {
             [] => number % processors,
-            ref cores => cores[number % cores.len()],
+            ref cores => cores[number % cores.len()].into(),
         };
         let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
         let counters = work.clone();
@@ -141,7 +148,8 @@ impl Run {
     ) -> Result<ExitCode, Error> {
         let interrupts = on_interrupt();
         let start = Instant::now();
-        let end = self.common.seconds.map(|seconds| start + Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+        // More seconds than the clock has are no end.
+        let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
         let mut show = Show::new(self.common.json);
         let mut last = (start, self.statistics()?, self.work());
         let outcome = loop {
@@ -173,11 +181,12 @@ impl Run {
         self.drain();
         self.stop.store(true, Ordering::Relaxed);
         let Run { command, devices, threads, .. } = self;
-        let panicked = threads.into_iter().filter(|_| true).any(|(_, thread)| thread.join().is_err());
+        // Each is joined, also after one that has panicked.
+        let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
         let cards = models(&devices);
         let reports: Vec<Option<Report>> = devices.iter().map(|device| report_of(device.as_ref())).collect();
-        let Outcome { lost, corrupted } = judge(&reports);
+        let Outcome { lost, corrupted, reordered } = judge(&reports);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
@@ -189,7 +198,7 @@ impl Run {
         let mpps = moved.0 as f64 / seconds / 1e6;
         let summary = json!({"summary": {
             "command": command, "seconds": round(seconds), "ports": ports, "lost": lost, "corrupted": corrupted,
-            "breaches": breaches, "mpps": round(mpps), "cycles_per_packet": round(per_packet((0, 0), moved)),
+            "reordered": reordered, "breaches": breaches, "mpps": round(mpps), "cycles_per_packet": round(per_packet((0, 0), moved)),
         }});
         show.summary(&summary);
         let good = lost == 0 && corrupted == 0 && breaches == 0 && !panicked;

@@ -117,13 +117,14 @@ impl Show {
             );
         }
         text += &format!(
-            "{}: {} Mpps, {} cycles/packet, {} s; lost {}, corrupted {}, breaches {}\n",
+            "{}: {} Mpps, {} cycles/packet, {} s; lost {}, corrupted {}, reordered {}, breaches {}\n",
             summary["command"].as_str().unwrap_or(""),
             summary["mpps"],
             summary["cycles_per_packet"],
             summary["seconds"],
             summary["lost"],
             summary["corrupted"],
+            summary["reordered"],
             summary["breaches"],
         );
         print(&text);

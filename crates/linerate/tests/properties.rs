@@ -93,7 +93,7 @@ struct Setup {
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
-    let ring = prop_oneof![6 => Just(64usize), 3 => Just(128usize), 1 => Just(256usize)];
+    let ring = prop_oneof![120 => Just(64usize), 60 => Just(128usize), 20 => Just(256usize), 6 => Just(512usize), 1 => Just(4096usize)];
     let buffer_size = prop_oneof![5 => Just(2048usize), 2 => Just(4096usize), 1 => Just(16_384usize)];
     let max_frame = prop_oneof![3 => Just(1518usize), 3 => Just(9728usize), 1 => 60usize..=9728];
     let batch = prop_oneof![1 => Just(1usize), 4 => 2usize..=64, 1 => 100usize..=300];

@@ -1,6 +1,6 @@
 //! A descriptor ring as the card sees it, and what the oracle remembers of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
 use super::Direction;
@@ -24,6 +24,8 @@ pub(super) struct Ring {
     pub tail: u32,
     /// In line only: the descriptors from `head` on as they were given, oldest first.
     given: VecDeque<Given>,
+    /// Receive: where the buffers of those begin.
+    buffers: BTreeSet<u64>,
     /// Transmit: indices whose report is held until a write-back threshold is reached, and how
     /// many descriptors are through since the last write-back.
     pub reports: VecDeque<u32>,
@@ -47,6 +49,7 @@ impl Ring {
             head: 0,
             tail: 0,
             given: VecDeque::new(),
+            buffers: BTreeSet::new(),
             reports: VecDeque::new(),
             through: 0,
         }
@@ -125,7 +128,9 @@ impl Ring {
     /// The card is through with the first `count` descriptors.
     pub fn advance(&mut self, count: u32) {
         self.head = self.index(count);
-        self.given.drain(..self.given.len().min(count as usize));
+        for given in self.given.drain(..self.given.len().min(count as usize)) {
+            self.buffers.remove(&given.words[0]);
+        }
     }
 
     /// Remembers the descriptors that the last tail added, and checks what can be checked now.
@@ -136,7 +141,8 @@ impl Ring {
             let (direction, queue, index) = (self.direction, self.queue, self.index(n));
             let len = receive_bytes.unwrap_or((words[1] & transmit::DTALEN_MASK) as usize);
             if receive_bytes.is_some() {
-                if self.given.iter().any(|given| given.words[0].abs_diff(words[0]) < len as u64) {
+                let overlapping = words[0].saturating_sub(len as u64 - 1)..words[0].saturating_add(len as u64);
+                if self.buffers.range(overlapping).next().is_some() || !self.buffers.insert(words[0]) {
                     oracle.note(Breach::BufferGivenTwice { queue, index, address: words[0] });
                 }
                 if words[1] != 0 {
