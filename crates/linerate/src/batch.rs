@@ -1,5 +1,6 @@
 //! A batch: the packets in one thread's hands, and the free buffers that go with them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
@@ -71,7 +72,7 @@ impl Batch {
     #[inline]
     pub fn clear(&mut self) {
         if !self.is_empty() {
-            self.drop_slots(self.start);
+            self.free(self.start..self.end);
         }
         (self.start, self.end) = (0, 0);
     }
@@ -283,26 +284,19 @@ impl Batch {
 
     /// Drops the first `count` slots' packets, which must be whole.
     pub(crate) fn drop_front(&mut self, count: usize) {
-        if let Some(cache) = &mut self.cache {
-            for slot in &self.slots[self.start..self.start + count] {
-                cache.put(&[slot.buf()]);
-            }
-        }
+        self.free(self.start..self.start + count);
         self.sent(count);
     }
 
-    /// Drops the slots from place `from` on.
-    fn drop_slots(&mut self, from: usize) {
+    /// Puts the buffers of the slots at these places into the cache.
+    fn free(&mut self, places: Range<usize>) {
         if let Some(cache) = &mut self.cache {
-            for slot in &self.slots[from..self.end] {
-                cache.put(&[slot.buf()]);
-            }
+            self.slots[places].iter().for_each(|slot| cache.put(&[slot.buf()]));
         }
-        self.end = from;
     }
 
-    #[cold]
     /// Moves the slots to the front, so that all free places are at the end.
+    #[cold]
     fn compact(&mut self) {
         if self.start > 0 {
             for index in self.start..self.end {

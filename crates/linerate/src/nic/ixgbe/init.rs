@@ -169,8 +169,13 @@ impl<B: Bar> Hardware<B> {
         self.wait_for(TXDCTL::at(queue), TXDCTL::ENABLE, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")
     }
 
-    /// Claims a queue's place and returns its descriptors.
-    pub fn claim(&self, direction: &'static str, queue: u16) -> Result<Descriptors> {
+    /// Claims a queue's place and starts it with its descriptors; if that fails the place is free again.
+    pub fn claim<Q>(
+        &self,
+        direction: &'static str,
+        queue: u16,
+        start: impl FnOnce(Descriptors) -> Result<Q>,
+    ) -> Result<Q> {
         let (places, first) = match direction {
             "receive" => (&self.rx, 0),
             _ => (&self.tx, self.config.rx_queues),
@@ -179,11 +184,16 @@ impl<B: Bar> Hardware<B> {
         let Some(place) = places.get(queue as usize) else {
             return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
         };
+        self.check_alive()?;
         if place.taken.swap(true, Ordering::AcqRel) {
             return Err(Error::QueueTaken { port: port(), direction, queue });
         }
         let (memory, offset, _) = self.ring(first + queue);
-        Ok(Descriptors::new(memory, offset, self.config.ring))
+        let started = start(Descriptors::new(memory, offset, self.config.ring));
+        if started.is_err() {
+            place.taken.store(false, Ordering::Release);
+        }
+        started
     }
 }
 

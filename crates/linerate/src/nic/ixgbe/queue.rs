@@ -130,10 +130,11 @@ impl<B: Bar> IxgbeRx<B> {
         word & receive::DD != 0 && (word & receive::RXE != 0 || length as usize > self.longest)
     }
 
-    /// All that is rare: a chain that the batch's end cut, a faulty descriptor, no buffer left.
+    /// All that is rare: a chain that the batch's end cut, a faulty descriptor, no buffer left. Once
+    /// round the ring at most, so that a card that lies cannot keep us here.
     #[cold]
     fn untangle(&mut self, batch: &mut Batch) {
-        loop {
+        for _ in 0..self.bufs.len() {
             let word = self.status();
             if word & receive::DD == 0 {
                 break;
@@ -188,8 +189,12 @@ impl<B: Bar> IxgbeRx<B> {
     }
 
     fn skip_dropped(&mut self) {
-        while self.dropping && self.status() & receive::DD != 0 {
-            self.dropping = self.status() & receive::EOP == 0;
+        for _ in 0..self.bufs.len() {
+            let word = self.status();
+            if !self.dropping || word & receive::DD == 0 {
+                break;
+            }
+            self.dropping = word & receive::EOP == 0;
             self.refill();
         }
     }

@@ -15,16 +15,10 @@ use crate::slot::HEADROOM;
 impl<B: Bar> IxgbeRx<B> {
     /// Fills the ring and starts the queue.
     pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeRx<B>> {
-        let descriptors = hardware.claim("receive", queue)?;
-        let started = IxgbeRx::fill(hardware, queue, descriptors);
-        if started.is_err() {
-            hardware.rx[queue as usize].taken.store(false, Release);
-        }
-        started
+        hardware.claim("receive", queue, |descriptors| IxgbeRx::fill(hardware, queue, descriptors))
     }
 
     fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
-        hardware.check_alive()?;
         let pool = &hardware.config.pool;
         // Beside the ring's, those of a packet that has not arrived whole.
         let reservation =
@@ -89,16 +83,10 @@ impl<B: Bar> Drop for IxgbeRx<B> {
 impl<B: Bar> IxgbeTx<B> {
     /// Starts the queue.
     pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeTx<B>> {
-        let descriptors = hardware.claim("transmit", queue)?;
-        let started = IxgbeTx::prepare(hardware, queue, descriptors);
-        if started.is_err() {
-            hardware.tx[queue as usize].taken.store(false, Release);
-        }
-        started
+        hardware.claim("transmit", queue, |descriptors| IxgbeTx::prepare(hardware, queue, descriptors))
     }
 
     fn prepare(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeTx<B>> {
-        hardware.check_alive()?;
         let pool = &hardware.config.pool;
         // What is sent without being reported yet must not be all that the pool has.
         let reservation = pool.reserve(REPORT_EVERY)?;
