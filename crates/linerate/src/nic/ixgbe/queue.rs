@@ -62,18 +62,21 @@ impl<B: Bar> RxQueue for IxgbeRx<B> {
         if self.dropping || !self.partial.is_empty() {
             self.resume(batch);
         }
-        let (slots, fresh) = batch.window(&self.pool, usize::MAX);
-        let (offered, mut received) = (slots.len(), 0);
-        while received < offered {
-            let done = self.take_run(&mut slots[received..], &fresh[received..]);
-            received += done;
-            if done == 0 || self.next != 0 {
-                break; // not at the ring's end, so the next one is not done
+        // Once round the ring at most, so that a card that lies cannot keep us here.
+        for _ in 0..self.bufs.len() {
+            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
+            let (offered, mut received) = (slots.len(), 0);
+            while received < offered {
+                let done = self.take_run(&mut slots[received..], &fresh[received..]);
+                received += done;
+                if done == 0 || self.next != 0 {
+                    break; // not at the ring's end, so the next one is not a whole packet
+                }
             }
-        }
-        batch.received(offered, received);
-        if batch.ends_in_chain() || received < offered && self.is_faulty(self.status()) || offered == 0 {
-            self.untangle(batch);
+            batch.received(offered, received);
+            if received == offered && offered > 0 || !self.take_careful(batch) {
+                break;
+            }
         }
         if self.next != first {
             self.counters.moved(batch.len() - before);
@@ -93,10 +96,11 @@ impl<B: Bar> RxQueue for IxgbeRx<B> {
 }
 
 impl<B: Bar> IxgbeRx<B> {
-    /// Exchanges done descriptors' buffers for fresh ones, until one is not done, is not in order,
-    /// or the ring or a slice ends. Returns how many.
+    /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is
+    /// anything else, or the ring or a slice ends. Returns how many.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        const WHOLE: u64 = receive::DD | receive::EOP;
         let IxgbeRx { base, shift, .. } = *self;
         let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
@@ -104,10 +108,11 @@ impl<B: Bar> IxgbeRx<B> {
         for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the card's word that it is done.
             let word = descriptor[1].load(Acquire);
-            if word & (receive::DD | receive::RXE) != receive::DD || word & receive::LENGTH_MASK > longest {
+            let length = word & receive::LENGTH_MASK;
+            if word & (WHOLE | receive::RXE) != WHOLE || length > longest {
                 break;
             }
-            *slot = Slot::new(*buf, (word >> receive::LENGTH_SHIFT) as u16, word & receive::EOP == 0);
+            *slot = Slot::new(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
             *buf = new;
             descriptor[0].store(base + ((new as u64) << shift), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -123,54 +128,57 @@ impl<B: Bar> IxgbeRx<B> {
         self.descriptors[self.next][1].load(Acquire)
     }
 
-    /// True if a descriptor is done, but not with a packet as it should be.
+    /// Takes the packet that begins at the next descriptor where it is a chain, or drops it where it
+    /// is faulty. False if there is nothing more to take now.
     #[inline(always)]
-    fn is_faulty(&self, word: u64) -> bool {
-        let length = (word >> receive::LENGTH_SHIFT) as u16;
-        word & receive::DD != 0 && (word & receive::RXE != 0 || length as usize > self.longest)
+    fn take_careful(&mut self, batch: &mut Batch) -> bool {
+        (self.status() & receive::DD != 0 || batch.ends_in_chain()) && self.take_chain(batch)
     }
 
-    /// All that is rare: a chain that the batch's end cut, a faulty descriptor, no buffer left. Once
-    /// round the ring at most, so that a card that lies cannot keep us here.
     #[cold]
-    fn untangle(&mut self, batch: &mut Batch) {
-        for _ in 0..self.bufs.len() {
+    fn take_chain(&mut self, batch: &mut Batch) -> bool {
+        // A batch that has no place for a packet still takes the rest of one that it began.
+        if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
+            return false;
+        }
+        loop {
             let word = self.status();
             if word & receive::DD == 0 {
-                break;
+                return self.keep_beginning(batch);
             }
-            let chain = batch.ends_in_chain();
-            if self.is_faulty(word) {
-                self.drop_packet(batch, word);
-            } else if let Some(new) = if chain { batch.take_buffer() } else { None } {
-                let length = (word >> receive::LENGTH_SHIFT) as u16;
-                let mut slot = Slot::new(self.bufs[self.next], length, word & receive::EOP == 0);
-                if batch.push_slot(&mut slot) {
-                    self.bufs[self.next] = new;
-                    self.refill();
-                } else {
-                    batch.put(&[new]); // longer than any card may make it
-                    self.drop_packet(batch, word);
-                }
-            } else {
-                if batch.cached() == 0 && (chain || batch.len() < batch.capacity()) {
-                    self.counters.found_no_buffer();
-                }
-                break;
+            let length = (word >> receive::LENGTH_SHIFT) as u16;
+            if word & receive::RXE != 0 || length as usize > self.longest {
+                return self.drop_packet(batch, word);
             }
-            if self.dropping {
-                self.skip_dropped();
+            let Some(new) = batch.take_buffer() else {
+                self.counters.found_no_buffer();
+                return self.keep_beginning(batch);
+            };
+            let more = word & receive::EOP == 0;
+            if !batch.push_slot(&mut Slot::new(self.bufs[self.next], length, more)) {
+                batch.put(&[new]); // longer than any card may make it
+                return self.drop_packet(batch, word);
+            }
+            self.bufs[self.next] = new;
+            self.refill();
+            if !more {
+                return true;
             }
         }
-        // Packets are delivered whole: the beginning of one waits here for its end.
+    }
+
+    /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
+    fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
         while batch.ends_in_chain() {
             self.partial.extend(batch.pop_slot());
         }
         self.partial.reverse();
+        false
     }
 
-    /// Drops the packet of which the next descriptor is a part, and what came of it before.
-    fn drop_packet(&mut self, batch: &mut Batch, word: u64) {
+    /// Drops the packet of which the next descriptor is a part, and what came of it before. True if
+    /// that was all of it.
+    fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
         while batch.ends_in_chain() {
             let slot = batch.pop_slot().map(|slot| slot.buf());
             batch.put(slot.as_slice());
@@ -178,6 +186,8 @@ impl<B: Bar> IxgbeRx<B> {
         self.counters.dropped();
         self.dropping = word & receive::EOP == 0;
         self.refill();
+        self.skip_dropped();
+        !self.dropping
     }
 
     /// Gives the next descriptor back to the card with the buffer that is in its place.
@@ -319,7 +329,8 @@ impl<B: Bar> IxgbeTx<B> {
             }
             let address = base + ((slot.buf() as u64) << shift) + slot.offset() as u64;
             descriptor[0].store(address, Relaxed);
-            descriptor[1].store(COMMAND | length as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
+            // One multiplication puts the length in both its places.
+            descriptor[1].store(COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1), Relaxed);
             filled += 1;
         }
         // A loop of its own, so that it becomes vector code.
