@@ -47,13 +47,13 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(125_893))]
+#[library_benchmark(config = limit(109_742))]
 #[bench::one(args = (1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(22_791))]
+#[library_benchmark(config = limit(20_648))]
 #[bench::thirty_two(args = (32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)

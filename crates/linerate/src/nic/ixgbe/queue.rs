@@ -319,23 +319,21 @@ impl<B: Bar> IxgbeTx<B> {
     /// ends, or a report is due. Returns how many.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
-        let count = REPORT_EVERY.min(self.free());
+        let count = REPORT_EVERY.min(self.free()).min(slots.len());
         let IxgbeTx { base, shift, longest, .. } = *self;
         let mut filled = 0;
-        for (descriptor, slot) in self.descriptors[self.next..].iter().zip(slots).take(count) {
+        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
+        for ((descriptor, buf), slot) in ring.zip(&slots[..count]) {
             let length = slot.whole_len();
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;
             }
             let address = base + ((slot.buf() as u64) << shift) + slot.offset() as u64;
             descriptor[0].store(address, Relaxed);
+            *buf = slot.buf();
             // One multiplication puts the length in both its places.
             descriptor[1].store(COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1), Relaxed);
             filled += 1;
-        }
-        // A loop of its own, so that it becomes vector code.
-        for (buf, slot) in self.bufs[self.next..].iter_mut().zip(&slots[..filled]) {
-            *buf = slot.buf();
         }
         self.next = (self.next + filled) & (self.bufs.len() - 1);
         self.unreported += filled;
