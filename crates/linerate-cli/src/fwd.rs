@@ -7,7 +7,7 @@ use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use crate::Common;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, send};
 
 /// One direction between two queues.
 struct Way {
@@ -18,8 +18,9 @@ struct Way {
 }
 
 impl Way {
-    /// Receives, touches a byte of each packet, and sends. What does not fit stays in the batch, so
-    /// that what comes too fast waits, and at last is dropped, at the card and not here.
+    /// Receives, touches a byte of each packet, and sends; tells how many packets were sent. What does
+    /// not fit stays in the batch, so that what comes too fast waits, and at last is dropped, at the
+    /// card and not here.
     fn turn(&mut self) -> usize {
         if self.batch.is_empty() {
             self.rx.recv(&mut self.batch);
@@ -29,7 +30,7 @@ impl Way {
                 (&mut self.batch).into_iter().for_each(touch);
             }
         }
-        self.tx.send(&mut self.batch)
+        send(&mut *self.tx, &mut self.batch, self.chains)
     }
 }
 

@@ -12,7 +12,7 @@ use linerate::{Batch, Error};
 use std::sync::Arc;
 
 use crate::Common;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, send};
 
 /// What to send.
 #[derive(Args)]
@@ -54,7 +54,8 @@ impl Sender {
             };
             self.fill(allowed);
         }
-        self.tx.send(&mut self.batch)
+        let chains = self.generator.frame_len() > self.pool.region().room();
+        send(&mut *self.tx, &mut self.batch, chains)
     }
 
     fn fill(&mut self, wanted: usize) {

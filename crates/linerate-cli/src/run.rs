@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
-use linerate::port::{Device, Drops, Statistics};
+use linerate::port::{Device, Drops, Statistics, TxQueue};
 use linerate::traffic::Report;
-use linerate::{Error, Options};
+use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
 
 use crate::Common;
@@ -56,15 +56,25 @@ pub struct Outcome {
     pub reordered: u64,
 }
 
-/// Time that frames on their way get to arrive when a run ends.
+/// How long nothing may move at the end before what is missing counts as lost.
 const DRAIN: Duration = Duration::from_secs(2);
-/// So long nothing may move before the wires count as empty.
-const QUIET: Duration = Duration::from_millis(50);
+/// How often the end of a run is looked for.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The time stamp counter, or what the machine has in its place.
 pub fn cycles() -> u64 {
     static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
     CLOCK.raw()
+}
+
+/// Sends what fits, and tells how many packets that were: as many as slots, unless they can be chains.
+pub fn send(tx: &mut dyn TxQueue, batch: &mut Batch, chains: bool) -> usize {
+    if !chains {
+        return tx.send(batch);
+    }
+    let before = batch.packets().count();
+    tx.send(batch);
+    before - batch.packets().count()
 }
 
 impl Run {
@@ -144,65 +154,67 @@ impl Run {
     pub fn finish(
         self,
         done: impl Fn(u64) -> bool,
-        judge: impl FnOnce(&[Option<Report>]) -> Outcome,
+        judge: impl Fn(&[Option<Report>]) -> Outcome,
     ) -> Result<ExitCode, Error> {
-        let interrupts = on_interrupt();
-        let start = Instant::now();
-        // More seconds than the clock has are no end.
-        let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
         let mut show = Show::new(self.common.json);
-        let mut last = (start, self.statistics()?, self.work());
-        let outcome = loop {
-            let tick = Duration::from_millis(20).min(end.map_or(DRAIN, |end| end - Instant::now().min(end)));
-            match interrupts.recv_timeout(tick) {
-                Err(RecvTimeoutError::Timeout) => {}
-                _ => break Ok(()),
-            }
-            let now = Instant::now();
-            let work = self.work();
-            if end.is_some_and(|end| now >= end) || done(work.0) || self.threads.iter().any(|(_, t)| t.is_finished()) {
-                break Ok(());
-            }
-            if now - last.0 >= Duration::from_secs(1) {
-                let statistics = match self.statistics() {
-                    Ok(statistics) => statistics,
-                    Err(error) => break Err(error),
-                };
-                let seconds = (now - last.0).as_secs_f64();
-                let names = self.devices.iter().map(|device| device.name());
-                let rates: Vec<Rates> =
-                    names.zip(last.1.iter().zip(&statistics)).map(|(n, (a, b))| Rates::new(n, a, b, seconds)).collect();
-                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work));
-                last = (now, statistics, work);
-            }
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        let moved = self.work();
-        self.drain();
+        let start = Instant::now();
+        let outcome = self.watch(start, done, &mut show);
+        let (seconds, moved) = (start.elapsed().as_secs_f64(), self.work());
+        self.drain(&judge);
         self.stop.store(true, Ordering::Relaxed);
         let Run { command, devices, threads, .. } = self;
         // Each is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
+
+        let Outcome { lost, corrupted, reordered } = judge(&reports(&devices));
         let cards = models(&devices);
-        let reports: Vec<Option<Report>> = devices.iter().map(|device| report_of(device.as_ref())).collect();
-        let Outcome { lost, corrupted, reordered } = judge(&reports);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let mut ports = Vec::new();
-        for device in &devices {
-            ports.push(port_summary(device.name(), &device.statistics()?));
-        }
-        let mpps = moved.0 as f64 / seconds / 1e6;
-        let summary = json!({"summary": {
-            "command": command, "seconds": round(seconds), "ports": ports, "lost": lost, "corrupted": corrupted,
-            "reordered": reordered, "breaches": breaches, "mpps": round(mpps), "cycles_per_packet": round(per_packet((0, 0), moved)),
-        }});
-        show.summary(&summary);
+        let ports = devices.iter().map(|device| Ok(port_summary(device.name(), &device.statistics()?)));
+        let ports = ports.collect::<Result<Vec<_>, Error>>()?;
+        show.summary(&json!({"summary": {
+            "command": command, "seconds": round(seconds), "ports": ports,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "breaches": breaches,
+            "mpps": round(moved.0 as f64 / seconds / 1e6),
+            "cycles_per_packet": round(per_packet((0, 0), moved)),
+        }}));
         let good = lost == 0 && corrupted == 0 && breaches == 0 && !panicked;
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Shows the rates every second, until the end.
+    fn watch(&self, start: Instant, done: impl Fn(u64) -> bool, show: &mut Show) -> Result<(), Error> {
+        let interrupts = on_interrupt();
+        // More seconds than the clock has are no end.
+        let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
+        let mut last = (start, self.statistics()?, self.work());
+        loop {
+            let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
+            if interrupts.recv_timeout(TICK.min(left)) != Err(RecvTimeoutError::Timeout) {
+                return Ok(());
+            }
+            let (now, work) = (Instant::now(), self.work());
+            let over = end.is_some_and(|end| now >= end) || done(work.0);
+            if over || self.threads.iter().any(|(_, thread)| thread.is_finished()) {
+                return Ok(());
+            }
+            if now - last.0 >= Duration::from_secs(1) {
+                let statistics = self.statistics()?;
+                let seconds = (now - last.0).as_secs_f64();
+                let pairs = last.1.iter().zip(&statistics);
+                let rates: Vec<Rates> = self
+                    .devices
+                    .iter()
+                    .zip(pairs)
+                    .map(|(device, (before, now))| Rates::new(device.name(), before, now, seconds))
+                    .collect();
+                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work));
+                last = (now, statistics, work);
+            }
+        }
     }
 
     /// Packets and cycles of all threads.
@@ -216,21 +228,26 @@ impl Run {
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
-    /// Stops the models' wires and lets the threads go on until nothing moves any more.
-    fn drain(&self) {
-        let cards = models(&self.devices);
-        cards.iter().for_each(|card| card.finish_wire());
-        let end = Instant::now() + DRAIN;
-        let progress =
-            || (self.work().0, cards.iter().filter_map(|card| card.wire_report()).map(|r| r.received).sum::<u64>());
-        let (mut last, mut since) = (progress(), Instant::now());
-        while !cards.is_empty() && since.elapsed() < QUIET && Instant::now() < end {
+    /// Stops the models' wires and lets the threads go on until all that was sent has arrived, or
+    /// nothing has moved for so long that it never will.
+    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) {
+        models(&self.devices).iter().for_each(|card| card.finish_wire());
+        let (mut last, mut since) = ((0, Vec::new()), Instant::now());
+        while !self.is_settled(judge) && since.elapsed() < DRAIN {
             std::thread::yield_now();
-            let now = progress();
+            let now = (self.work().0, reports(&self.devices));
             if now != last {
                 (last, since) = (now, Instant::now());
             }
         }
+    }
+
+    /// True if the cards have sent all that they were given, and testers have received it.
+    fn is_settled(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) -> bool {
+        let Ok(statistics) = self.statistics() else { return true };
+        let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
+        let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.tx_too_long).sum();
+        (given == 0 || sent >= self.work().0) && judge(&reports(&self.devices)).lost == 0
     }
 }
 
@@ -239,9 +256,9 @@ fn models(devices: &[Box<dyn Device>]) -> Vec<Arc<Card>> {
     devices.iter().filter_map(|device| model::named(device.name().strip_prefix("sim:")?)).collect()
 }
 
-/// What is at a port's outside has counted, if it is a model.
-fn report_of(device: &dyn Device) -> Option<Report> {
-    model::named(device.name().strip_prefix("sim:")?)?.wire_report()
+/// What is at each port's outside has counted, where it is a model with a wire that counts.
+fn reports(devices: &[Box<dyn Device>]) -> Vec<Option<Report>> {
+    devices.iter().map(|device| model::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
 }
 
 fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {
