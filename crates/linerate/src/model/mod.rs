@@ -159,7 +159,8 @@ impl Card {
         if self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0 {
             return 0;
         }
-        self.transmit(core, budget) + self.receive(core, budget)
+        let maps = self.dma.maps();
+        self.transmit(core, &maps, budget) + self.receive(core, &maps, budget)
     }
 
     /// Pulls the cable out, or puts it back.

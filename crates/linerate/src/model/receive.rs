@@ -56,7 +56,7 @@ enum Delivery {
 }
 
 impl Card {
-    pub(super) fn receive(&self, core: &mut Core, budget: usize) -> usize {
+    pub(super) fn receive(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
         let registers = &self.registers;
         if registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0 || registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
             return 0;
@@ -68,7 +68,7 @@ impl Card {
             }
         }
         let mut frame = std::mem::take(&mut core.receive.frame);
-        let mut moved = self.deliver_waiting(core);
+        let mut moved = self.deliver_waiting(core, maps);
         let mut room = 0;
         while moved < budget {
             if core.wire.holds_back() {
@@ -84,11 +84,12 @@ impl Card {
                 break;
             }
             moved += 1;
-            self.accept(core, &mut frame);
+            self.accept(core, maps, &mut frame);
         }
         core.receive.frame = frame;
         if moved > 0 {
             self.count_received(&mut core.receive.counted);
+            core.rx.iter_mut().filter(|ring| ring.packets > 0).for_each(|ring| self.count_delivered(ring));
         }
         moved
     }
@@ -114,7 +115,7 @@ impl Card {
     }
 
     /// The MAC and the filters.
-    fn accept(&self, core: &mut Core, frame: &mut Frame) {
+    fn accept(&self, core: &mut Core, maps: &Maps, frame: &mut Frame) {
         let registers = &self.registers;
         let len = frame.bytes.len() + 4;
         let counted = &mut core.receive.counted;
@@ -154,7 +155,7 @@ impl Card {
             return self.drop_at_queue(queue);
         }
         if !core.receive.waiting.iter().any(|(waiting, _)| *waiting == queue)
-            && let Delivery::Done = self.deliver(ring, frame, word0)
+            && let Delivery::Done = self.deliver(maps, ring, frame, word0)
         {
             return;
         }
@@ -178,11 +179,11 @@ impl Card {
         (self.registers.get(RQSMR::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16
     }
 
-    fn deliver_waiting(&self, core: &mut Core) -> usize {
+    fn deliver_waiting(&self, core: &mut Core, maps: &Maps) -> usize {
         let mut moved = 0;
         while let Some((queue, frame)) = core.receive.waiting.front() {
             let (_, word0) = Self::classify_with(&self.registers, &mut core.toeplitz, &frame.bytes);
-            let Delivery::Done = self.deliver(&mut core.rx[*queue as usize], frame, word0) else { break };
+            let Delivery::Done = self.deliver(maps, &mut core.rx[*queue as usize], frame, word0) else { break };
             core.receive.waiting_bytes -= frame.bytes.len();
             core.receive.waiting.pop_front();
             moved += 1;
@@ -216,7 +217,7 @@ impl Card {
     }
 
     /// Writes a frame to its queue's buffers, and its descriptors back.
-    fn deliver(&self, ring: &mut Ring, frame: &Frame, word0: u64) -> Delivery {
+    fn deliver(&self, maps: &Maps, ring: &mut Ring, frame: &Frame, word0: u64) -> Delivery {
         let bytes = &frame.bytes;
         let room = self.buffer_bytes(ring.queue);
         let control = self.registers.get(SRRCTL::at(ring.queue));
@@ -232,13 +233,11 @@ impl Card {
         if count > ring.owned() {
             return Delivery::NoDescriptor;
         }
-        let maps = self.dma.maps();
-        let place = self.statistics_place(ring.queue);
         for (n, part) in bytes.chunks(room).enumerate() {
             let n = n as u32;
-            let Some(words) = ring.read(&maps, n, &self.oracle) else { return Delivery::Done };
-            ring.compare(&maps, n, words, self.most_written(ring.queue), &self.oracle);
-            Self::write_buffer(&maps, ring, words[0], part, &self.oracle);
+            let Some(words) = ring.read(maps, n, &self.oracle) else { return Delivery::Done };
+            ring.compare(maps, n, words, self.most_written(ring.queue), &self.oracle);
+            Self::write_buffer(maps, ring, words[0], part, &self.oracle);
             let last = n + 1 == count;
             let written = match legacy {
                 false => [
@@ -256,13 +255,12 @@ impl Card {
                         | part.len() as u64,
                 ],
             };
-            ring.write_back(&maps, n, written);
+            ring.write_back(maps, n, written);
         }
         ring.advance(count);
         self.registers.set(RDH::at(ring.queue), ring.head);
-        self.registers.count(QPRC::at(place), 1);
-        self.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), bytes.len() as u64);
-        self.cause(Direction::Receive, ring.queue);
+        ring.packets += 1;
+        ring.octets += bytes.len() as u64;
         Delivery::Done
     }
 
@@ -274,6 +272,14 @@ impl Card {
                 oracle.note(Breach::Unmapped { direction, queue, address, len: bytes.len() });
             }
         }
+    }
+
+    /// A queue's counters, and the interrupt cause, once for all frames of a step.
+    fn count_delivered(&self, ring: &mut Ring) {
+        let place = self.statistics_place(ring.queue);
+        self.registers.count(QPRC::at(place), std::mem::take(&mut ring.packets));
+        self.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), std::mem::take(&mut ring.octets));
+        self.cause(Direction::Receive, ring.queue);
     }
 
     fn count_received(&self, counted: &mut Counted) {

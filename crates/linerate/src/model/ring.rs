@@ -30,6 +30,9 @@ pub(super) struct Ring {
     /// many descriptors are through since the last write-back.
     pub reports: VecDeque<u32>,
     pub through: u32,
+    /// Receive: frames and bytes delivered in this step.
+    pub packets: u64,
+    pub octets: u64,
 }
 
 /// A descriptor and its buffer, at the moment that the driver gave them away.
@@ -52,6 +55,8 @@ impl Ring {
             buffers: BTreeSet::new(),
             reports: VecDeque::new(),
             through: 0,
+            packets: 0,
+            octets: 0,
         }
     }
 

@@ -1,6 +1,7 @@
 //! From memory to the wire (sections 1.8.1 and 7.2).
 
 use super::breach::Breach;
+use super::dma::Maps;
 use super::ring::Ring;
 use super::wire::Frame;
 use super::{Card, Core, Direction};
@@ -29,7 +30,7 @@ struct Counted {
 const LONGEST: usize = 15_872;
 
 impl Card {
-    pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
+    pub(super) fn transmit(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
         let registers = &self.registers;
         if registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 || registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
             return 0;
@@ -48,11 +49,11 @@ impl Card {
             let before = sent;
             let (mut packets, mut octets) = (0, 0);
             while sent < budget && core.tx[queue].owned() > 0 && core.wire.ready() {
-                let Some(count) = self.fetch(&core.tx[queue], &mut core.transmit.frame) else { break };
+                let Some(count) = self.fetch(maps, &core.tx[queue], &mut core.transmit.frame) else { break };
                 let len = core.transmit.frame.bytes.len();
                 core.wire.transmit(&core.transmit.frame);
                 core.transmit.counted.add(&core.transmit.frame.bytes);
-                self.report(&mut core.tx[queue], count);
+                self.report(maps, &mut core.tx[queue], count);
                 (packets, octets) = (packets + 1, octets + len as u64 + 4);
                 sent += 1;
             }
@@ -71,17 +72,16 @@ impl Card {
 
     /// Gathers the packet at the ring's head into `frame`, and returns how many descriptors it has;
     /// `None` if it is not complete yet. A packet that breaks the rules is taken as far as it goes.
-    fn fetch(&self, ring: &Ring, frame: &mut Frame) -> Option<u32> {
+    fn fetch(&self, maps: &Maps, ring: &Ring, frame: &mut Frame) -> Option<u32> {
         let Ring { direction, queue, .. } = *ring;
-        let maps = self.dma.maps();
         frame.bytes.clear();
         frame.bad_crc = false;
         let mut announced = None;
         for n in 0..ring.owned() {
-            let words = ring.read(&maps, n, &self.oracle)?;
+            let words = ring.read(maps, n, &self.oracle)?;
             let [address, word] = words;
             let len = (word & transmit::DTALEN_MASK) as usize;
-            ring.compare(&maps, n, words, len, &self.oracle);
+            ring.compare(maps, n, words, len, &self.oracle);
             let bad =
                 |why| self.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why });
             if word & transmit::DEXT != 0 {
@@ -143,12 +143,11 @@ impl Card {
     }
 
     /// Writes back the descriptors of a packet that asked for it (section 7.2.3.5).
-    fn report(&self, ring: &mut Ring, count: u32) {
-        let maps = self.dma.maps();
+    fn report(&self, maps: &Maps, ring: &mut Ring, count: u32) {
         // With a threshold, reports are held until as many descriptors are through (WTHRESH).
         let threshold = self.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
         for n in 0..count {
-            if let Some([_, word]) = ring.read(&maps, n, &self.oracle)
+            if let Some([_, word]) = ring.read(maps, n, &self.oracle)
                 && word & transmit::RS != 0
             {
                 ring.reports.push_back(ring.index(n));
@@ -159,7 +158,7 @@ impl Card {
         if ring.through >= threshold || ring.owned() == 0 {
             ring.through = 0;
             while let Some(index) = ring.reports.pop_front() {
-                ring.write_back_at(&maps, index, [0, transmit::DD]);
+                ring.write_back_at(maps, index, [0, transmit::DD]);
             }
         }
     }
