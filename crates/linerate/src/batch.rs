@@ -282,8 +282,10 @@ impl Batch {
         }
     }
 
-    /// Drops the first `count` slots' packets, which must be whole.
-    pub(crate) fn drop_front(&mut self, count: usize) {
+    /// Drops the first `count` slots, or all if there are fewer: what a port of one's own has sent by
+    /// copying. The packets in them should be whole.
+    pub fn drop_front(&mut self, count: usize) {
+        let count = count.min(self.len());
         self.free(self.start..self.start + count);
         self.sent(count);
     }

@@ -1,12 +1,10 @@
 //! Reset and bring-up, in the order of datasheet section 4.6.3, and starting and stopping queues.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::hardware::Hardware;
 use super::registers::*;
-use crate::error::{Error, Result};
-use crate::memory::Descriptors;
+use crate::error::Result;
 use crate::pci::Bar;
 
 impl<B: Bar> Hardware<B> {
@@ -167,33 +165,6 @@ impl<B: Bar> Hardware<B> {
     pub fn stop_transmit_queue(&self, queue: u16) -> Result<()> {
         self.change(TXDCTL::at(queue), TXDCTL::ENABLE, 0);
         self.wait_for(TXDCTL::at(queue), TXDCTL::ENABLE, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")
-    }
-
-    /// Claims a queue's place and starts it with its descriptors; if that fails the place is free again.
-    pub fn claim<Q>(
-        &self,
-        direction: &'static str,
-        queue: u16,
-        start: impl FnOnce(Descriptors) -> Result<Q>,
-    ) -> Result<Q> {
-        let (places, first) = match direction {
-            "receive" => (&self.rx, 0),
-            _ => (&self.tx, self.config.rx_queues),
-        };
-        let port = || self.config.name.clone();
-        let Some(place) = places.get(queue as usize) else {
-            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
-        };
-        self.check_alive()?;
-        if place.taken.swap(true, Ordering::AcqRel) {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
-        }
-        let (memory, offset, _) = self.ring(first + queue);
-        let started = start(Descriptors::new(memory, offset, self.config.ring));
-        if started.is_err() {
-            place.taken.store(false, Ordering::Release);
-        }
-        started
     }
 }
 

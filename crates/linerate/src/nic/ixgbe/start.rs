@@ -1,9 +1,9 @@
 //! Starting and stopping a queue: who owns it, and where its buffers come from and go.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-use super::hardware::Hardware;
+use super::hardware::{Hardware, QueuePlace};
 use super::queue::{IxgbeRx, IxgbeTx, REPORT_EVERY};
 use super::registers::{RDT, TDT};
 use crate::batch::{Batch, MAX_CHAIN};
@@ -56,21 +56,16 @@ impl<B: Bar> IxgbeRx<B> {
         })
     }
 
-    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    /// Stops the queue, once.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
         }
-        let outcome = self.hardware.stop_receive_queue(self.queue);
-        match outcome {
-            Ok(()) => self.pool.give(&self.bufs),
-            Err(_) => self.hardware.set_aside(&self.bufs),
-        }
-        self.bufs = Box::default();
+        let stopped = self.hardware.stop_receive_queue(self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         self.pool.give(&partial);
-        self.hardware.rx[self.queue as usize].taken.store(false, Release);
-        outcome
+        let held = std::mem::take(&mut self.bufs);
+        self.hardware.release(&self.hardware.rx[self.queue as usize], stopped, &held)
     }
 }
 
@@ -114,26 +109,55 @@ impl<B: Bar> IxgbeTx<B> {
         })
     }
 
-    /// Stops the queue once; its buffers are free, or set aside if the card does not answer.
+    /// Stops the queue, once.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
         }
-        let outcome = self.hardware.stop_transmit_queue(self.queue);
-        let held: Vec<u32> =
-            (0..self.in_flight()).map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
-        match outcome {
-            Ok(()) => self.pool.give(&held),
-            Err(_) => self.hardware.set_aside(&held),
-        }
+        let stopped = self.hardware.stop_transmit_queue(self.queue);
+        let in_flight = 0..self.in_flight();
+        let held: Vec<u32> = in_flight.map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
         self.bufs = Box::default();
-        self.hardware.tx[self.queue as usize].taken.store(false, Release);
-        outcome
+        self.hardware.release(&self.hardware.tx[self.queue as usize], stopped, &held)
     }
 }
 
 impl<B: Bar> Drop for IxgbeTx<B> {
     fn drop(&mut self) {
         let _ = self.halt();
+    }
+}
+
+impl<B: Bar> Hardware<B> {
+    /// Claims a queue's place and starts it with its descriptors; if that fails the place is free again.
+    fn claim<Q>(&self, direction: &'static str, queue: u16, start: impl FnOnce(Descriptors) -> Result<Q>) -> Result<Q> {
+        let (places, first) = match direction {
+            "receive" => (&self.rx, 0),
+            _ => (&self.tx, self.config.rx_queues),
+        };
+        let port = || self.config.name.clone();
+        let Some(place) = places.get(queue as usize) else {
+            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
+        };
+        self.check_alive()?;
+        if place.taken.swap(true, AcqRel) {
+            return Err(Error::QueueTaken { port: port(), direction, queue });
+        }
+        let (memory, offset, _) = self.ring(first + queue);
+        let started = start(Descriptors::new(memory, offset, self.config.ring));
+        if started.is_err() {
+            place.taken.store(false, Release);
+        }
+        started
+    }
+
+    /// Ends a queue's claim. Its buffers are free, or set aside if the card did not stop.
+    fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
+        match stopped {
+            Ok(()) => self.config.pool.give(held),
+            Err(_) => self.set_aside(held),
+        }
+        place.taken.store(false, Release);
+        stopped
     }
 }
