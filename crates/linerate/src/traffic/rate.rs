@@ -59,7 +59,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Tells when the next frame may leave. It catches up on time lost, up to [`Pacer::BURST`] frames.
+/// Tells when the next frame may leave. It makes up for short pauses only, up to [`Pacer::BURST`]
+/// frames: a wire cannot bring faster what it was late with.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     per_second: f64,
@@ -69,7 +70,7 @@ pub struct Pacer {
 
 impl Pacer {
     /// Frames that may leave back to back after a pause.
-    pub const BURST: f64 = 512.0;
+    pub const BURST: f64 = 64.0;
 
     /// Frames of `len` bytes without CRC at `rate`.
     pub fn new(rate: Rate, len: usize) -> Pacer {
@@ -117,8 +118,8 @@ mod tests {
     fn a_pacer_gives_the_rate_and_no_more_than_a_burst() {
         let mut pacer = Pacer::new(Rate::Packets(1e6), 60);
         let start = pacer.last;
-        pacer.refill(start + Duration::from_micros(100));
-        assert_eq!(pacer.credit.round(), 100.0);
+        pacer.refill(start + Duration::from_micros(50));
+        assert_eq!(pacer.credit.round(), 50.0);
         pacer.refill(start + Duration::from_secs(10));
         assert_eq!(pacer.credit, Pacer::BURST);
     }
