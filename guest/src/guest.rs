@@ -1,0 +1,206 @@
+//! A running guest.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long a command may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a guest's kernel says when something is wrong that no test wants.
+const TROUBLE: [&str; 6] = ["Oops", "BUG:", "Kernel panic", "Call Trace", "general protection", "WARNING: CPU"];
+
+/// A fault of the IOMMU, which some tests want.
+const DMA_FAULT: &str = "DMAR: [DMA";
+
+/// A booted guest. Dropping it ends it, and fails the test if its kernel was in trouble.
+pub struct Guest {
+    qemu: Child,
+    shell: BufReader<UnixStream>,
+    monitor: BufReader<UnixStream>,
+    folder: TempDir,
+    dma_faults_expected: bool,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What it printed.
+    pub output: String,
+    /// Its exit status.
+    pub status: i32,
+}
+
+/// A program in the background.
+#[derive(Debug)]
+pub struct Program {
+    pid: u32,
+    log: String,
+}
+
+impl Guest {
+    pub(crate) fn new(qemu: Child, shell: UnixStream, monitor: UnixStream, folder: TempDir) -> Guest {
+        shell.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        monitor.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let (shell, monitor) = (BufReader::new(shell), BufReader::new(monitor));
+        let mut guest = Guest { qemu, shell, monitor, folder, dma_faults_expected: false };
+        guest.answer("boot");
+        guest.monitor_line(); // its greeting
+        guest.monitor("qmp_capabilities", json!({}));
+        guest
+    }
+
+    /// Runs a command that must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn run(&mut self, command: &str) -> String {
+        let Outcome { output, status } = self.attempt(command);
+        if status != 0 {
+            self.fail(&format!("`{command}` ended with {status}:\n{output}"));
+        }
+        output
+    }
+
+    /// Runs a command that may fail.
+    #[track_caller]
+    pub fn attempt(&mut self, command: &str) -> Outcome {
+        assert!(!command.contains('\n'), "one line at a time: {command}");
+        writeln!(self.shell.get_mut(), "{command}").expect("the guest's shell is there");
+        self.answer(command)
+    }
+
+    /// Runs a command that must fail, and returns what it printed.
+    #[track_caller]
+    pub fn refused(&mut self, command: &str) -> String {
+        let Outcome { output, status } = self.attempt(command);
+        if status == 0 {
+            self.fail(&format!("`{command}` succeeded:\n{output}"));
+        }
+        output
+    }
+
+    /// Starts a program in the background; it has a log of its own.
+    #[track_caller]
+    pub fn start(&mut self, command: &str) -> Program {
+        let log = format!("/tmp/{}.log", self.run("ls /tmp | wc -l").trim());
+        // Its own status goes behind its output, so that nobody has to be its parent.
+        let pid = self.run(&format!("({command}; echo \"status $?\") >{log} 2>&1 & echo $!"));
+        Program { pid: pid.trim().parse().expect("a process id"), log }
+    }
+
+    /// Waits until a line with `text` is in the program's log.
+    #[track_caller]
+    pub fn wait_for(&mut self, program: &Program, text: &str) {
+        let Program { pid, log } = program;
+        let Outcome { output, status } = self.attempt(&format!(
+            "tail -n +1 -f {log} --pid={pid} 2>/dev/null | grep -q -m 1 '{text}' || grep '{text}' {log} || (cat {log}; false)"
+        ));
+        if status != 0 {
+            self.fail(&format!("'{text}' never came:\n{output}"));
+        }
+    }
+
+    /// Waits until the program ends.
+    #[track_caller]
+    pub fn wait(&mut self, program: Program) -> Outcome {
+        let Program { pid, log } = program;
+        self.run(&format!("while [ -e /proc/{pid} ]; do usleep 20000; done"));
+        let text = self.run(&format!("cat {log}"));
+        let (output, status) = text.trim_end().rsplit_once("status ").unwrap_or((&text, "-1"));
+        Outcome { output: output.to_string(), status: status.parse().unwrap_or(-1) }
+    }
+
+    /// Sends a signal to the program, not to the shell around it.
+    pub fn signal(&mut self, program: &Program, signal: &str) {
+        self.run(&format!("kill -{signal} $(cat /proc/{0}/task/{0}/children)", program.pid));
+    }
+
+    /// Asks QEMU itself for something, over QMP.
+    #[track_caller]
+    pub fn monitor(&mut self, command: &str, arguments: Value) -> Value {
+        let request = json!({"execute": command, "arguments": arguments});
+        writeln!(self.monitor.get_mut(), "{request}").expect("QEMU is there");
+        loop {
+            let answer = self.monitor_line();
+            if let Some(error) = answer.get("error") {
+                self.fail(&format!("QEMU: {command}: {error}"));
+            }
+            if let Some(value) = answer.get("return") {
+                return value.clone();
+            }
+        }
+    }
+
+    fn monitor_line(&mut self) -> Value {
+        let mut line = String::new();
+        self.monitor.read_line(&mut line).expect("QEMU answers");
+        serde_json::from_str(&line).expect("QEMU speaks JSON")
+    }
+
+    /// The test wants the IOMMU to stop something.
+    pub fn expect_dma_faults(&mut self) {
+        self.dma_faults_expected = true;
+    }
+
+    /// What the guest's kernel has said.
+    pub fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.console_file()).unwrap_or_default()).into_owned()
+    }
+
+    fn console_file(&self) -> PathBuf {
+        self.folder.path().join("console")
+    }
+
+    /// Reads up to the end of an answer.
+    #[track_caller]
+    fn answer(&mut self, command: &str) -> Outcome {
+        let mut bytes = Vec::new();
+        let mut status = String::new();
+        let read = self.shell.read_until(0x1E, &mut bytes).and_then(|_| self.shell.read_line(&mut status));
+        let output = String::from_utf8_lossy(&bytes).trim_end_matches('\x1E').to_string();
+        match (read, status.trim().parse()) {
+            (Ok(_), Ok(status)) => {
+                self.check();
+                Outcome { output, status }
+            }
+            (read, _) => self.fail(&format!("`{command}`: silence ({read:?}) after:\n{output}")),
+        }
+    }
+
+    /// Fails if the kernel was in trouble.
+    #[track_caller]
+    fn check(&self) {
+        let console = self.console();
+        if let Some(word) = self.trouble(&console) {
+            self.fail(&format!("the guest's kernel is in trouble ({word})"));
+        }
+    }
+
+    fn trouble(&self, console: &str) -> Option<&'static str> {
+        let fault = (!self.dma_faults_expected).then_some(DMA_FAULT);
+        TROUBLE.into_iter().chain(fault).find(|word| console.contains(word))
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        let console = self.console();
+        let lines: Vec<&str> = console.lines().collect();
+        panic!("{what}\n--- the guest's kernel said last:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let trouble = self.trouble(&self.console());
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if let Some(word) = trouble.filter(|_| !std::thread::panicking()) {
+            panic!("the guest's kernel was in trouble ({word}):\n{}", self.console());
+        }
+    }
+}

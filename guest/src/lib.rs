@@ -1,0 +1,35 @@
+//! Tests in guests: Linux under QEMU, with devices and an IOMMU that others wrote.
+//!
+//! A test says what machine it wants, boots it, types commands, and plays the other end of its
+//! cards' cables:
+//!
+//! ```no_run
+//! use linerate_guest::Machine;
+//!
+//! let mut machine = Machine::new().iommu();
+//! let wire = machine.card("igb");
+//! let mut guest = machine.boot();
+//! guest.run("modprobe vfio-pci");
+//! guest.run("linerate bind 0000:00:04.0");
+//! let sink = guest.start("linerate sink 0000:00:04.0 --count 1000 --json");
+//! wire.send(&[0; 60]);
+//! guest.wait(sink);
+//! ```
+//!
+//! - `machine`: what QEMU is asked for; finds kernel and program, boots
+//! - `initramfs`: what the guest finds in its root folder; `../init` is its first process
+//! - `guest`: a running guest: commands, background programs, what its kernel said
+//! - `wire`: the other end of a card's cable, where the test sends and receives every byte
+//!
+//! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
+//! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
+//! and the kernels. Nothing here sleeps: every wait is for an event, with a bound.
+
+mod guest;
+mod initramfs;
+mod machine;
+mod wire;
+
+pub use guest::{Guest, Outcome, Program};
+pub use machine::{Kernel, Machine};
+pub use wire::{Wire, cross};

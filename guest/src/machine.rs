@@ -1,0 +1,194 @@
+//! What machine a test wants, and booting it.
+
+use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::guest::Guest;
+use crate::initramfs;
+use crate::wire::Wire;
+
+/// A machine to be: q35, two processors, 768 MiB.
+pub struct Machine {
+    arguments: Vec<String>,
+    kernel_arguments: Vec<String>,
+    kernel: Kernel,
+    cards: usize,
+    folder: TempDir,
+    namespace: Option<String>,
+}
+
+/// Which kernel a guest runs, all from `guest/prepare`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernel {
+    /// The distribution's own.
+    #[default]
+    Default,
+}
+
+/// The place of the first card.
+const FIRST: usize = 4;
+
+impl Default for Machine {
+    fn default() -> Self {
+        Machine::new()
+    }
+}
+
+impl Machine {
+    /// A machine without cards and without an IOMMU.
+    pub fn new() -> Machine {
+        let folder = tempfile::Builder::new().prefix("guest").tempdir().expect("a temporary folder");
+        Machine {
+            arguments: Vec::new(),
+            kernel_arguments: Vec::new(),
+            kernel: Kernel::default(),
+            cards: 0,
+            folder,
+            namespace: None,
+        }
+    }
+
+    /// With an IOMMU, Intel's, which remaps interrupts, too.
+    pub fn iommu(mut self) -> Machine {
+        self.arguments.extend(["-device", "intel-iommu,intremap=on,device-iotlb=on"].map(String::from));
+        self.kernel_arguments.push("intel_iommu=on".to_string());
+        self
+    }
+
+    /// Another kernel.
+    pub fn kernel(mut self, kernel: Kernel) -> Machine {
+        self.kernel = kernel;
+        self
+    }
+
+    /// Adds a card of QEMU's `device`, options included, whose cable ends in the test. The first has the
+    /// address 0000:00:04.0, the next 0000:00:05.0, and so on; `id` is `card0`, `card1` ...
+    pub fn card(&mut self, device: &str) -> Wire {
+        let (number, slot) = (self.cards, self.cards + FIRST);
+        self.cards += 1;
+        let wire = Wire::new(self.folder.path(), number);
+        let path = |name: &str| self.folder.path().join(format!("{name}{number}")).display().to_string();
+        let netdev = format!(
+            "dgram,id=net{number},local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            path("card"),
+            path("test")
+        );
+        let device =
+            format!("{device},id=card{number},netdev=net{number},addr={slot:02x}.0,mac=52:54:00:00:00:{slot:02x}");
+        self.arguments.extend(["-netdev".to_string(), netdev, "-device".to_string(), device]);
+        wire
+    }
+
+    /// Adds QEMU's own arguments.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        self.arguments.extend(arguments.iter().map(|argument| argument.to_string()));
+    }
+
+    /// QEMU runs in this network namespace, where its TAP interfaces are.
+    pub fn in_namespace(&mut self, name: &str) {
+        self.namespace = Some(name.to_string());
+    }
+
+    /// Boots it, and waits for its shell.
+    pub fn boot(self) -> Guest {
+        let folder = self.folder.path();
+        let kernel = kernel(self.kernel);
+        let initramfs = folder.join("initramfs");
+        fs::write(&initramfs, initramfs::pack(&kernel, programs())).expect("a file in a folder of ours");
+        let listen = |name: &str| UnixListener::bind(folder.join(name)).expect("a socket in a folder of ours");
+        let (shell, monitor) = (listen("shell"), listen("monitor"));
+        let file = |name: &str| folder.join(name).display().to_string();
+
+        let mut qemu = match &self.namespace {
+            Some(namespace) => {
+                let mut ip = Command::new("ip");
+                ip.args(["netns", "exec", namespace, "qemu-system-x86_64"]);
+                ip
+            }
+            None => Command::new("qemu-system-x86_64"),
+        };
+        let image = image(&kernel);
+        let mut append = vec!["console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on".to_string()];
+        append.extend(self.kernel_arguments);
+        qemu.args([
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-M",
+            "q35,kernel-irqchip=split",
+            "-m",
+            "768",
+            "-smp",
+            "2",
+        ])
+        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+        .args(["-serial", &format!("file:{}", file("console"))])
+        .args(["-chardev", &format!("socket,id=shell,path={}", file("shell")), "-serial", "chardev:shell"])
+        .args(["-chardev", &format!("socket,id=monitor,path={}", file("monitor"))])
+        .args(["-mon", "chardev=monitor,mode=control"])
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(&initramfs)
+        .args(["-append", &append.join(" ")])
+        .args(&self.arguments)
+        .stdin(Stdio::null());
+        let child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
+        let (shell, monitor) = (accept(&shell), accept(&monitor));
+        Guest::new(child, shell, monitor, self.folder)
+    }
+}
+
+/// QEMU connects when it starts, or ends with a message of its own.
+fn accept(listener: &UnixListener) -> UnixStream {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let listener = listener.try_clone().expect("a descriptor");
+    std::thread::spawn(move || sender.send(listener.accept()));
+    let accepted = receiver.recv_timeout(Duration::from_secs(20));
+    accepted.expect("QEMU did not start: see its message above").expect("a connection").0
+}
+
+/// The folder of an unpacked kernel.
+fn kernel(kernel: Kernel) -> PathBuf {
+    let name = match kernel {
+        Kernel::Default => "default",
+    };
+    let folder = root().join("target/guest").join(name);
+    assert!(folder.join("ready").exists(), "there is no kernel in {}: run guest/prepare, or ./test", folder.display());
+    folder
+}
+
+/// The kernel's image in its folder.
+fn image(kernel: &Path) -> PathBuf {
+    let files = fs::read_dir(kernel.join("boot")).expect("an unpacked kernel").flatten().map(|entry| entry.path());
+    files.into_iter().find(|path| path.to_string_lossy().contains("vmlinu")).expect("a kernel image")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
+}
+
+/// Our programs, linked statically so that the guest needs nothing else; built once.
+fn programs() -> &'static [PathBuf] {
+    static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        const TARGET: &str = "x86_64-unknown-linux-gnu";
+        let folder = root().join("target/guest/build");
+        let built = Command::new(env!("CARGO"))
+            .current_dir(root())
+            .args(["build", "--quiet", "--release", "--package", "linerate-cli"])
+            .args(["--target", TARGET, "--target-dir"])
+            .arg(&folder)
+            .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "our programs cannot be built for the guest");
+        vec![folder.join(TARGET).join("release/linerate")]
+    })
+}
