@@ -97,8 +97,9 @@ impl Guest {
     #[track_caller]
     pub fn wait_for(&mut self, program: &Program, text: &str) {
         let Program { pid, log } = program;
+        let there = format!("grep -q -- '{text}' {log}");
         let Outcome { output, status } = self.attempt(&format!(
-            "tail -n +1 -f {log} --pid={pid} 2>/dev/null | grep -q -m 1 '{text}' || grep '{text}' {log} || (cat {log}; false)"
+            "while [ -e /proc/{pid} ] && ! {there}; do usleep 10000; done; {there} || (cat {log}; false)"
         ));
         if status != 0 {
             self.fail(&format!("'{text}' never came:\n{output}"));

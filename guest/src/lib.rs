@@ -10,8 +10,8 @@
 //! let wire = machine.card("igb");
 //! let mut guest = machine.boot();
 //! guest.run("modprobe vfio-pci");
-//! guest.run("linerate bind 0000:00:04.0");
-//! let sink = guest.start("linerate sink 0000:00:04.0 --count 1000 --json");
+//! guest.run("linerate bind 0000:01:00.0");
+//! let sink = guest.start("linerate sink 0000:01:00.0 --count 1000 --json");
 //! wire.send(&[0; 60]);
 //! guest.wait(sink);
 //! ```

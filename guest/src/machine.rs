@@ -31,7 +31,7 @@ pub enum Kernel {
     Default,
 }
 
-/// The place of the first card.
+/// The place of the first card's port on the root bus.
 const FIRST: usize = 4;
 
 impl Default for Machine {
@@ -68,9 +68,10 @@ impl Machine {
     }
 
     /// Adds a card of QEMU's `device`, options included, whose cable ends in the test. The first has the
-    /// address 0000:00:04.0, the next 0000:00:05.0, and so on; `id` is `card0`, `card1` ...
+    /// address 0000:01:00.0, the next 0000:02:00.0, and so on, each behind a port of its own, so that
+    /// it can be unplugged; `id` is `card0`, `card1` ...
     pub fn card(&mut self, device: &str) -> Wire {
-        let (number, slot) = (self.cards, self.cards + FIRST);
+        let number = self.cards;
         self.cards += 1;
         let wire = Wire::new(self.folder.path(), number);
         let path = |name: &str| self.folder.path().join(format!("{name}{number}")).display().to_string();
@@ -79,10 +80,16 @@ impl Machine {
             path("card"),
             path("test")
         );
-        let device =
-            format!("{device},id=card{number},netdev=net{number},addr={slot:02x}.0,mac=52:54:00:00:00:{slot:02x}");
-        self.arguments.extend(["-netdev".to_string(), netdev, "-device".to_string(), device]);
+        self.plug(number, &netdev, device);
         wire
+    }
+
+    /// The card's port, its cable, and itself.
+    fn plug(&mut self, number: usize, netdev: &str, device: &str) {
+        let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
+        let card =
+            format!("{device},id=card{number},bus=port{number},netdev=net{number},mac=52:54:00:00:00:{number:02x}");
+        self.arguments.extend(["-device", &port, "-netdev", netdev, "-device", &card].map(String::from));
     }
 
     /// Adds QEMU's own arguments.

@@ -43,7 +43,14 @@ pub fn run(a: &str, b: &str, count: Option<u64>, common: &Common) -> Result<Exit
         let batch = || Batch::with_capacity(common.batch.into());
         let mut forth = Way { rx: a.rx(queue)?, tx: b.tx(queue)?, batch: batch(), chains };
         let mut back = Way { rx: b.rx(queue)?, tx: a.tx(queue)?, batch: batch(), chains };
-        run.spawn(move || forth.turn() + back.turn());
+        let mut waiter = run.waiter();
+        run.spawn(move || {
+            let packets = forth.turn() + back.turn();
+            // What could not be sent yet is tried again, not slept over.
+            let waiting = forth.batch.len() + back.batch.len();
+            waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]);
+            packets
+        });
     }
     run.finish(|packets| count.is_some_and(|count| packets >= count), judge)
 }

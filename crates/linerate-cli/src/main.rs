@@ -1,9 +1,10 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `sink`, `ports`: a command each
+//! - `fwd`, `generate`, `sink`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
 //! - `show`: the live table and the JSON lines
 
+mod bind;
 mod fwd;
 mod generate;
 mod ports;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
+use linerate::port;
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
 #[derive(Parser)]
@@ -58,7 +60,28 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// List what can be opened here
+    /// Take cards from the kernel, for programs to use
+    Bind {
+        /// The cards' addresses, for example 0000:03:00.0
+        #[arg(required = true)]
+        cards: Vec<String>,
+        /// Over vfio, behind the IOMMU (the default where there is one)
+        #[arg(long, conflicts_with = "uio")]
+        vfio: bool,
+        /// Over uio, as root and without an IOMMU
+        #[arg(long)]
+        uio: bool,
+        /// Even if Linux is using the card
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give cards back to the drivers that they came from
+    Unbind {
+        /// The cards' addresses
+        #[arg(required = true)]
+        cards: Vec<String>,
+    },
+    /// List what can be opened here, and what stands in the way
     Ports {
         /// One JSON object instead of a table
         #[arg(long)]
@@ -93,9 +116,42 @@ struct Common {
     /// The NUMA node of packets' memory; near the card is best
     #[arg(long)]
     numa: Option<u32>,
+    /// What a thread does while no packets come
+    #[arg(long, value_enum, default_value_t = Wait::Poll)]
+    wait: Wait,
+    /// Between two interrupts of a queue pass at least so many microseconds, if the card can
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(..8192))]
+    throttle: u16,
+    /// Take cards from the kernel for this run, and give them back at its end
+    #[arg(long)]
+    bind: bool,
+    /// With --bind: even if Linux is using the card
+    #[arg(long, requires = "bind")]
+    force: bool,
     /// One JSON object per second and line instead of a table; the last is the summary
     #[arg(long)]
     json: bool,
+}
+
+/// The library's ways to wait, with names for people.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Wait {
+    /// Ask again at once
+    Poll,
+    /// Sleep until a packet interrupts
+    Interrupt,
+    /// Poll while packets come, sleep once none has come for 100 µs
+    Adaptive,
+}
+
+impl From<Wait> for port::Wait {
+    fn from(wait: Wait) -> port::Wait {
+        match wait {
+            Wait::Poll => port::Wait::Poll,
+            Wait::Interrupt => port::Wait::Interrupt,
+            Wait::Adaptive => port::Wait::Adaptive,
+        }
+    }
 }
 
 /// The library's choice of pages, with names for people.
@@ -135,6 +191,8 @@ fn main() -> ExitCode {
         Command::Fwd { a, b, count, common } => fwd::run(&a, &b, count, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
+        Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
+        Command::Unbind { cards } => bind::unbind(&cards),
         Command::Ports { json } => ports::run(json),
     };
     match outcome {

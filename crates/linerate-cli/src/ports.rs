@@ -1,22 +1,36 @@
-//! `linerate ports`: what can be opened here.
+//! `linerate ports`: what can be opened here, and what stands in the way.
 
 use std::process::ExitCode;
 
 use linerate::Error;
 use linerate::memory::PageSize;
-use linerate::pci::{NetworkCard, network_cards};
+use linerate::nic;
+use linerate::pci::{NetworkCard, Taken, companions, in_use, network_cards, taken};
 use serde_json::json;
+
+/// What can be said about one card.
+struct Entry {
+    card: NetworkCard,
+    /// What it is, where we have a driver for it.
+    what: Option<&'static str>,
+    /// What Linux does with it, what else its IOMMU group holds, who left it behind.
+    notes: Vec<String>,
+    /// True if it can be opened as it is.
+    usable: bool,
+}
 
 /// Lists models and cards. Reading only: no card is touched.
 pub fn run(as_json: bool) -> Result<ExitCode, Error> {
-    let cards = network_cards();
+    let taken = taken();
+    let entries: Vec<Entry> = network_cards().into_iter().map(|card| look(card, &taken)).collect();
     let hugepages = PageSize::Huge2M.free();
     if as_json {
-        let cards: Vec<_> = cards
+        let cards: Vec<_> = entries
             .iter()
-            .map(|card| {
-                json!({"name": card.address, "vendor": card.vendor, "device": card.device,
-                       "driver": card.driver, "interfaces": card.interfaces, "usable": false})
+            .map(|Entry { card, what, notes, usable }| {
+                json!({"name": card.address, "vendor": card.vendor, "device": card.device, "what": what,
+                       "driver": card.driver, "interfaces": card.interfaces, "iommu_group": card.iommu_group,
+                       "numa_node": card.numa_node, "usable": usable, "notes": notes})
             })
             .collect();
         println!(
@@ -28,13 +42,49 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     println!("sim:NAME       an 82599 model inside the process; any name, as many as you like");
     println!("               ?wire=traffic (default), sink, none, tap:IF, pcap:FILE, sim:NAME   &record=FILE");
     println!("               ?size=64&flows=1&rate=14.88M&count=1M   &queues=4&ring=1024&mtu=9000");
-    for NetworkCard { address, vendor, device, driver, interfaces } in &cards {
-        let driver = driver.as_deref().unwrap_or("no driver");
-        let interfaces = if interfaces.is_empty() { String::new() } else { format!(", {}", interfaces.join(", ")) };
-        println!(
-            "{address:<14} {vendor:04x}:{device:04x}, {driver}{interfaces}: real cards are not built yet in this version"
+    for Entry { card, what, notes, .. } in &entries {
+        let driver = card.driver.as_deref().unwrap_or("no driver");
+        let interfaces =
+            if card.interfaces.is_empty() { String::new() } else { format!(" ({})", card.interfaces.join(", ")) };
+        let group = card.iommu_group.map_or_else(String::new, |group| format!(", IOMMU group {group}"));
+        let node = card.numa_node.map_or_else(String::new, |node| format!(", NUMA node {node}"));
+        let what = what.map_or_else(
+            || format!("{:04x}:{:04x}, no driver of ours", card.vendor, card.device),
+            |what| format!("{what}, {:04x}:{:04x}", card.vendor, card.device),
         );
+        println!("{:<14} {what}; {driver}{interfaces}{group}{node}", card.address);
+        notes.iter().for_each(|note| println!("               {note}"));
     }
-    println!("\n{hugepages} hugepages of 2 MiB are free; models do without");
+    println!("\n{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, do without");
     Ok(ExitCode::SUCCESS)
+}
+
+fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
+    let what = nic::recognise(&card).map(|(what, _)| what);
+    let driver = card.driver.as_deref();
+    let free = matches!(driver, None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio"));
+    let mut notes = Vec::new();
+    let address = &card.address;
+    match taken.iter().find(|taken| taken.address == *address) {
+        Some(note) if free => {
+            let from = note.driver.as_deref().unwrap_or("no driver");
+            notes.push(match note.process {
+                Some(process) if note.is_left_behind() => format!(
+                    "left behind by process {process}, which is gone; it was {from}'s: sudo linerate unbind {address}"
+                ),
+                Some(process) => format!("process {process} is using it, and gives it back to {from}"),
+                None => format!("taken from {from}; to give it back: sudo linerate unbind {address}"),
+            });
+        }
+        _ if what.is_some() && !free => {
+            notes.extend(in_use(&card));
+            notes.push(format!("to use it: sudo linerate bind {address}"));
+        }
+        _ => {}
+    }
+    let others = companions(&card);
+    if !others.is_empty() {
+        notes.push(format!("the IOMMU cannot keep it apart from {}", others.join(", ")));
+    }
+    Entry { what, notes, usable: what.is_some() && free, card }
 }

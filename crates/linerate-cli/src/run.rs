@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
-use linerate::port::{Device, Drops, Statistics, TxQueue};
+use linerate::pci::{Take, Through};
+use linerate::port::{Device, Drops, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
 
-use crate::Common;
 use crate::show::{Rates, Show};
+use crate::{Common, Wait};
 
 /// One thread's counters, in a cache line of its own.
 #[repr(align(128))]
@@ -89,7 +90,7 @@ impl Run {
         let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
-        if pages == PageSize::Ordinary {
+        if pages == PageSize::Ordinary && names.iter().any(|name| name.starts_with("sim:")) {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
             eprintln!(
                 "note: {} MiB of ordinary pages are in use, which is fine for models; a card without an IOMMU needs \
@@ -97,10 +98,21 @@ impl Run {
                 (buffers * buffer_size) >> 20
             );
         }
-        let options =
-            Options { queues: common.queues, ring: common.ring.into(), mtu: common.mtu.into(), pool: Some(pool) };
+        let options = Options {
+            queues: common.queues,
+            ring: common.ring.into(),
+            mtu: common.mtu.into(),
+            pool: Some(pool),
+            interrupts: (common.wait != Wait::Poll).then(|| Duration::from_micros(common.throttle.into())),
+            take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
+        };
         let devices = options.open_all(names)?;
         Ok(Run { command, devices, threads: Vec::new(), stop: Arc::default(), common: common.clone() })
+    }
+
+    /// One thread's waiting, as chosen.
+    pub fn waiter(&self) -> Waiter {
+        Waiter::new(self.common.wait.into())
     }
 
     /// The ports.

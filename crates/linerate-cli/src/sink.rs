@@ -20,6 +20,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));
         reports.push(report.clone());
+        let mut waiter = run.waiter();
         run.spawn(move || {
             rx.recv(&mut batch);
             let mut packets = 0;
@@ -37,6 +38,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             if packets > 0 {
                 *report.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
             }
+            waiter.turn(packets, &mut [&mut *rx]);
             packets
         });
     }

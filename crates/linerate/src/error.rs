@@ -194,6 +194,41 @@ pub enum Error {
         nodes: Vec<u32>,
     },
 
+    /// A card of this machine that cannot be had, or not like this.
+    #[error("{card}: {why}\n  try: {mend}")]
+    Card {
+        /// Its address.
+        card: String,
+        /// What stands in the way.
+        why: String,
+        /// The command that mends it, or what else to do.
+        mend: String,
+    },
+
+    /// Ordinary pages for a card that uses the machine's own addresses.
+    #[error(
+        "{card}: without an IOMMU the card needs memory that the kernel does not move, and these are ordinary pages\n  try: echo {needed} | sudo tee /proc/sys/vm/nr_hugepages"
+    )]
+    MovableMemory {
+        /// The card's address.
+        card: String,
+        /// How many hugepages would do, at least.
+        needed: usize,
+    },
+
+    /// Memory that the kernel does not keep in place for this user.
+    #[error(
+        "{needed} KiB must be kept in memory for the cards, and the limit of user {user} is {limit} KiB (ulimit -l)\n  try: echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again"
+    )]
+    MemoryLock {
+        /// In KiB.
+        limit: u64,
+        /// In KiB.
+        needed: u64,
+        /// The user's number.
+        user: u32,
+    },
+
     /// A card that did not do in time what the datasheet promises.
     #[error(
         "port '{port}': the card did not answer: {register} (datasheet section {section}) within {waited:?}\n  reset the port; if that fails, too, the card needs a power cycle"
@@ -218,6 +253,15 @@ pub enum Error {
         port: String,
         /// The register that told.
         register: &'static str,
+    },
+
+    /// A card that the system wants back.
+    #[error(
+        "port '{port}': the card is being unplugged: the system wants it back\n  the port is closed; open it again when it is back"
+    )]
+    CardLeaving {
+        /// The port.
+        port: String,
     },
 
     /// A TAP interface, capture file or another thing at the model's outside that cannot be had.

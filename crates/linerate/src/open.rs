@@ -1,11 +1,14 @@
 //! Opening ports by name.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
-use crate::nic::ixgbe::{self, Config, Ixgbe, MAX_FRAME, MAX_QUEUES};
+use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
+use crate::nic::{self, Config};
+use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, Kind, PortName};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
@@ -36,6 +39,11 @@ pub struct Options {
     pub mtu: usize,
     /// Where packets live; the process's default region if `None`.
     pub pool: Option<Arc<Pool>>,
+    /// With interrupts, each queue's not more often than this, so that a program can sleep until
+    /// packets come ([`Waiter`](crate::port::Waiter)); `None`: polled only.
+    pub interrupts: Option<Duration>,
+    /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
+    pub take: Option<Take>,
 }
 
 /// Ethernet header and a VLAN tag.
@@ -66,27 +74,42 @@ impl Options {
             Some(pool) => pool.clone(),
             None => default_pool()?,
         };
-        names.iter().map(|name| self.open_model(name, &pool)).collect()
+        let open = |name: &PortName| match name.kind() {
+            Kind::Pci => self.open_card(name, self.config(name, &pool)?),
+            _ => open_model(name, self.config(name, &pool)?),
+        };
+        names.iter().map(open).collect()
     }
 
-    fn open_model(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
+    /// What a name's options and these say together.
+    fn config(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Config> {
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         let queues = name.number("queues", or(self.queues.into(), 1), 1..=MAX_QUEUES.into())? as u16;
         let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
         let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - HEADERS)?;
-        let config = Config {
-            description: "Intel 82599 (model inside this process)".to_string(),
+        Ok(Config {
             rx_queues: queues,
             tx_queues: queues,
             ring,
             max_frame: mtu + HEADERS,
+            interrupts: self.interrupts,
             ..Config::new(name.short(), pool.clone())
-        };
-        ixgbe::check(&config)?;
-        let (card, runner) = model::open_named(name)?;
-        let bar = card.bar().run_by(runner);
-        Ok(Box::new(Ixgbe::open(bar, card.dma(), config)?))
+        })
     }
+
+    fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+        let card = NetworkCard::find(name.short())?;
+        let Some((what, _)) = nic::recognise(&card) else { return Err(nic::no_driver(&card)) };
+        let (device, through) = pci::open(&card, self.take)?;
+        nic::drive(&card, device, Config { description: format!("{what} ({through})"), ..config })
+    }
+}
+
+fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    let config = Config { description: "Intel 82599 (model inside this process)".to_string(), ..config };
+    Ixgbe::<model::CardBar>::check(&config)?;
+    let (card, runner) = model::open_named(name)?;
+    Ok(Box::new(Ixgbe::open(card.bar().run_by(runner), card.bus(), config)?))
 }
 
 /// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the

@@ -26,7 +26,7 @@ enum Op {
 fn words() -> impl Strategy<Value = u64> {
     let length = prop_oneof![0u64..=70, 1900u64..=2100, 0u64..=65_535];
     let receive = (length, 0u64..4, prop::bool::weighted(0.2))
-        .prop_map(|(length, flags, error)| length << 32 | flags | if error { receive::RXE } else { 0 });
+        .prop_map(|(length, flags, error)| length << 32 | flags | if error { receive::RXE_82599 } else { 0 });
     prop_oneof![6 => receive, 2 => Just(transmit::DD), 1 => any::<u64>()]
 }
 

@@ -40,7 +40,7 @@ impl Bench {
         );
         let card = Card::new("bench", wire);
         let memory = Arc::new(Mapping::new(1 << 20, PageSize::Ordinary, None).unwrap());
-        let dma = DmaMap::new(&card.dma(), &memory).unwrap();
+        let dma = DmaMap::new(&(card.bus() as _), &memory).unwrap();
         Bench { bar: card.bar(), card, dma, came, coming }
     }
 
@@ -71,7 +71,7 @@ impl Bench {
     }
 
     fn address(&self, offset: usize) -> u64 {
-        self.dma.address() + offset as u64
+        self.dma.addresses().at(0) + offset as u64
     }
 
     fn buffer(&self, n: usize) -> u64 {
@@ -318,7 +318,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         let card = Card::new("waiting", Box::new(traffic));
         let bench = Bench { bar: card.bar(), card, ..Bench::bare() };
         let memory = bench.dma.memory().clone();
-        let bench = Bench { dma: DmaMap::new(&bench.card.dma(), &memory).unwrap(), ..bench };
+        let bench = Bench { dma: DmaMap::new(&(bench.card.bus() as _), &memory).unwrap(), ..bench };
         let bar = &bench.bar;
         bar.write(FCTRL::OFFSET, FCTRL::UPE);
         bar.write(DCA_RXCTRL::at(0), 0);
@@ -439,7 +439,7 @@ fn every_breach_of_the_contract_is_noted() {
     send(&bench);
     expect("DMA elsewhere", bench, &|b| matches!(b, Breach::Unmapped { address: 4096, len: 60, .. }));
     let bench = advanced();
-    bench.card.dma().unmap(bench.dma.address());
+    bench.card.bus().unmap(bench.dma.addresses().at(0));
     bench.arrive(pattern(60));
     expect("ring unmapped in use", bench, &|b| matches!(b, Breach::UnmappedInUse { .. }));
     bad_command("reserved bits of a descriptor", PACKET | 1 << 16, 60, "reserved");

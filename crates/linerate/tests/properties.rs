@@ -113,7 +113,7 @@ impl Port {
         let hub = Arc::<Mutex<Hub>>::default();
         let card = Card::new(name, Box::new(HubWire(hub.clone())));
         let config = Config { ring: setup.ring, max_frame: setup.max_frame, ..Config::new(name, pool.clone()) };
-        let device = Ixgbe::open(card.bar(), card.dma(), config).unwrap();
+        let device = Ixgbe::open(card.bar(), card.bus(), config).unwrap();
         Port { card, device, hub }
     }
 }

@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use linerate::memory::{DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions};
+use linerate::memory::{
+    Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions,
+};
 use linerate::nic::ixgbe::descriptor::{receive, transmit};
 use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
-use linerate::pci::{Bar, MappedBar, MappedDoorbell};
+use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
 use linerate::port::{Device, RxQueue, TxQueue};
 use linerate::{Batch, Result};
 
@@ -49,13 +51,19 @@ impl Bar for FakeBar {
 struct FakeDma(Mutex<Vec<Arc<Mapping>>>);
 
 impl DmaSpace for FakeDma {
-    fn map(&self, memory: &Arc<Mapping>) -> Result<DeviceAddress> {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.0.lock().unwrap();
         maps.push(memory.clone());
-        Ok((maps.len() as u64) << 40)
+        Ok(Addresses::Contiguous(Contiguous((maps.len() as u64) << 40)))
     }
 
     fn unmap(&self, _: DeviceAddress) {}
+}
+
+impl Bus for FakeDma {
+    fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
+        unreachable!("it is polled")
+    }
 }
 
 pub const RING: usize = 512;

@@ -14,22 +14,80 @@ compile_error!("descriptors are little-endian; their accesses must be swapped be
 /// An address as the device uses it. It is not a pointer, and must never be turned into one.
 pub type DeviceAddress = u64;
 
-/// A device's address space: what an IOMMU implements, and the [model](crate::model) too.
+/// A device's address space: what an IOMMU implements, or the machine's memory itself, or the
+/// [model](crate::model).
 pub trait DmaSpace: Send + Sync {
-    /// Makes `memory` visible to the device as one contiguous range, and returns its first address.
+    /// Makes `memory` visible to the device, and tells where.
     ///
     /// # Errors
-    /// Where the space has no room, or the kernel refuses.
-    fn map(&self, memory: &Arc<Mapping>) -> Result<DeviceAddress>;
+    /// Where the space has no room, the kernel refuses, or the memory is not fit for the device.
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses>;
 
-    /// Takes the range that starts at `address` away from the device again.
+    /// Takes the memory whose first byte the device sees at `address` away from it again.
     fn unmap(&self, address: DeviceAddress);
+}
+
+/// Where a device sees a mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// As one range: behind an IOMMU, or in the model.
+    Contiguous(Contiguous),
+    /// Page by page, wherever they lie in the machine's memory: without an IOMMU.
+    Paged(Paged),
+}
+
+/// Finds the device's address of a byte, by its offset in the mapping. A queue is generic over it,
+/// so that the usual case stays one addition.
+pub(crate) trait Locate: Clone + Send + 'static {
+    fn locate(&self, offset: usize) -> DeviceAddress;
+}
+
+/// One range that begins at this address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contiguous(pub DeviceAddress);
+
+impl Locate for Contiguous {
+    #[inline(always)]
+    fn locate(&self, offset: usize) -> DeviceAddress {
+        self.0 + offset as u64
+    }
+}
+
+/// Pages of one size, each at an address of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paged {
+    pages: Arc<[DeviceAddress]>,
+    shift: u32,
+}
+
+impl Paged {
+    /// Pages of `size` bytes, a power of two, at these addresses.
+    pub fn new(pages: Vec<DeviceAddress>, size: usize) -> Paged {
+        Paged { pages: pages.into(), shift: size.trailing_zeros() }
+    }
+}
+
+impl Locate for Paged {
+    #[inline(always)]
+    fn locate(&self, offset: usize) -> DeviceAddress {
+        self.pages[offset >> self.shift] + (offset & ((1 << self.shift) - 1)) as u64
+    }
+}
+
+impl Addresses {
+    /// The device's address of the byte at `offset` of the mapping.
+    pub fn at(&self, offset: usize) -> DeviceAddress {
+        match self {
+            Addresses::Contiguous(range) => range.locate(offset),
+            Addresses::Paged(pages) => pages.locate(offset),
+        }
+    }
 }
 
 /// A mapping that a device sees, until this value is dropped.
 pub struct DmaMap {
     space: Arc<dyn DmaSpace>,
-    address: DeviceAddress,
+    addresses: Addresses,
     memory: Arc<Mapping>,
 }
 
@@ -39,13 +97,13 @@ impl DmaMap {
     /// # Errors
     /// As [`DmaSpace::map`].
     pub fn new(space: &Arc<dyn DmaSpace>, memory: &Arc<Mapping>) -> Result<DmaMap> {
-        let address = space.map(memory)?;
-        Ok(DmaMap { space: space.clone(), address, memory: memory.clone() })
+        let addresses = space.map(memory)?;
+        Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
     }
 
-    /// Where the device sees the mapping's first byte.
-    pub fn address(&self) -> DeviceAddress {
-        self.address
+    /// Where the device sees the memory.
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
     /// The memory itself.
@@ -56,7 +114,7 @@ impl DmaMap {
 
 impl Drop for DmaMap {
     fn drop(&mut self) {
-        self.space.unmap(self.address);
+        self.space.unmap(self.addresses.at(0));
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -110,6 +111,58 @@ impl Mapping {
                 .map_err(|e| Error::system("mmap", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages, file })
+    }
+
+    /// `len` bytes of a device's file from `offset` on: a BAR.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub(crate) fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                offset,
+            )
+        }
+        .map_err(|e| Error::system("mmap of a BAR", e))?;
+        let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
+        Ok(Mapping { base, len, pages: PageSize::Ordinary, file })
+    }
+
+    /// Where the process sees it, for the kernel; a device's address is another thing.
+    pub(crate) fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// The machine's own addresses of its hugepages, from `/proc/self/pagemap` (kernel
+    /// documentation, admin-guide/mm/pagemap.rst).
+    ///
+    /// # Errors
+    /// [`Error::System`] without the privilege to see them.
+    pub(crate) fn physical_pages(&self) -> Result<Vec<u64>> {
+        const PRESENT: u64 = 1 << 63;
+        const FRAME: u64 = (1 << 55) - 1;
+        let ordinary = PageSize::Ordinary.bytes();
+        let pagemap =
+            fs::File::open("/proc/self/pagemap").map_err(|e| Error::system("open of /proc/self/pagemap", e))?;
+        let page = |offset: usize| {
+            let mut entry = [0; 8];
+            let at = (self.address() + offset as u64) / ordinary as u64 * 8;
+            pagemap.read_exact_at(&mut entry, at).map_err(|e| Error::system("reading /proc/self/pagemap", e))?;
+            let entry = u64::from_le_bytes(entry);
+            // The kernel shows frame 0 to those who may not know.
+            if entry & PRESENT == 0 || entry & FRAME == 0 {
+                let why = io::Error::new(io::ErrorKind::PermissionDenied, "the machine's addresses are for root only");
+                return Err(Error::system("reading /proc/self/pagemap", why));
+            }
+            Ok((entry & FRAME) * ordinary as u64)
+        };
+        (0..self.len).step_by(self.pages.bytes()).map(page).collect()
     }
 
     /// mbind(2) with MPOL_BIND, then touches each page so that it is there.

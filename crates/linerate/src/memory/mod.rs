@@ -19,7 +19,8 @@ mod region;
 
 #[cfg(loom)]
 pub use depot::Depot;
-pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace};
+pub(crate) use dma::Locate;
+pub use dma::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaMap, DmaSpace, Paged};
 pub use mapping::{Mapping, PageSize};
 pub use pool::Pool;
 pub(crate) use pool::{Cache, Reservation};

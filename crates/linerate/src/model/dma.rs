@@ -3,7 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Result;
-use crate::memory::{DeviceAddress, DmaSpace, Mapping};
+use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
+use crate::pci::{Bus, Interrupt};
 
 /// The card's address space.
 ///
@@ -42,16 +43,22 @@ impl Maps {
 }
 
 impl DmaSpace for Dma {
-    fn map(&self, memory: &Arc<Mapping>) -> Result<DeviceAddress> {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let address = maps.next.max(FIRST);
         maps.next = address + (memory.len() as u64).next_multiple_of(GAP) + GAP;
         maps.ranges.push((address, memory.clone()));
-        Ok(address)
+        Ok(Addresses::Contiguous(Contiguous(address)))
     }
 
     fn unmap(&self, address: DeviceAddress) {
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
         maps.ranges.retain(|(start, _)| *start != address);
+    }
+}
+
+impl Bus for Dma {
+    fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
+        todo!()
     }
 }

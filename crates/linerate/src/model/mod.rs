@@ -35,9 +35,8 @@ pub use named::{named, open_named};
 pub use runner::Runner;
 pub use wire::{Cable, Frame, Record, Replay, Report, Tap, Traffic, Wire, from_fn};
 
-use crate::memory::DmaSpace;
 use crate::nic::ixgbe::registers::*;
-use crate::pci::{Bar, Doorbell};
+use crate::pci::{Bar, Bus, Doorbell};
 use breach::Oracle;
 use dma::Dma;
 use registers::Registers;
@@ -133,8 +132,8 @@ impl Card {
         CardBar { card: self.clone(), _runner: None }
     }
 
-    /// Its address space, for a driver.
-    pub fn dma(&self) -> Arc<dyn DmaSpace> {
+    /// What it is plugged into, for a driver: its address space and its interrupts.
+    pub fn bus(&self) -> Arc<dyn Bus> {
         self.dma.clone()
     }
 

@@ -244,7 +244,7 @@ impl Card {
                     word0,
                     receive::DD
                         | if last { receive::EOP } else { 0 }
-                        | if last && frame.bad_crc { receive::RXE } else { 0 }
+                        | if last && frame.bad_crc { receive::RXE_82599 } else { 0 }
                         | (part.len() as u64) << receive::LENGTH_SHIFT,
                 ],
                 true => [

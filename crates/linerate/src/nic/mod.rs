@@ -1,5 +1,118 @@
 //! Drivers for network cards, generic over how the registers are reached
 //! ([`Bar`](crate::pci::Bar)). They know memory, ports and PCI; nothing in them knows whether a
-//! card is real or the [model](crate::model). Read [`ixgbe`] next.
+//! card is real or the [model](crate::model).
+//!
+//! - [`intel`]: what Intel's cards have in common, receive and send first of all; read this next
+//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
+//! - [`virtio`]: the card of virtual machines
+//!
+//! `docs/driver.md` shows how a driver is written, with igb as its example.
 
+pub mod igb;
+pub mod intel;
 pub mod ixgbe;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::pci::{NetworkCard, PciDevice};
+use crate::port::Device;
+
+/// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
+pub const DEFAULT_FRAME: usize = 1518;
+
+/// How a card shall be opened.
+#[derive(Clone)]
+pub struct Config {
+    /// The port's name, for messages.
+    pub name: String,
+    /// What drives what, for people.
+    pub description: String,
+    /// Receive queues; at least 1.
+    pub rx_queues: u16,
+    /// Transmit queues; at least 1.
+    pub tx_queues: u16,
+    /// Descriptors in each ring: a power of two from 64 to 4,096.
+    pub ring: usize,
+    /// The longest frame, in bytes without CRC; longer than a buffer has room for, it arrives as a
+    /// chain.
+    pub max_frame: usize,
+    /// With interrupts, one for each receive queue, not more often than this; `None`: polled only.
+    pub interrupts: Option<Duration>,
+    /// Where packets live.
+    pub pool: Arc<Pool>,
+}
+
+impl Config {
+    /// One queue each way, rings of 512, frames of [`DEFAULT_FRAME`], no interrupts.
+    pub fn new(name: &str, pool: Arc<Pool>) -> Config {
+        Config {
+            name: name.to_string(),
+            description: String::new(),
+            rx_queues: 1,
+            tx_queues: 1,
+            ring: 512,
+            max_frame: DEFAULT_FRAME,
+            interrupts: None,
+            pool,
+        }
+    }
+}
+
+/// Which driver of ours drives a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// [`ixgbe`].
+    Ixgbe,
+    /// [`igb`].
+    Igb,
+}
+
+/// Vendor, device, what it is, and who drives it.
+const CARDS: [(u16, u16, &str, Driver); 16] = [
+    (0x8086, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe),
+    (0x8086, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe),
+    (0x8086, 0x10FB, "Intel 82599 (SFP+)", Driver::Ixgbe),
+    (0x8086, 0x10FC, "Intel 82599 (XAUI)", Driver::Ixgbe),
+    (0x8086, 0x154D, "Intel 82599 (SFP+ dual)", Driver::Ixgbe),
+    (0x8086, 0x1528, "Intel X540", Driver::Ixgbe),
+    (0x8086, 0x1560, "Intel X540 (single)", Driver::Ixgbe),
+    (0x8086, 0x1563, "Intel X550", Driver::Ixgbe),
+    (0x8086, 0x15D1, "Intel X550 (single)", Driver::Ixgbe),
+    (0x8086, 0x10C9, "Intel 82576", Driver::Igb),
+    (0x8086, 0x10E6, "Intel 82576 (fiber)", Driver::Igb),
+    (0x8086, 0x10E7, "Intel 82576 (SerDes)", Driver::Igb),
+    (0x8086, 0x10E8, "Intel 82576 (quad)", Driver::Igb),
+    (0x8086, 0x1526, "Intel 82576 (quad, ET2)", Driver::Igb),
+    (0x8086, 0x150A, "Intel 82576 (NS)", Driver::Igb),
+    (0x8086, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb),
+];
+
+/// What a card is, and which driver drives it; `None` for cards that none does.
+pub fn recognise(card: &NetworkCard) -> Option<(&'static str, Driver)> {
+    let known = CARDS.iter().find(|(vendor, device, ..)| (*vendor, *device) == (card.vendor, card.device));
+    known.map(|(_, _, name, driver)| (*name, *driver))
+}
+
+/// Drives a card that was opened over uio or vfio.
+///
+/// # Errors
+/// [`Error::Card`] if no driver knows it, and all that the driver answers.
+pub fn drive(card: &NetworkCard, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
+    match recognise(card) {
+        Some((_, Driver::Ixgbe)) => Ok(Box::new(ixgbe::Ixgbe::open(device.map_bar(0)?, device.bus(), config)?)),
+        Some((_, Driver::Igb)) => Ok(Box::new(igb::Igb::open(device.map_bar(0)?, device.bus(), config)?)),
+        None => Err(no_driver(card)),
+    }
+}
+
+/// The error for a card that no driver of ours knows.
+pub(crate) fn no_driver(card: &NetworkCard) -> Error {
+    Error::Card {
+        card: card.address.clone(),
+        why: format!("there is no driver for {:04x}:{:04x}", card.vendor, card.device),
+        mend: "see which cards here can be used: linerate ports".to_string(),
+    }
+}

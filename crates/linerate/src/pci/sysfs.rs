@@ -1,7 +1,9 @@
 //! What sysfs says about the machine's network cards. Reading only.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
 
 /// A PCI network card of this machine, as Linux sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,44 +16,114 @@ pub struct NetworkCard {
     pub device: u16,
     /// The kernel driver that has it, if any.
     pub driver: Option<String>,
+    /// What the IOMMU cannot keep apart has one number; none without an IOMMU.
+    pub iommu_group: Option<u32>,
+    /// The NUMA node that it is near to, where the machine has several.
+    pub numa_node: Option<u32>,
     /// The network interfaces that this driver made of it.
     pub interfaces: Vec<String>,
 }
 
+const DEVICES: &str = "/sys/bus/pci/devices";
+
 /// All network controllers (PCI class 02) under `/sys/bus/pci/devices`, by address; none where
 /// there is no PCI bus.
 pub fn network_cards() -> Vec<NetworkCard> {
-    let names = |path: &Path| -> Vec<String> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
-    let devices = Path::new("/sys/bus/pci/devices");
-    let mut cards: Vec<NetworkCard> = names(devices)
-        .into_iter()
-        .filter_map(|address| {
-            let folder = devices.join(&address);
-            let number = |file: &str| -> Option<u32> {
-                let text = fs::read_to_string(folder.join(file)).ok()?;
-                u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
-            };
-            if number("class")? >> 16 != 0x02 {
-                return None;
-            }
-            let driver = fs::read_link(folder.join("driver")).ok();
-            let mut interfaces = names(&folder.join("net"));
-            // A virtio card's interface belongs to the virtio device below it.
-            for child in names(&folder).iter().filter(|name| name.starts_with("virtio")) {
-                interfaces.extend(names(&folder.join(child).join("net")));
-            }
-            Some(NetworkCard {
-                vendor: number("vendor")? as u16,
-                device: number("device")? as u16,
-                driver: driver.and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
-                interfaces,
-                address,
-            })
-        })
-        .collect();
+    let mut cards: Vec<NetworkCard> =
+        names(Path::new(DEVICES)).into_iter().filter_map(|address| read(&address)).collect();
     cards.sort_by(|a, b| a.address.cmp(&b.address));
     cards
+}
+
+impl NetworkCard {
+    /// The card at an address; its domain may be left out.
+    ///
+    /// # Errors
+    /// [`Error::Card`] if there is nothing, or no network card.
+    pub fn find(address: &str) -> Result<NetworkCard> {
+        let address = match address.matches(':').count() {
+            1 => format!("0000:{address}"),
+            _ => address.to_string(),
+        }
+        .to_ascii_lowercase();
+        read(&address).ok_or_else(|| {
+            let why = match Path::new(DEVICES).join(&address).exists() {
+                true => "there is a device at this address, but it is no network card",
+                false => "there is no PCI device at this address",
+            };
+            Error::Card { card: address, why: why.to_string(), mend: "see what is here: linerate ports".to_string() }
+        })
+    }
+
+    /// Its folder in sysfs.
+    pub fn folder(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.address)
+    }
+
+    /// An error about this card.
+    pub(super) fn error(&self, why: &str, mend: &str) -> Error {
+        Error::Card { card: self.address.clone(), why: why.to_string(), mend: mend.to_string() }
+    }
+
+    /// How the IOMMU treats it (`identity`, `DMA`, `DMA-FQ` ...); `None` without one.
+    pub(super) fn iommu_domain(&self) -> Option<String> {
+        self.iommu_group?;
+        Some(fs::read_to_string(self.folder().join("iommu_group/type")).ok()?.trim().to_string())
+    }
+
+    /// The device file that vfio has for this one card, on kernels with iommufd.
+    pub(super) fn vfio_device_file(&self) -> Option<PathBuf> {
+        let name = names(&self.folder().join("vfio-dev")).into_iter().next()?;
+        Some(Path::new("/dev/vfio/devices").join(name))
+    }
+}
+
+/// The devices of an IOMMU group, and who has them.
+pub(super) fn group_members(group: u32) -> Vec<(String, Option<String>)> {
+    let mut members: Vec<_> = names(Path::new(&format!("/sys/kernel/iommu_groups/{group}/devices")))
+        .into_iter()
+        .map(|address| {
+            let driver = driver_of(&Path::new(DEVICES).join(&address));
+            (address, driver)
+        })
+        .collect();
+    members.sort();
+    members
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn driver_of(folder: &Path) -> Option<String> {
+    Some(fs::read_link(folder.join("driver")).ok()?.file_name()?.to_string_lossy().into_owned())
+}
+
+fn read(address: &str) -> Option<NetworkCard> {
+    let folder = Path::new(DEVICES).join(address);
+    let number = |file: &str| -> Option<u32> {
+        let text = fs::read_to_string(folder.join(file)).ok()?;
+        u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+    };
+    if number("class")? >> 16 != 0x02 {
+        return None;
+    }
+    let mut interfaces = names(&folder.join("net"));
+    // A virtio card's interface belongs to the virtio device below it.
+    for child in names(&folder).iter().filter(|name| name.starts_with("virtio")) {
+        interfaces.extend(names(&folder.join(child).join("net")));
+    }
+    let group = fs::read_link(folder.join("iommu_group")).ok();
+    let node = fs::read_to_string(folder.join("numa_node")).ok();
+    Some(NetworkCard {
+        vendor: number("vendor")? as u16,
+        device: number("device")? as u16,
+        driver: driver_of(&folder),
+        iommu_group: group.and_then(|link| link.file_name()?.to_str()?.parse().ok()),
+        // -1 where the machine has one node.
+        numa_node: node.and_then(|text| text.trim().parse().ok()),
+        interfaces,
+        address: address.to_string(),
+    })
 }

@@ -6,13 +6,16 @@
 
 mod name;
 mod statistics;
+mod wait;
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub(crate) use name::Kind;
 pub use name::PortName;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
+pub use wait::{Wait, Waiter};
 
 use crate::batch::Batch;
 use crate::error::Result;
@@ -99,6 +102,18 @@ pub trait RxQueue: Send {
 
     /// How many buffers the queue holds: those given to the card, and a packet not yet complete.
     fn buffers(&self) -> usize;
+
+    /// Asks for an interrupt at the next packet, and returns what becomes readable then (poll(2),
+    /// epoll(7)); `None` where the port was opened without interrupts, or has none.
+    ///
+    /// A packet that comes at the same moment may be missed by it: receive once more before you
+    /// sleep. [`Waiter`] does all this.
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Takes the interrupt back, whether it came or not: from here on the queue is polled.
+    fn disarm(&mut self) {}
 
     /// Stops the queue and returns all its buffers to the pool, as dropping it does, but tells
     /// whether the card answered. If it did not, the buffers stay aside until the port is
@@ -190,5 +205,11 @@ impl Rss {
     /// Spreads flows evenly over queues 0 to `queues` - 1.
     pub fn evenly(queues: u16) -> Rss {
         Rss { key: Rss::DEFAULT_KEY, table: (0..queues.max(1)).collect() }
+    }
+
+    /// Number `register` of a table's registers, as Intel's cards have it: four entries of 8 bits.
+    pub(crate) fn register(&self, register: u16) -> u32 {
+        let entry = |n: usize| self.table[(register as usize * 4 + n) % self.table.len()] as u8;
+        u32::from_le_bytes(std::array::from_fn(entry))
     }
 }

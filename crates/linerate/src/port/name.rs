@@ -23,6 +23,7 @@ pub struct PortName {
 /// What a name can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Pci,
     Sim,
     /// Not in this version: what it will be.
     Later(&'static str),
@@ -30,6 +31,8 @@ pub(crate) enum Kind {
 
 /// Options that every port takes, and those of `sim:`.
 const OPTIONS: [&str; 9] = ["queues", "ring", "mtu", "wire", "record", "size", "flows", "rate", "count"];
+/// How many of them a card takes, too.
+const COMMON: usize = 3;
 
 impl PortName {
     /// Takes a name apart.
@@ -42,7 +45,7 @@ impl PortName {
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
         let kind = match prefix {
-            _ if is_pci_address(address) => Kind::Later("PCI card"),
+            _ if is_pci_address(address) => Kind::Pci,
             "sim" => Kind::Sim,
             "vfio-user" => Kind::Later("device served over vfio-user"),
             "xdp" => Kind::Later("AF_XDP socket"),
@@ -67,10 +70,14 @@ impl PortName {
                 return Err(bad(format!("'{part}' is not an option; write option=value")));
             };
             name.options.push((option.to_string(), value.to_string()));
-            if kind == Kind::Sim && !OPTIONS.contains(&option) {
-                return Err(
-                    name.bad_option(option, &format!("there is no such option; there are {}", OPTIONS.join(", ")))
-                );
+            let known = match kind {
+                Kind::Sim => &OPTIONS[..],
+                Kind::Pci => &OPTIONS[..COMMON],
+                Kind::Later(_) => continue,
+            };
+            if !known.contains(&option) {
+                let why = format!("there is no such option; there are {}", known.join(", "));
+                return Err(name.bad_option(option, &why));
             }
         }
         Ok(name)
@@ -151,7 +158,10 @@ mod tests {
 
     #[test]
     fn kinds_that_come_later_are_known() {
-        let names = ["0000:03:00.0", "03:00.0", "vfio-user:/tmp/x", "xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
+        assert_eq!(PortName::parse("0000:03:00.0?queues=2").unwrap().kind(), Kind::Pci);
+        assert_eq!(PortName::parse("03:00.0").unwrap().short(), "03:00.0");
+        assert!(PortName::parse("03:00.0?wire=none").unwrap_err().to_string().contains("no such option"));
+        let names = ["vfio-user:/tmp/x", "xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
         for name in names.iter().chain(&["netmap:eth0^", "vale0:p", "pcap:x", "null:"]) {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }

@@ -1,19 +1,20 @@
-//! Reset and bring-up, in the order of datasheet section 4.6.3, and starting and stopping queues.
+//! Reset and bring-up, in the order of datasheet section 4.6.3, and interrupts.
 
 use std::time::Duration;
 
-use super::hardware::Hardware;
+use super::X82599;
 use super::registers::*;
 use crate::error::Result;
+use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
-impl<B: Bar> Hardware<B> {
+impl<B: Bar> Hardware<B, X82599> {
     /// Brings the card from any state to one where queues can be started, with receive disabled.
-    pub fn reset_and_init(&self) -> Result<()> {
+    pub(super) fn reset_and_init(&self) -> Result<()> {
         // 4.6.3.1: no interrupts before the reset, and none after it.
         self.check_alive()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
-        self.halt()?;
+        self.stop_and_reset()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.free_aside();
         self.forget_queues();
@@ -33,7 +34,7 @@ impl<B: Bar> Hardware<B> {
     }
 
     /// Stops all DMA, then resets: link and software reset together (4.2.1.6.1, 4.6.3.2).
-    pub fn halt(&self) -> Result<()> {
+    pub(super) fn stop_and_reset(&self) -> Result<()> {
         // 5.2.4.3.2: pending requests end before the reset, so that none is cut in half.
         self.change(CTRL::OFFSET, CTRL::MASTER_DISABLE, CTRL::MASTER_DISABLE);
         let status = STATUS::MASTER_ENABLE_STATUS;
@@ -96,7 +97,7 @@ impl<B: Bar> Hardware<B> {
     }
 
     /// 4.6.7, last step: frames may come in.
-    pub fn enable_receive(&self) -> Result<()> {
+    pub(super) fn open_receive(&self) -> Result<()> {
         self.change(SECRXCTRL::OFFSET, SECRXCTRL::RX_DIS, SECRXCTRL::RX_DIS);
         let ready = SECRXSTAT::SECRX_RDY;
         self.wait_for(SECRXSTAT::OFFSET, ready, ready, "SECRXSTAT", format_args!(".SECRX_RDY"), "4.6.7")?;
@@ -105,66 +106,30 @@ impl<B: Bar> Hardware<B> {
         Ok(())
     }
 
-    /// 4.6.7.1: starts a receive queue whose descriptors are filled, all but the last the card's.
-    pub fn start_receive_queue(&self, queue: u16) -> Result<()> {
-        let (_, _, base) = self.ring(queue);
-        self.bar.write(RDBAL::at(queue), base as u32);
-        self.bar.write(RDBAH::at(queue), (base >> 32) as u32);
-        self.bar.write(RDLEN::at(queue), self.config.ring as u32 * 16);
-        // With one queue a frame that finds no descriptor waits in the card's packet buffer; with
-        // several, one that is full must not hold up the others (8.2.3.8.7).
-        let drop = if self.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
-        self.bar.write(SRRCTL::at(queue), self.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
-        self.bar.write(RDH::at(queue), 0);
-        self.bar.write(RDT::at(queue), 0);
-        self.change(RXDCTL::at(queue), RXDCTL::ENABLE, RXDCTL::ENABLE);
-        self.wait_for(
-            RXDCTL::at(queue),
-            RXDCTL::ENABLE,
-            RXDCTL::ENABLE,
-            "RXDCTL",
-            format_args!("[{queue}].ENABLE"),
-            "4.6.7.1",
-        )?;
-        // One less than the ring holds: RDT = RDH would mean that the card has none (7.1.9).
-        self.bar.write(RDT::at(queue), self.config.ring as u32 - 1);
-        Ok(())
+    /// 4.6.5: what was counted before the reset is not ours.
+    fn clear_statistics(&self) {
+        for register in MAP.iter().filter(|register| register.access == Access::RC) {
+            for n in 0..register.count {
+                self.bar.read(register.offset + n * register.stride);
+            }
+        }
     }
 
-    /// 4.6.7.1.2: after this the card does not touch the queue's memory.
-    pub fn stop_receive_queue(&self, queue: u16) -> Result<()> {
-        self.change(RXDCTL::at(queue), RXDCTL::ENABLE, 0);
-        self.wait_for(RXDCTL::at(queue), RXDCTL::ENABLE, 0, "RXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.7.1.2")?;
-        self.bar.wait(Duration::from_micros(100));
-        Ok(())
-    }
-
-    /// 4.6.8.1: starts an empty transmit queue.
-    pub fn start_transmit_queue(&self, queue: u16) -> Result<()> {
-        let (_, _, base) = self.ring(self.config.rx_queues + queue);
-        self.bar.write(TDBAL::at(queue), base as u32);
-        self.bar.write(TDBAH::at(queue), (base >> 32) as u32);
-        self.bar.write(TDLEN::at(queue), self.config.ring as u32 * 16);
-        self.bar.write(TDH::at(queue), 0);
-        self.bar.write(TDT::at(queue), 0);
-        // 7.2.3.4.1: fetch in whole cache lines; report each marked descriptor at once (WTHRESH 0),
-        // since few are marked.
-        let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
-        self.bar.write(TXDCTL::at(queue), thresholds | TXDCTL::ENABLE);
-        self.wait_for(
-            TXDCTL::at(queue),
-            TXDCTL::ENABLE,
-            TXDCTL::ENABLE,
-            "TXDCTL",
-            format_args!("[{queue}].ENABLE"),
-            "4.6.8.1",
-        )
-    }
-
-    /// 4.6.8.2: after this the card does not touch the queue's memory.
-    pub fn stop_transmit_queue(&self, queue: u16) -> Result<()> {
-        self.change(TXDCTL::at(queue), TXDCTL::ENABLE, 0);
-        self.wait_for(TXDCTL::at(queue), TXDCTL::ENABLE, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")
+    /// 4.6.3.1.2 and 7.3.4: receive queue n raises vector n, which masks itself when it is raised.
+    pub(super) fn init_interrupts(&self, queues: u16, throttle: Duration) {
+        self.bar.write(GPIE::OFFSET, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+        // Causes clear themselves, and their masks close, when the message goes out.
+        self.bar.write(EIAC::OFFSET, (1 << queues) - 1);
+        self.bar.write(EIAM::OFFSET, (1 << queues) - 1);
+        // 8.2.3.5.12: an interval in units of 2 µs at 10 Gbit/s, 9 bits.
+        let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(0x1FF) as u32;
+        for queue in 0..queues {
+            self.bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_WDIS);
+            // Two queues share a register; the low byte of each half is the receive queue's.
+            let shift = u32::from(queue % 2) * 16;
+            let vector = (u32::from(queue) | IVAR::VALID) << shift;
+            self.change(IVAR::at(queue / 2), 0xFF << shift, vector);
+        }
     }
 }
 

@@ -1,66 +1,34 @@
 //! Intel 82599, X540 and X550: 10 Gbit/s, up to 64 queues each way.
 //!
 //! Written from Intel's "82599 10 GbE Controller Datasheet" (331520); section numbers are its own.
+//! Receive and send are those of all cards with advanced descriptors: [`intel`](super::intel).
 //!
-//! - [`registers`], [`descriptor`]: the card's words, shared with the [model](crate::model)
-//! - `hardware`: the card as the driver sees it; waiting for it with a bound; what queues share
+//! - [`registers`]: the card's registers, shared with the [model](crate::model)
 //! - `init`: reset and bring-up in the datasheet's order
-//! - `start`: starting and stopping a queue, and where its buffers come from and go
-//! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `statistics`: counters that survive the card's clear-on-read registers
+//! - here: the queues' registers, link, filters, interrupts and statistics
 
-pub mod descriptor;
-mod hardware;
 mod init;
-mod queue;
 pub mod registers;
-mod start;
-mod statistics;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::memory::{DmaSpace, Pool};
+pub use super::intel::descriptor;
+use super::intel::{Controller, Hardware, Intel};
+pub use super::{Config, DEFAULT_FRAME};
+use crate::error::Result;
 use crate::pci::Bar;
-use crate::port::{Device, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
-use hardware::Hardware;
-pub(crate) use hardware::check;
-use queue::{IxgbeRx, IxgbeTx};
-use registers::{FCTRL, LINKS, MRQC, RAH, RAL, RETA, RSSRK, RXCSUM};
+use crate::port::{Link, Rss, Statistics};
+use registers::*;
 
 /// Queues each way that this driver uses; the card has 128.
-pub const MAX_QUEUES: u16 = 64;
+pub const MAX_QUEUES: u16 = X82599::MAX_QUEUES;
 
 /// Queues that RSS can reach: entries of the redirection table have 4 bits (section 8.2.3.7.15).
-pub const MAX_RSS_QUEUES: u16 = 16;
+pub const MAX_RSS_QUEUES: u16 = X82599::MAX_RSS_QUEUES;
 
 /// The longest frame that the card can be set to, in bytes without CRC: 9,728 and CRC fit
 /// `MAXFRS.MFS` (section 8.2.3.22) with the card's limit of 15.5 KiB to spare.
-pub const MAX_FRAME: usize = 9728;
-
-/// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
-pub const DEFAULT_FRAME: usize = 1518;
-
-/// How a card shall be opened.
-#[derive(Clone)]
-pub struct Config {
-    /// The port's name, for messages.
-    pub name: String,
-    /// What drives what, for people.
-    pub description: String,
-    /// Receive queues, 1 to [`MAX_QUEUES`]. RSS spreads over the first [`MAX_RSS_QUEUES`].
-    pub rx_queues: u16,
-    /// Transmit queues, 1 to [`MAX_QUEUES`].
-    pub tx_queues: u16,
-    /// Descriptors in each ring: a power of two from 64 to 4,096.
-    pub ring: usize,
-    /// The longest frame, in bytes without CRC, up to [`MAX_FRAME`]; longer than a buffer has room
-    /// for, it arrives as a chain.
-    pub max_frame: usize,
-    /// Where packets live.
-    pub pool: Arc<Pool>,
-}
+pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 
 /// An open card.
 ///
@@ -71,99 +39,118 @@ pub struct Config {
 /// use linerate::nic::ixgbe::{Config, Ixgbe};
 /// use linerate::port::Device;
 ///
-/// // On a model here; on a real card `bar` and `dma` come from uio or vfio, and nothing else changes.
+/// // On a model here; on a real card `bar` and `bus` come from uio or vfio, and nothing else changes.
 /// let card = Card::new("example", Box::new(Cable::unplugged()));
 /// let pool = Pool::new(Region::new(&RegionOptions::default())?);
-/// let device = Ixgbe::open(card.bar(), card.dma(), Config::new("example", pool))?;
+/// let device = Ixgbe::open(card.bar(), card.bus(), Config::new("example", pool))?;
 /// assert_eq!(device.info().ring, 512);
 /// # Ok(()) }
 /// ```
-pub struct Ixgbe<B: Bar> {
-    hardware: Arc<Hardware<B>>,
-    rss: Rss,
-    promiscuous: bool,
-}
+pub type Ixgbe<B> = Intel<B, X82599>;
 
-impl Config {
-    /// One queue each way, rings of 512, frames of [`DEFAULT_FRAME`].
-    pub fn new(name: &str, pool: Arc<Pool>) -> Config {
-        Config {
-            name: name.to_string(),
-            description: "Intel 82599".to_string(),
-            rx_queues: 1,
-            tx_queues: 1,
-            ring: 512,
-            max_frame: DEFAULT_FRAME,
-            pool,
-        }
-    }
-}
+/// The 82599 and its successors.
+pub struct X82599;
 
-impl<B: Bar> Ixgbe<B> {
-    /// Resets the card behind `bar` and brings it up; `dma` is how it sees memory.
-    ///
-    /// # Errors
-    /// A [`Config`] that cannot be, memory that cannot be mapped, or a card that does not answer.
-    pub fn open(bar: B, dma: Arc<dyn DmaSpace>, config: Config) -> Result<Ixgbe<B>> {
-        let rss = Rss::evenly(config.rx_queues.min(MAX_RSS_QUEUES));
-        let hardware = Arc::new(Hardware::new(bar, &dma, config)?);
-        let mut device = Ixgbe { hardware, rss, promiscuous: true };
-        device.bring_up()?;
-        Ok(device)
+impl Controller for X82599 {
+    const DRIVER: &'static str = "ixgbe";
+    const MAX_QUEUES: u16 = 64;
+    const MAX_RSS_QUEUES: u16 = 16;
+    /// `EICR` has one bit for each of 16 vectors (section 8.2.3.5.1).
+    const MAX_INTERRUPTS: u16 = 16;
+    const MAX_FRAME: usize = 9728;
+    const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
+
+    fn receive_tail(queue: u16) -> u32 {
+        RDT::at(queue)
     }
 
-    fn bring_up(&mut self) -> Result<()> {
-        self.hardware.reset_and_init()?;
-        let rss = self.rss.clone();
-        self.set_rss(&rss)?;
-        self.set_promiscuous(self.promiscuous)
+    fn transmit_tail(queue: u16) -> u32 {
+        TDT::at(queue)
     }
 
-    fn name(&self) -> &str {
-        &self.hardware.config.name
-    }
-}
-
-impl<B: Bar> Device for Ixgbe<B> {
-    fn name(&self) -> &str {
-        Ixgbe::name(self)
+    fn bring_up<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.reset_and_init()
     }
 
-    fn info(&self) -> Info {
-        let config = &self.hardware.config;
-        Info {
-            driver: "ixgbe",
-            description: config.description.clone(),
-            rx_queues: config.rx_queues,
-            tx_queues: config.tx_queues,
-            ring: config.ring,
-            max_frame: config.max_frame,
-        }
+    fn halt<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.stop_and_reset()
     }
 
-    fn pool(&self) -> &Arc<Pool> {
-        &self.hardware.config.pool
+    fn enable_receive<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.open_receive()
     }
 
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
-        Ok(Box::new(IxgbeRx::start(&self.hardware, queue)?))
+    /// 4.6.7.1: starts a receive queue whose descriptors are filled, all but the last the card's.
+    fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(queue);
+        hardware.bar.write(RDBAL::at(queue), base as u32);
+        hardware.bar.write(RDBAH::at(queue), (base >> 32) as u32);
+        hardware.bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
+        // With one queue a frame that finds no descriptor waits in the card's packet buffer; with
+        // several, one that is full must not hold up the others (8.2.3.8.7).
+        let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        hardware.bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        hardware.bar.write(RDH::at(queue), 0);
+        hardware.bar.write(RDT::at(queue), 0);
+        hardware.change(RXDCTL::at(queue), RXDCTL::ENABLE, RXDCTL::ENABLE);
+        hardware.wait_for(
+            RXDCTL::at(queue),
+            RXDCTL::ENABLE,
+            RXDCTL::ENABLE,
+            "RXDCTL",
+            format_args!("[{queue}].ENABLE"),
+            "4.6.7.1",
+        )?;
+        // One less than the ring holds: RDT = RDH would mean that the card has none (7.1.9).
+        hardware.bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
+        Ok(())
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
-        Ok(Box::new(IxgbeTx::start(&self.hardware, queue)?))
+    /// 4.6.7.1.2: after this the card does not touch the queue's memory.
+    fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        hardware.change(RXDCTL::at(queue), RXDCTL::ENABLE, 0);
+        hardware.wait_for(
+            RXDCTL::at(queue),
+            RXDCTL::ENABLE,
+            0,
+            "RXDCTL",
+            format_args!("[{queue}].ENABLE=0"),
+            "4.6.7.1.2",
+        )?;
+        hardware.bar.wait(Duration::from_micros(100));
+        Ok(())
     }
 
-    fn statistics(&self) -> Result<Statistics> {
-        self.hardware.statistics()
+    /// 4.6.8.1: starts an empty transmit queue.
+    fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
+        hardware.bar.write(TDBAL::at(queue), base as u32);
+        hardware.bar.write(TDBAH::at(queue), (base >> 32) as u32);
+        hardware.bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
+        hardware.bar.write(TDH::at(queue), 0);
+        hardware.bar.write(TDT::at(queue), 0);
+        // 7.2.3.4.1: fetch in whole cache lines; report each marked descriptor at once (WTHRESH 0),
+        // since few are marked.
+        let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
+        hardware.bar.write(TXDCTL::at(queue), thresholds | TXDCTL::ENABLE);
+        hardware.wait_for(
+            TXDCTL::at(queue),
+            TXDCTL::ENABLE,
+            TXDCTL::ENABLE,
+            "TXDCTL",
+            format_args!("[{queue}].ENABLE"),
+            "4.6.8.1",
+        )
     }
 
-    fn queue_statistics(&self) -> QueueStatistics {
-        let slots = |queues: &[hardware::QueuePlace]| queues.iter().map(|place| place.counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.hardware.rx), tx_slots: slots(&self.hardware.tx) }
+    /// 4.6.8.2: after this the card does not touch the queue's memory.
+    fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        hardware.change(TXDCTL::at(queue), TXDCTL::ENABLE, 0);
+        hardware.wait_for(TXDCTL::at(queue), TXDCTL::ENABLE, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")
     }
 
-    fn link(&self) -> Result<Link> {
-        let links = self.hardware.read_live(LINKS::OFFSET, "LINKS")?;
+    fn link<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<Link> {
+        let links = hardware.read_live(LINKS::OFFSET, "LINKS")?;
         Ok(match (links & LINKS::UP != 0, links & LINKS::SPEED_MASK) {
             (true, LINKS::SPEED_10G) => Link::Up { mbits: 10_000 },
             (true, LINKS::SPEED_1G) => Link::Up { mbits: 1_000 },
@@ -172,71 +159,63 @@ impl<B: Bar> Device for Ixgbe<B> {
         })
     }
 
-    fn mac(&self) -> MacAddress {
-        let low = self.hardware.bar.read(RAL::at(0)).to_le_bytes();
-        let high = self.hardware.bar.read(RAH::at(0)).to_le_bytes();
-        MacAddress([low[0], low[1], low[2], low[3], high[0], high[1]])
+    fn address_registers() -> (u32, u32) {
+        (RAL::at(0), RAH::at(0))
     }
 
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        self.hardware.check_alive()?;
-        let [a, b, c, d, e, f] = mac.0;
-        self.hardware.bar.write(RAL::at(0), u32::from_le_bytes([a, b, c, d]));
-        self.hardware.bar.write(RAH::at(0), u32::from_le_bytes([e, f, 0, 0]) | RAH::AV);
-        Ok(())
-    }
-
-    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.hardware.check_alive()?;
-        self.hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
-        self.promiscuous = on;
-        Ok(())
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
     /// Section 7.1.2.8. The table has 128 entries, four to a register.
-    fn set_rss(&mut self, rss: &Rss) -> Result<()> {
-        let queues = self.hardware.config.rx_queues.min(MAX_RSS_QUEUES);
-        let why = match rss.table.iter().find(|&&queue| queue >= queues) {
-            _ if rss.table.is_empty() || rss.table.len() > 128 => {
-                Some(format!("the table has {} entries; it must have 1 to 128", rss.table.len()))
-            }
-            Some(queue) => Some(format!(
-                "the table names queue {queue}; this card can spread over queues 0 to {} here (its entries have 4 bits)",
-                queues - 1
-            )),
-            None => None,
-        };
-        if let Some(why) = why {
-            return Err(Error::Rss { port: self.name().to_string(), why });
-        }
-        self.hardware.check_alive()?;
-        let bar = &self.hardware.bar;
+    fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
+        let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
-        let mut queues = rss.table.iter().cycle();
         for register in 0..32 {
-            let entries: [u8; 4] = std::array::from_fn(|_| *queues.next().expect("not empty") as u8);
-            bar.write(RETA::at(register), u32::from_le_bytes(entries));
+            bar.write(RETA::at(register), rss.register(register));
         }
-        if self.hardware.config.rx_queues > 1 {
+        if hardware.config.rx_queues > 1 {
             // Without PCSD the descriptor has a checksum where the hash would be.
-            self.hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
+            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
         }
-        self.rss = rss.clone();
-        self.hardware.need_queues(rss.table.iter().copied())
     }
 
-    fn reset(&mut self) -> Result<()> {
-        let hardware = &self.hardware;
-        let queues = hardware.rx.iter().chain(&hardware.tx).filter(|place| place.taken.load(Ordering::Acquire)).count();
-        if queues > 0 {
-            return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
-        }
-        // What the card has counted is added up before the reset clears it.
-        hardware.statistics()?;
-        self.bring_up()
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82599>, queues: u16, throttle: Duration) {
+        hardware.init_interrupts(queues, throttle);
+    }
+
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
+        hardware.bar.write(EIMS::OFFSET, 1 << queue);
+    }
+
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
+        hardware.bar.write(EIMC::OFFSET, 1 << queue);
+    }
+
+    /// Section 8.2.3.23.
+    fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
+        let read = |offset: u32| hardware.bar.read(offset) as u64;
+        // The low half first: reading it holds the high half.
+        let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
+
+        // RQSMR is left 0, so that all queues' packets, bytes and drops are in the first of each.
+        // QPRC counts what reached memory; GPRC would count what was dropped for want of a
+        // descriptor, too. QBRC has no CRC in it where that is stripped.
+        sum.rx_packets += read(QPRC::at(0));
+        sum.rx_bytes += read_wide(QBRC_L::at(0), QBRC_H::at(0));
+        // GOTC counts the CRCs. Those of frames sent between the two reads are taken off next time,
+        // so the sum is kept as the card counts.
+        sum.tx_packets += read(GPTC::OFFSET);
+        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
+
+        sum.drops.no_descriptor += read(RXMPC::at(0)) + read(QPRDC::at(0));
+        sum.drops.bad_crc += read(CRCERRS::OFFSET);
+        sum.drops.undersize += read(RUC::OFFSET);
+        sum.drops.oversize += read(ROC::OFFSET);
+        sum.drops.bad_frame += read(RLEC::OFFSET) + read(ILLERRC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
     }
 }

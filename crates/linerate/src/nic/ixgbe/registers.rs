@@ -104,10 +104,10 @@ registers! {
     EIMC       0x00888 [1 x 0]    WO  reset 0x0000_0000 writable ALL "8.2.3.5.4" { ALL_CAUSES = 0x7FFF_FFFF } "Extended Interrupt Mask Clear";
     EIAC       0x00810 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.5.5" {} "Extended Interrupt Auto Clear";
     EIAM       0x00890 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.5.6" {} "Extended Interrupt Auto Mask Enable";
-    EITR       0x00820 [24 x 4]   RW  reset 0x0000_0000 writable ALL "8.2.3.5" {} "Extended Interrupt Throttle";
+    EITR       0x00820 [24 x 4]   RW  reset 0x0000_0000 writable ALL "8.2.3.5.12" { INTERVAL_SHIFT = 3, INTERVAL_MASK = 0x1FF, CNT_WDIS = 1 << 31 } "Extended Interrupt Throttle";
     IVAR       0x00900 [64 x 4]   RW  reset 0x0000_0000 writable ALL "8.2.3.5" { VALID = 1 << 7 } "Interrupt Vector Allocation";
     IVAR_MISC  0x00A00 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.5" {} "Miscellaneous Interrupt Vector Allocation";
-    GPIE       0x00898 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.5" {} "General Purpose Interrupt Enable";
+    GPIE       0x00898 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.5.18" { MULTIPLE_MSIX = 1 << 4, EIAME = 1 << 30, PBA_SUPPORT = 1 << 31 } "General Purpose Interrupt Enable";
 
     // 8.2.3.7 Receive filters and receive-side scaling
     FCTRL      0x05080 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.7.1" { SBP = 1 << 1, MPE = 1 << 8, UPE = 1 << 9, BAM = 1 << 10 } "Filter Control";

@@ -1,5 +1,8 @@
 //! The words of a descriptor, shared by the driver and the model.
 //!
+//! Section numbers are those of the 82599's datasheet; the 82576 has the same descriptors but for one
+//! bit.
+//!
 //! A descriptor is two 64-bit words: the driver writes them (read format), the card writes its
 //! answer over them (write-back format).
 
@@ -19,7 +22,9 @@ pub mod receive {
     /// Word 1: end of packet, the packet does not continue in the next descriptor.
     pub const EOP: u64 = 1 << 1;
     /// Word 1: the MAC found an error; only with `FCTRL.SBP`.
-    pub const RXE: u64 = 1 << 29;
+    pub const RXE_82599: u64 = 1 << 29;
+    /// Word 1: the same on the 82576 (its datasheet, section 7.1.5.2), only with `RCTL.SBP`.
+    pub const RXE_82576: u64 = 1 << 31;
     /// Word 1: bytes in this buffer, 16 bits from here on.
     pub const LENGTH_SHIFT: u32 = 32;
     /// Word 1: the length in its place.

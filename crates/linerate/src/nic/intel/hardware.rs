@@ -1,35 +1,44 @@
 //! The card as the driver sees it: its registers, what its queues share, and waiting with a bound.
 
+use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::registers::STATUS;
-use super::{Config, MAX_FRAME, MAX_QUEUES};
+use super::Controller;
 use crate::error::{Error, Result};
-use crate::memory::{DmaMap, DmaSpace, Mapping};
-use crate::pci::Bar;
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping};
+use crate::nic::Config;
+use crate::pci::{Bar, Bus, Interrupt};
 use crate::port::{QueueCounters, Statistics};
 use crate::slot::HEADROOM;
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
 
-/// One card, shared by its [`Ixgbe`](super::Ixgbe) and its queues; the last of them stops the card
+/// The status register, on all of them; it never reads all ones.
+const STATUS: u32 = 0x00008;
+
+/// One card, shared by its [`Intel`](super::Intel) and its queues; the last of them stops the card
 /// before the memory that the card can reach goes away.
-pub(super) struct Hardware<B: Bar> {
-    pub bar: B,
-    pub config: Config,
-    pub rx: Box<[QueuePlace]>,
-    pub tx: Box<[QueuePlace]>,
+pub struct Hardware<B: Bar, C: Controller> {
+    pub(in crate::nic) bar: B,
+    pub(in crate::nic) config: Config,
+    pub(super) rx: Box<[QueuePlace]>,
+    pub(super) tx: Box<[QueuePlace]>,
+    /// One for each receive queue, or none.
+    pub(super) interrupts: Box<[Arc<Interrupt>]>,
     /// What the card has counted so far; sent bytes with their CRCs.
-    pub counted: Mutex<Statistics>,
+    counted: Mutex<Statistics>,
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
     receiving: Mutex<Receiving>,
     /// Buffers of queues that the card did not let go; free again once it has been reset.
     aside: Mutex<Vec<u32>>,
+    /// The last to go: it may give the card back to the kernel.
+    bus: Arc<dyn Bus>,
+    _controller: PhantomData<C>,
 }
 
 /// When the card may begin to receive: once every queue that RSS can choose is there, so that
@@ -48,39 +57,54 @@ pub(super) struct QueuePlace {
     pub counters: Arc<QueueCounters>,
 }
 
-impl<B: Bar> Hardware<B> {
+impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Checks the configuration and maps the memory. The card is not touched yet.
-    pub fn new(bar: B, dma: &Arc<dyn DmaSpace>, config: Config) -> Result<Hardware<B>> {
-        check(&config)?;
+    pub(super) fn new(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Hardware<B, C>> {
+        check::<C>(&config)?;
+        let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
         let region = config.pool.region();
         let pages = region.mapping().pages();
         let bytes = (config.rx_queues + config.tx_queues) as usize * config.ring * DESCRIPTOR;
         let rings = DmaMap::new(dma, &Arc::new(Mapping::new(bytes, pages, None)?))?;
         let packets = DmaMap::new(dma, region.mapping())?;
+        let interrupts = match config.interrupts {
+            Some(_) => bus.interrupts(config.rx_queues)?.into_iter().map(Arc::new).collect(),
+            None => Box::default(),
+        };
         let places = |queues: u16| (0..queues).map(|_| QueuePlace::default()).collect();
         Ok(Hardware {
             bar,
             rx: places(config.rx_queues),
             tx: places(config.tx_queues),
+            interrupts,
             counted: Mutex::default(),
             rings,
             packets,
             receiving: Mutex::default(),
             aside: Mutex::default(),
+            bus,
+            _controller: PhantomData,
             config,
         })
     }
 
     /// Where ring number `ring` lies (transmit queues come after receive queues): its memory, the
     /// byte offset therein, and the device's address of it.
-    pub fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, u64) {
+    ///
+    /// A ring is as long as a power of two, so that it lies in one page of any size.
+    pub(in crate::nic) fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, DeviceAddress) {
         let offset = ring as usize * self.config.ring * DESCRIPTOR;
-        (self.rings.memory(), offset, self.rings.address() + offset as u64)
+        (self.rings.memory(), offset, self.rings.addresses().at(offset))
     }
 
-    /// Where the card sees the region's first byte.
-    pub fn packets(&self) -> u64 {
-        self.packets.address()
+    /// Where the card sees the region.
+    pub(super) fn packets(&self) -> &Addresses {
+        self.packets.addresses()
+    }
+
+    /// What the card has counted so far.
+    pub(super) fn counted(&self) -> MutexGuard<'_, Statistics> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that the card may write into one buffer, in the whole KiB that `SRRCTL.BSIZEPACKET`
@@ -89,7 +113,7 @@ impl<B: Bar> Hardware<B> {
     /// A frame that fits behind the headroom is never cut: the card drops what is longer than
     /// `MAXFRS`, so rounding up cannot make it write beyond the buffer. Otherwise it is rounded
     /// down, and long frames become chains.
-    pub fn buffer_kib(&self) -> u32 {
+    pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
         let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
         kib.min(16) as u32
@@ -97,22 +121,22 @@ impl<B: Bar> Hardware<B> {
 
     /// The most that the card writes for one frame: the MAC lets a VLAN tag more through than
     /// `MAXFRS` says (section 8.2.3.22).
-    pub fn longest_written(&self) -> usize {
+    pub(in crate::nic) fn longest_written(&self) -> usize {
         self.config.max_frame + 4
     }
 
     /// Bytes that a receive descriptor may report.
-    pub fn longest_slot(&self) -> usize {
+    pub(in crate::nic) fn longest_slot(&self) -> usize {
         (self.buffer_kib() as usize * 1024).min(self.config.pool.region().buffer_size() - HEADROOM)
     }
 
     /// Sets the bits of `mask` to those of `value`.
-    pub fn change(&self, offset: u32, mask: u32, value: u32) {
+    pub(in crate::nic) fn change(&self, offset: u32, mask: u32, value: u32) {
         self.bar.write(offset, self.bar.read(offset) & !mask | value);
     }
 
     /// Reads a register of which all ones means that nobody is there.
-    pub fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
+    pub(in crate::nic) fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
         match self.bar.read(offset) {
             u32::MAX => Err(Error::CardGone { port: self.config.name.clone(), register }),
             value => Ok(value),
@@ -120,13 +144,16 @@ impl<B: Bar> Hardware<B> {
     }
 
     /// An error if the card is gone.
-    pub fn check_alive(&self) -> Result<()> {
-        self.read_live(STATUS::OFFSET, "STATUS").map(drop)
+    pub(in crate::nic) fn check_alive(&self) -> Result<()> {
+        if self.bus.is_leaving() {
+            return Err(Error::CardLeaving { port: self.config.name.clone() });
+        }
+        self.read_live(STATUS, "STATUS").map(drop)
     }
 
     /// Waits until the bits of `mask` are `want`, for 200 ms at most; on cards that work it is
     /// some microseconds, 10 ms after a reset.
-    pub fn wait_for(
+    pub(in crate::nic) fn wait_for(
         &self,
         offset: u32,
         mask: u32,
@@ -150,19 +177,19 @@ impl<B: Bar> Hardware<B> {
     }
 
     /// The card has been reset and does not receive.
-    pub fn forget_queues(&self) {
+    pub(in crate::nic) fn forget_queues(&self) {
         *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
     }
 
     /// These are the queues that RSS can choose now.
-    pub fn need_queues(&self, queues: impl Iterator<Item = u16>) -> Result<()> {
+    pub(in crate::nic) fn need_queues(&self, queues: impl Iterator<Item = u16>) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.needed = queues.fold(0, |set, queue| set | 1 << queue);
         self.receive_if_ready(&mut receiving)
     }
 
     /// A receive queue has been started.
-    pub fn queue_started(&self, queue: u16) -> Result<()> {
+    pub(in crate::nic) fn queue_started(&self, queue: u16) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started |= 1 << queue;
         self.receive_if_ready(&mut receiving)
@@ -170,19 +197,19 @@ impl<B: Bar> Hardware<B> {
 
     fn receive_if_ready(&self, receiving: &mut Receiving) -> Result<()> {
         if !receiving.on && receiving.started & receiving.needed == receiving.needed && receiving.started != 0 {
-            self.enable_receive()?;
+            C::enable_receive(self)?;
             receiving.on = true;
         }
         Ok(())
     }
 
     /// Keeps buffers away from the pool because the card may still write to them.
-    pub fn set_aside(&self, bufs: &[u32]) {
+    pub(in crate::nic) fn set_aside(&self, bufs: &[u32]) {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
     }
 
     /// The card has been reset and has forgotten all addresses.
-    pub fn free_aside(&self) {
+    pub(in crate::nic) fn free_aside(&self) {
         let bufs = std::mem::take(&mut *self.aside.lock().unwrap_or_else(PoisonError::into_inner));
         self.config.pool.give(&bufs);
     }
@@ -192,18 +219,22 @@ impl<B: Bar> Hardware<B> {
 ///
 /// # Errors
 /// What is not possible, and what is.
-pub(crate) fn check(config: &Config) -> Result<()> {
+pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
         return Err(Error::RingSize { size: config.ring });
     }
     for (direction, queues) in [("receive", config.rx_queues), ("transmit", config.tx_queues)] {
-        if !(1..=MAX_QUEUES).contains(&queues) {
-            return Err(Error::TooManyQueues { port: port(), direction, queues, most: MAX_QUEUES });
+        if !(1..=C::MAX_QUEUES).contains(&queues) {
+            return Err(Error::TooManyQueues { port: port(), direction, queues, most: C::MAX_QUEUES });
         }
     }
-    if !(60..=MAX_FRAME).contains(&config.max_frame) {
-        return Err(Error::FrameLength { port: port(), frame: config.max_frame, most: MAX_FRAME });
+    if config.interrupts.is_some() && config.rx_queues > C::MAX_INTERRUPTS {
+        let queues = config.rx_queues;
+        return Err(Error::TooManyQueues { port: port(), direction: "interrupting", queues, most: C::MAX_INTERRUPTS });
+    }
+    if !(60..=C::MAX_FRAME).contains(&config.max_frame) {
+        return Err(Error::FrameLength { port: port(), frame: config.max_frame, most: C::MAX_FRAME });
     }
     let region = config.pool.region();
     if region.room() < config.max_frame.min(1024) {
@@ -217,9 +248,9 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-impl<B: Bar> Drop for Hardware<B> {
+impl<B: Bar, C: Controller> Drop for Hardware<B, C> {
     fn drop(&mut self) {
-        if self.halt().is_ok() {
+        if C::halt(self).is_ok() {
             self.free_aside();
         } else {
             // A card that does not answer may still write: leak the memory rather than free it.

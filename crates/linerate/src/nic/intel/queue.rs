@@ -14,30 +14,32 @@
 //! full buffer for an empty one of the batch, sending a packet's for those that the card has
 //! finished with, so a program that forwards touches nothing but descriptors, slots and these.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use super::Controller;
 use super::descriptor::{receive, transmit};
 use super::hardware::Hardware;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::memory::{Descriptors, Pool, Reservation};
-use crate::pci::{Bar, Doorbell};
+use crate::memory::{Descriptors, Locate, Pool, Reservation};
+use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
-use crate::slot::Slot;
+use crate::slot::{HEADROOM, Slot};
 
 /// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
 /// card and one read of ours per batch.
 pub(super) const REPORT_EVERY: usize = 32;
 
 /// A receive queue.
-pub(super) struct IxgbeRx<B: Bar> {
+pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
     pub(super) next: usize,
     pub(super) doorbell: B::Doorbell,
-    /// Where the card sees the data of buffer 0.
-    pub(super) base: u64,
+    /// Where the card sees the region.
+    pub(super) addresses: L,
     pub(super) shift: u32,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
@@ -48,12 +50,13 @@ pub(super) struct IxgbeRx<B: Bar> {
     pub(super) dropping: bool,
     /// For batches of another region.
     pub(super) copies: Batch,
+    pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) queue: u16,
-    pub(super) hardware: Arc<Hardware<B>>,
+    pub(super) hardware: Arc<Hardware<B, C>>,
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar> RxQueue for IxgbeRx<B> {
+impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if !batch.belongs_to(&self.pool) {
             return self.recv_copied(batch);
@@ -90,18 +93,31 @@ impl<B: Bar> RxQueue for IxgbeRx<B> {
         self.bufs.len() + self.partial.len() + self.copies.len() + self.copies.cached()
     }
 
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let interrupt = self.interrupt.as_ref()?;
+        C::allow_interrupt(&self.hardware, self.queue);
+        Some(interrupt.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        if let Some(interrupt) = &self.interrupt {
+            C::forbid_interrupt(&self.hardware, self.queue);
+            interrupt.clear();
+        }
+    }
+
     fn stop(mut self: Box<Self>) -> Result<()> {
         self.halt()
     }
 }
 
-impl<B: Bar> IxgbeRx<B> {
+impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is
     /// anything else, or the ring or a slice ends. Returns how many.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         const WHOLE: u64 = receive::DD | receive::EOP;
-        let IxgbeRx { base, shift, .. } = *self;
+        let (addresses, shift) = (self.addresses.clone(), self.shift);
         let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
@@ -109,12 +125,12 @@ impl<B: Bar> IxgbeRx<B> {
             // Acquire: the packet's bytes are read after the card's word that it is done.
             let word = descriptor[1].load(Acquire);
             let length = word & receive::LENGTH_MASK;
-            if word & (WHOLE | receive::RXE) != WHOLE || length > longest {
+            if word & (WHOLE | C::RX_ERRORS) != WHOLE || length > longest {
                 break;
             }
             *slot = Slot::new(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
             *buf = new;
-            descriptor[0].store(base + ((new as u64) << shift), Relaxed);
+            descriptor[0].store(addresses.locate(((new as usize) << shift) + HEADROOM), Relaxed);
             descriptor[1].store(0, Relaxed);
             done += 1;
         }
@@ -147,7 +163,7 @@ impl<B: Bar> IxgbeRx<B> {
                 return self.keep_beginning(batch);
             }
             let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & receive::RXE != 0 || length as usize > self.longest {
+            if word & C::RX_ERRORS != 0 || length as usize > self.longest {
                 return self.drop_packet(batch, word);
             }
             let Some(new) = batch.take_buffer() else {
@@ -193,7 +209,8 @@ impl<B: Bar> IxgbeRx<B> {
     /// Gives the next descriptor back to the card with the buffer that is in its place.
     fn refill(&mut self) {
         let descriptor = &self.descriptors[self.next];
-        descriptor[0].store(self.base + ((self.bufs[self.next] as u64) << self.shift), Relaxed);
+        let data = ((self.bufs[self.next] as usize) << self.shift) + HEADROOM;
+        descriptor[0].store(self.addresses.locate(data), Relaxed);
         descriptor[1].store(0, Relaxed);
         self.next = (self.next + 1) & (self.bufs.len() - 1);
     }
@@ -242,7 +259,7 @@ impl<B: Bar> IxgbeRx<B> {
 }
 
 /// A transmit queue.
-pub(super) struct IxgbeTx<B: Bar> {
+pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
     /// The oldest descriptor that the card has not reported.
@@ -255,8 +272,8 @@ pub(super) struct IxgbeTx<B: Bar> {
     pub(super) next_report: u8,
     pub(super) unreported: usize,
     pub(super) doorbell: B::Doorbell,
-    /// Where the card sees byte 0 of buffer 0.
-    pub(super) base: u64,
+    /// Where the card sees the region.
+    pub(super) addresses: L,
     pub(super) shift: u32,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
@@ -264,11 +281,11 @@ pub(super) struct IxgbeTx<B: Bar> {
     /// Copies of packets of another region.
     pub(super) copies: Batch,
     pub(super) queue: u16,
-    pub(super) hardware: Arc<Hardware<B>>,
+    pub(super) hardware: Arc<Hardware<B, C>>,
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar> TxQueue for IxgbeTx<B> {
+impl<B: Bar, C: Controller, L: Locate> TxQueue for IntelTx<B, C, L> {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pool) || !self.copies.is_empty() {
             return self.send_copied(batch);
@@ -288,7 +305,7 @@ impl<B: Bar> TxQueue for IxgbeTx<B> {
 /// The command of a packet in one buffer: an advanced data descriptor, its end, insert the CRC.
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
-impl<B: Bar> IxgbeTx<B> {
+impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn send_own(&mut self, batch: &mut Batch) -> usize {
         self.reclaim(batch);
@@ -320,7 +337,7 @@ impl<B: Bar> IxgbeTx<B> {
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
-        let IxgbeTx { base, shift, longest, .. } = *self;
+        let (addresses, shift, longest) = (self.addresses.clone(), self.shift, self.longest);
         let mut filled = 0;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         for ((descriptor, buf), slot) in ring.zip(&slots[..count]) {
@@ -328,7 +345,7 @@ impl<B: Bar> IxgbeTx<B> {
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;
             }
-            let address = base + ((slot.buf() as u64) << shift) + slot.offset() as u64;
+            let address = addresses.locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
             *buf = slot.buf();
             // One multiplication puts the length in both its places.
@@ -413,7 +430,7 @@ impl<B: Bar> IxgbeTx<B> {
         }
         for (index, slot) in slots.iter().enumerate() {
             let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
-            let address = self.base + ((slot.buf() as u64) << self.shift) + slot.offset() as u64;
+            let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
             let descriptor = &self.descriptors[self.next];
             descriptor[0].store(address, Relaxed);
             descriptor[1].store(command | slot.len() as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);

@@ -3,22 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
+use super::Controller;
 use super::hardware::{Hardware, QueuePlace};
-use super::queue::{IxgbeRx, IxgbeTx, REPORT_EVERY};
-use super::registers::{RDT, TDT};
+use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
-use crate::memory::Descriptors;
+use crate::memory::{Descriptors, Locate};
 use crate::pci::Bar;
 use crate::slot::HEADROOM;
 
-impl<B: Bar> IxgbeRx<B> {
+impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Fills the ring and starts the queue.
-    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeRx<B>> {
-        hardware.claim("receive", queue, |descriptors| IxgbeRx::fill(hardware, queue, descriptors))
+    pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelRx<B, C, L>> {
+        hardware.claim("receive", queue, |descriptors| IntelRx::fill(hardware, queue, addresses, descriptors))
     }
 
-    fn fill(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeRx<B>> {
+    fn fill(
+        hardware: &Arc<Hardware<B, C>>,
+        queue: u16,
+        addresses: L,
+        descriptors: Descriptors,
+    ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
         // Beside the ring's, those of a packet that has not arrived whole.
         let reservation =
@@ -27,22 +32,21 @@ impl<B: Bar> IxgbeRx<B> {
             let (buffers, needed) = (pool.available(), descriptors.len());
             return Err(Error::PoolExhausted { buffers, needed });
         };
-        let base = hardware.packets() + HEADROOM as u64;
         let shift = pool.region().shift();
         for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
-            descriptor[0].store(base + ((buf as u64) << shift), Relaxed);
+            descriptor[0].store(addresses.locate(((buf as usize) << shift) + HEADROOM), Relaxed);
             descriptor[1].store(0, Relaxed);
         }
-        if let Err(error) = hardware.start_receive_queue(queue).and_then(|()| hardware.queue_started(queue)) {
+        if let Err(error) = C::start_receive_queue(hardware, queue).and_then(|()| hardware.queue_started(queue)) {
             hardware.set_aside(&bufs);
             return Err(error);
         }
-        Ok(IxgbeRx {
+        Ok(IntelRx {
             descriptors,
             bufs: bufs.into(),
             next: 0,
-            doorbell: hardware.bar.doorbell(RDT::at(queue)),
-            base,
+            doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
+            addresses,
             shift,
             longest: hardware.longest_slot(),
             pool: pool.clone(),
@@ -50,6 +54,7 @@ impl<B: Bar> IxgbeRx<B> {
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
             copies: Batch::new(),
+            interrupt: hardware.interrupts.get(queue as usize).cloned(),
             queue,
             hardware: hardware.clone(),
             _reservation: reservation,
@@ -61,7 +66,10 @@ impl<B: Bar> IxgbeRx<B> {
         if self.bufs.is_empty() {
             return Ok(());
         }
-        let stopped = self.hardware.stop_receive_queue(self.queue);
+        if self.interrupt.is_some() {
+            C::forbid_interrupt(&self.hardware, self.queue);
+        }
+        let stopped = C::stop_receive_queue(&self.hardware, self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         self.pool.give(&partial);
         let held = std::mem::take(&mut self.bufs);
@@ -69,25 +77,30 @@ impl<B: Bar> IxgbeRx<B> {
     }
 }
 
-impl<B: Bar> Drop for IxgbeRx<B> {
+impl<B: Bar, C: Controller, L: Locate> Drop for IntelRx<B, C, L> {
     fn drop(&mut self) {
         let _ = self.halt();
     }
 }
 
-impl<B: Bar> IxgbeTx<B> {
+impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Starts the queue.
-    pub fn start(hardware: &Arc<Hardware<B>>, queue: u16) -> Result<IxgbeTx<B>> {
-        hardware.claim("transmit", queue, |descriptors| IxgbeTx::prepare(hardware, queue, descriptors))
+    pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelTx<B, C, L>> {
+        hardware.claim("transmit", queue, |descriptors| IntelTx::prepare(hardware, queue, addresses, descriptors))
     }
 
-    fn prepare(hardware: &Arc<Hardware<B>>, queue: u16, descriptors: Descriptors) -> Result<IxgbeTx<B>> {
+    fn prepare(
+        hardware: &Arc<Hardware<B, C>>,
+        queue: u16,
+        addresses: L,
+        descriptors: Descriptors,
+    ) -> Result<IntelTx<B, C, L>> {
         let pool = &hardware.config.pool;
         // What is sent without being reported yet must not be all that the pool has.
         let reservation = pool.reserve(REPORT_EVERY)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
-        hardware.start_transmit_queue(queue)?;
-        Ok(IxgbeTx {
+        C::start_transmit_queue(hardware, queue)?;
+        Ok(IntelTx {
             bufs: vec![0; descriptors.len()].into(),
             descriptors,
             clean: 0,
@@ -96,8 +109,8 @@ impl<B: Bar> IxgbeTx<B> {
             oldest_report: 0,
             next_report: 0,
             unreported: 0,
-            doorbell: hardware.bar.doorbell(TDT::at(queue)),
-            base: hardware.packets(),
+            doorbell: hardware.bar.doorbell(C::transmit_tail(queue)),
+            addresses,
             shift: pool.region().shift(),
             longest: hardware.longest_written(),
             pool: pool.clone(),
@@ -114,7 +127,7 @@ impl<B: Bar> IxgbeTx<B> {
         if self.bufs.is_empty() {
             return Ok(());
         }
-        let stopped = self.hardware.stop_transmit_queue(self.queue);
+        let stopped = C::stop_transmit_queue(&self.hardware, self.queue);
         let in_flight = 0..self.in_flight();
         let held: Vec<u32> = in_flight.map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
         self.bufs = Box::default();
@@ -122,13 +135,13 @@ impl<B: Bar> IxgbeTx<B> {
     }
 }
 
-impl<B: Bar> Drop for IxgbeTx<B> {
+impl<B: Bar, C: Controller, L: Locate> Drop for IntelTx<B, C, L> {
     fn drop(&mut self) {
         let _ = self.halt();
     }
 }
 
-impl<B: Bar> Hardware<B> {
+impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Claims a queue's place and starts it with its descriptors; if that fails the place is free again.
     fn claim<Q>(&self, direction: &'static str, queue: u16, start: impl FnOnce(Descriptors) -> Result<Q>) -> Result<Q> {
         let (places, first) = match direction {

@@ -1,0 +1,50 @@
+//! `linerate bind` and `linerate unbind`: taking cards from the kernel, and giving them back.
+
+use std::process::ExitCode;
+
+use linerate::Error;
+use linerate::pci::{NetworkCard, Through, companions, give_back, take};
+
+/// Takes cards, until `unbind` gives them back.
+pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {
+    let through = match (vfio, uio) {
+        (true, _) => Through::Vfio,
+        (_, true) => Through::Uio,
+        _ => Through::Either,
+    };
+    for address in cards {
+        let card = NetworkCard::find(address)?;
+        let others = companions(&card);
+        if !others.is_empty() {
+            eprintln!(
+                "note: the IOMMU cannot keep {} apart from {}: nobody else can use those meanwhile",
+                card.address,
+                others.join(", ")
+            );
+        }
+        take(&card, through, force)?;
+        let now = NetworkCard::find(address)?;
+        let driver = now.driver.as_deref().unwrap_or("no driver");
+        println!("{}: {} -> {driver}", card.address, card.driver.as_deref().unwrap_or("no driver"));
+        if let Some(group) = now.iommu_group.filter(|_| driver == "vfio-pci") {
+            println!("  for yourself, without root: sudo chown $USER /dev/vfio/{group}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives cards back.
+pub fn unbind(cards: &[String]) -> Result<ExitCode, Error> {
+    for address in cards {
+        let card = NetworkCard::find(address)?;
+        give_back(&card.address)?;
+        let now = NetworkCard::find(address)?;
+        println!(
+            "{}: {} -> {}",
+            card.address,
+            card.driver.as_deref().unwrap_or("no driver"),
+            now.driver.as_deref().unwrap_or("no driver")
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

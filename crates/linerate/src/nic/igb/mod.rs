@@ -1,0 +1,233 @@
+//! Intel 82576: 1 Gbit/s, 16 queues each way.
+//!
+//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63); section
+//! numbers are its own. Receive and send are those of all cards with advanced descriptors:
+//! [`intel`](super::intel). `docs/driver.md` goes through this file step by step.
+//!
+//! - [`registers`]: the card's registers
+//! - here: bring-up, queues, link, filters, interrupts and statistics, in this order
+
+pub mod registers;
+
+use std::time::Duration;
+
+use super::intel::{Controller, Hardware, Intel, descriptor};
+pub use super::{Config, DEFAULT_FRAME};
+use crate::error::Result;
+use crate::pci::Bar;
+use crate::port::{Link, Rss, Statistics};
+use registers::*;
+
+/// An open card; its queues are those of all [`Intel`] cards.
+pub type Igb<B> = Intel<B, X82576>;
+
+/// The 82576.
+pub struct X82576;
+
+impl Controller for X82576 {
+    const DRIVER: &'static str = "igb";
+    const MAX_QUEUES: u16 = 16;
+    /// Entries of the redirection table have 4 bits (section 8.10.23).
+    const MAX_RSS_QUEUES: u16 = 16;
+    /// Causes 0 to 24 of `EICR` are vectors; one is left for the link (section 8.8.1).
+    const MAX_INTERRUPTS: u16 = 16;
+    /// 9.5 KiB with CRC (section 1.3).
+    const MAX_FRAME: usize = 9724;
+    const RX_ERRORS: u64 = descriptor::receive::RXE_82576;
+
+    fn receive_tail(queue: u16) -> u32 {
+        RDT::at(queue)
+    }
+
+    fn transmit_tail(queue: u16) -> u32 {
+        TDT::at(queue)
+    }
+
+    /// Section 4.5, "Software Initialization Sequence".
+    fn bring_up<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        let bar = &hardware.bar;
+        hardware.check_alive()?;
+        mask_interrupts(bar);
+        X82576::halt(hardware)?;
+        mask_interrupts(bar);
+        hardware.free_aside();
+        hardware.forget_queues();
+
+        // 4.3.1: the EEPROM has been read again when the card's own address is there.
+        hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
+        // 4.5.7: the PHY negotiates by itself; SLU lets the MAC follow it.
+        hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
+        // 4.5.8: what was counted before the reset is not ours.
+        for offset in STATISTICS {
+            bar.read(offset);
+        }
+
+        // 4.5.9: filters closed, frames as long as asked for, CRCs taken off.
+        (0..128).for_each(|n| bar.write(MTA::at(n), 0));
+        (0..128).for_each(|n| bar.write(UTA::at(n), 0));
+        (0..128).for_each(|n| bar.write(VFTA::at(n), 0));
+        bar.write(RLPML::OFFSET, hardware.longest_written() as u32 + 4);
+        bar.write(RCTL::OFFSET, RCTL::LPE | RCTL::BAM | RCTL::SECRC);
+        bar.write(MRQC::OFFSET, 0);
+        // 4.5.10: transmit; short frames are padded.
+        hardware.change(TCTL::OFFSET, TCTL::EN | TCTL::PSP, TCTL::EN | TCTL::PSP);
+        // Tells firmware that a driver is in charge (8.2.3).
+        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, CTRL_EXT::DRV_LOAD);
+        Ok(())
+    }
+
+    /// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
+    fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
+        let enabled = STATUS::GIO_MASTER_ENABLE;
+        hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3")?;
+        hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
+        // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
+        hardware.bar.wait(Duration::from_millis(3));
+        // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
+        hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
+    }
+
+    fn enable_receive<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        hardware.change(RCTL::OFFSET, RCTL::RXEN, RCTL::RXEN);
+        Ok(())
+    }
+
+    /// Section 4.5.9.1.
+    fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let bar = &hardware.bar;
+        let (_, _, base) = hardware.ring(queue);
+        bar.write(RDBAL::at(queue), base as u32);
+        bar.write(RDBAH::at(queue), (base >> 32) as u32);
+        bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
+        // With one queue a frame that finds no descriptor waits in the card's packet buffer; with
+        // several, one that is full must not hold up the others (8.10.2).
+        let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        // Each descriptor is reported at once (WTHRESH 1 would be the same; 8.10.10).
+        bar.write(RXDCTL::at(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
+        let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
+        hardware.wait_for(offset, enable, enable, "RXDCTL", format_args!("[{queue}].ENABLE"), "4.5.9.1")?;
+        // The head is 0 after a reset, and after the queue was enabled; one descriptor less than the
+        // ring holds: RDT = RDH would mean that the card has none (7.1.8).
+        bar.write(RDH::at(queue), 0);
+        bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
+        Ok(())
+    }
+
+    /// Section 4.5.9.2.
+    fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
+        hardware.change(offset, enable, 0);
+        hardware.wait_for(offset, enable, 0, "RXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.9.2")?;
+        hardware.bar.wait(Duration::from_micros(100));
+        Ok(())
+    }
+
+    /// Section 4.5.10.1.
+    fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let bar = &hardware.bar;
+        let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
+        bar.write(TDBAL::at(queue), base as u32);
+        bar.write(TDBAH::at(queue), (base >> 32) as u32);
+        bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
+        bar.write(TDH::at(queue), 0);
+        bar.write(TDT::at(queue), 0);
+        // 7.2.2.3: few descriptors ask for a report, and those get it at once.
+        bar.write(TXDCTL::at(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
+        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
+        hardware.wait_for(offset, enable, enable, "TXDCTL", format_args!("[{queue}].ENABLE"), "4.5.10.1")
+    }
+
+    /// Section 4.5.10.2.
+    fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
+        hardware.change(offset, enable, 0);
+        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")
+    }
+
+    fn link<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<Link> {
+        let status = hardware.read_live(STATUS::OFFSET, "STATUS")?;
+        Ok(match (status & STATUS::LU != 0, status & STATUS::SPEED_MASK) {
+            (false, _) => Link::Down,
+            (true, STATUS::SPEED_10) => Link::Up { mbits: 10 },
+            (true, STATUS::SPEED_100) => Link::Up { mbits: 100 },
+            (true, _) => Link::Up { mbits: 1_000 },
+        })
+    }
+
+    fn address_registers() -> (u32, u32) {
+        (RAL::at(0), RAH::at(0))
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
+        let both = RCTL::UPE | RCTL::MPE;
+        hardware.change(RCTL::OFFSET, both, if on { both } else { 0 });
+    }
+
+    /// Section 7.1.1.7. The table has 128 entries, four to a register.
+    fn set_rss<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
+        let bar = &hardware.bar;
+        for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
+            bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
+        }
+        (0..32).for_each(|register| bar.write(RETA::at(register), rss.register(register)));
+        if hardware.config.rx_queues > 1 {
+            // Without PCSD the descriptor has a checksum where the hash would be.
+            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
+            let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
+            bar.write(MRQC::OFFSET, MRQC::RSS | fields);
+        }
+    }
+
+    /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio
+    /// there is one interrupt line and one queue, and the same bit of `EICR` tells of it.
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
+        let bar = &hardware.bar;
+        bar.write(GPIE::OFFSET, GPIE::NSICR | GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+        bar.write(EIAC::OFFSET, (1 << queues) - 1);
+        bar.write(EIAM::OFFSET, (1 << queues) - 1);
+        // 8.8.14: an interval in µs, 13 bits.
+        let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
+        for queue in 0..queues {
+            bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+            // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receiving.
+            let shift = u32::from(queue / 8) * 16;
+            hardware.change(IVAR::at(queue % 8), 0xFF << shift, (u32::from(queue) | IVAR::VALID) << shift);
+        }
+    }
+
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
+        hardware.bar.write(EIMS::OFFSET, 1 << queue);
+    }
+
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
+        hardware.bar.write(EIMC::OFFSET, 1 << queue);
+    }
+
+    /// Section 8.18. `GORC` counts the CRCs, although they are taken off.
+    fn count<B: Bar>(hardware: &Hardware<B, X82576>, sum: &mut Statistics) {
+        const CRC: u64 = 4;
+        let read = |offset: u32| hardware.bar.read(offset) as u64;
+        // The low half first: reading it holds the high half.
+        let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
+        let packets = read(GPRC::OFFSET);
+        sum.rx_packets += packets;
+        sum.rx_bytes += read_wide(GORCL::OFFSET, GORCH::OFFSET).saturating_sub(packets * CRC);
+        sum.tx_packets += read(GPTC::OFFSET);
+        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
+
+        let queues = (0..hardware.config.rx_queues).map(|queue| read(RQDPC::at(queue))).sum::<u64>();
+        sum.drops.no_descriptor += read(MPC::OFFSET) + queues;
+        sum.drops.bad_crc += read(CRCERRS::OFFSET);
+        sum.drops.undersize += read(RUC::OFFSET);
+        sum.drops.oversize += read(ROC::OFFSET);
+        sum.drops.bad_frame += read(RXERRC::OFFSET) + read(RLEC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
+    }
+}
+
+fn mask_interrupts(bar: &impl Bar) {
+    bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
+    bar.write(IMC::OFFSET, IMC::ALL_CAUSES);
+    bar.read(ICR::OFFSET);
+}

@@ -1,0 +1,113 @@
+//! The 82576's registers that are used here, one line each.
+//!
+//! Names, bits and sections are those of Intel's "82576EB Gigabit Ethernet Controller Datasheet"
+//! (revision 2.63). A register is a type: `RXDCTL::at(3)` is the offset of queue 3's,
+//! `RXDCTL::ENABLE` one of its bits.
+#![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheet documents them
+
+macro_rules! registers {
+    ($($name:ident $offset:literal [$count:literal x $stride:literal] $section:literal
+       { $($bit:ident = $value:expr),* } $title:literal;)*) => {
+        $(
+            #[doc = concat!($title, " (section ", $section, ").")]
+            pub struct $name;
+
+            impl $name {
+                /// The first one's offset in BAR 0.
+                pub const OFFSET: u32 = $offset;
+
+                /// The offset of number `n`.
+                pub const fn at(n: u16) -> u32 {
+                    assert!((n as u32) < $count);
+                    $offset + n as u32 * $stride
+                }
+
+                $(pub const $bit: u32 = $value;)*
+            }
+        )*
+    };
+}
+
+registers! {
+    // 8.2 General
+    CTRL     0x00000 [1 x 0]  "8.2.1" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26, PHY_RST = 1 << 31 } "Device Control";
+    STATUS   0x00008 [1 x 0]  "8.2.2" { LU = 1 << 1, SPEED_MASK = 0x3 << 6, SPEED_10 = 0, SPEED_100 = 0x1 << 6, GIO_MASTER_ENABLE = 1 << 19 } "Device Status";
+    CTRL_EXT 0x00018 [1 x 0]  "8.2.3" { DRV_LOAD = 1 << 28 } "Extended Device Control";
+
+    // 8.8 Interrupts
+    GPIE     0x01514 [1 x 0]  "8.8.17" { NSICR = 1 << 0, MULTIPLE_MSIX = 1 << 4, EIAME = 1 << 30, PBA_SUPPORT = 1 << 31 } "General Purpose Interrupt Enable";
+    EIMS     0x01524 [1 x 0]  "8.8.3" {} "Extended Interrupt Mask Set";
+    EIMC     0x01528 [1 x 0]  "8.8.4" { ALL_CAUSES = 0xC1FF_FFFF } "Extended Interrupt Mask Clear";
+    EIAC     0x0152C [1 x 0]  "8.8.5" {} "Extended Interrupt Auto Clear";
+    EIAM     0x01530 [1 x 0]  "8.8.6" {} "Extended Interrupt Auto Mask Enable";
+    EICR     0x01580 [1 x 0]  "8.8.1" {} "Extended Interrupt Cause";
+    EITR     0x01680 [25 x 4] "8.8.14" { INTERVAL_SHIFT = 2, INTERVAL_MASK = 0x1FFF, CNT_INGR = 1 << 31 } "Extended Interrupt Throttle";
+    IVAR     0x01700 [8 x 4]  "8.8.15" { VALID = 1 << 7 } "Interrupt Vector Allocation";
+    ICR      0x000C0 [1 x 0]  "8.8.8" { RXDW = 1 << 7, INT_ASSERTED = 1 << 31 } "Interrupt Cause";
+    IMS      0x000D0 [1 x 0]  "8.8.10" {} "Interrupt Mask Set";
+    IMC      0x000D8 [1 x 0]  "8.8.11" { ALL_CAUSES = 0xFFFF_FFFF } "Interrupt Mask Clear";
+
+    // 8.10 Receive
+    RCTL     0x00100 [1 x 0]  "8.10.1" { RXEN = 1 << 1, SBP = 1 << 2, UPE = 1 << 3, MPE = 1 << 4, LPE = 1 << 5, BAM = 1 << 15, SECRC = 1 << 26 } "Receive Control";
+    SRRCTL   0x0C00C [16 x 0x40] "8.10.2" { DESCTYPE_ADVANCED = 1 << 25, DROP_EN = 1 << 31 } "Split and Replication Receive Control";
+    RDBAL    0x0C000 [16 x 0x40] "8.10.5" {} "Receive Descriptor Base Address Low";
+    RDBAH    0x0C004 [16 x 0x40] "8.10.6" {} "Receive Descriptor Base Address High";
+    RDLEN    0x0C008 [16 x 0x40] "8.10.7" {} "Receive Descriptor Length";
+    RDH      0x0C010 [16 x 0x40] "8.10.8" {} "Receive Descriptor Head";
+    RDT      0x0C018 [16 x 0x40] "8.10.9" {} "Receive Descriptor Tail";
+    RXDCTL   0x0C028 [16 x 0x40] "8.10.10" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, WTHRESH_SHIFT = 16, ENABLE = 1 << 25 } "Receive Descriptor Control";
+    RXCSUM   0x05000 [1 x 0]  "8.10.14" { PCSD = 1 << 13 } "Receive Checksum Control";
+    RLPML    0x05004 [1 x 0]  "8.10.15" {} "Receive Long Packet Maximum Length";
+    MTA      0x05200 [128 x 4] "8.10.17" {} "Multicast Table Array";
+    RAL      0x05400 [16 x 8] "8.10.18" {} "Receive Address Low";
+    RAH      0x05404 [16 x 8] "8.10.19" { AV = 1 << 31 } "Receive Address High";
+    VFTA     0x05600 [128 x 4] "8.10.20" {} "VLAN Filter Table Array";
+    MRQC     0x05818 [1 x 0]  "8.10.21" { RSS = 0x2, TCP_IPV4 = 1 << 16, IPV4 = 1 << 17, IPV6 = 1 << 20, TCP_IPV6 = 1 << 21, UDP_IPV4 = 1 << 22, UDP_IPV6 = 1 << 23 } "Multiple Receive Queues Command";
+    RETA     0x05C00 [32 x 4] "8.10.23" {} "Redirection Table";
+    RSSRK    0x05C80 [10 x 4] "8.10.22" {} "RSS Random Key";
+    UTA      0x0A000 [128 x 4] "8.10.25" {} "Unicast Table Array";
+
+    // 8.12 Transmit
+    TCTL     0x00400 [1 x 0]  "8.12.1" { EN = 1 << 1, PSP = 1 << 3 } "Transmit Control";
+    TDBAL    0x0E000 [16 x 0x40] "8.12.6" {} "Transmit Descriptor Base Address Low";
+    TDBAH    0x0E004 [16 x 0x40] "8.12.7" {} "Transmit Descriptor Base Address High";
+    TDLEN    0x0E008 [16 x 0x40] "8.12.8" {} "Transmit Descriptor Length";
+    TDH      0x0E010 [16 x 0x40] "8.12.9" {} "Transmit Descriptor Head";
+    TDT      0x0E018 [16 x 0x40] "8.12.10" {} "Transmit Descriptor Tail";
+    TXDCTL   0x0E028 [16 x 0x40] "8.12.11" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, WTHRESH_SHIFT = 16, ENABLE = 1 << 25 } "Transmit Descriptor Control";
+
+    // 8.18 Statistics: 32 bits, cleared by reading
+    CRCERRS  0x04000 [1 x 0]  "8.18.1" {} "CRC Error Count";
+    RXERRC   0x0400C [1 x 0]  "8.18.4" {} "Receive Error Count";
+    MPC      0x04010 [1 x 0]  "8.18.5" {} "Missed Packets Count";
+    RLEC     0x04040 [1 x 0]  "8.18.13" {} "Receive Length Error Count";
+    GPRC     0x04074 [1 x 0]  "8.18.25" {} "Good Packets Received Count";
+    GPTC     0x04080 [1 x 0]  "8.18.28" {} "Good Packets Transmitted Count";
+    GORCL    0x04088 [1 x 0]  "8.18.29" {} "Good Octets Received Count Low";
+    GORCH    0x0408C [1 x 0]  "8.18.29" {} "Good Octets Received Count High";
+    GOTCL    0x04090 [1 x 0]  "8.18.30" {} "Good Octets Transmitted Count Low";
+    GOTCH    0x04094 [1 x 0]  "8.18.30" {} "Good Octets Transmitted Count High";
+    RUC      0x040A4 [1 x 0]  "8.18.32" {} "Receive Undersize Count";
+    RFC      0x040A8 [1 x 0]  "8.18.33" {} "Receive Fragment Count";
+    ROC      0x040AC [1 x 0]  "8.18.34" {} "Receive Oversize Count";
+    RJC      0x040B0 [1 x 0]  "8.18.35" {} "Receive Jabber Count";
+    RQDPC    0x0C030 [16 x 0x40] "8.18.58" {} "Receive Queue Drop Packet Count";
+}
+
+/// The statistics, to be read before they count for us.
+pub const STATISTICS: [u32; 14] = [
+    CRCERRS::OFFSET,
+    RXERRC::OFFSET,
+    MPC::OFFSET,
+    RLEC::OFFSET,
+    GPRC::OFFSET,
+    GPTC::OFFSET,
+    GORCL::OFFSET,
+    GORCH::OFFSET,
+    GOTCL::OFFSET,
+    GOTCH::OFFSET,
+    RUC::OFFSET,
+    RFC::OFFSET,
+    ROC::OFFSET,
+    RJC::OFFSET,
+];

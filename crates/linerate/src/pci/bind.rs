@@ -1,0 +1,263 @@
+//! Taking a card from the kernel, and giving it back.
+//!
+//! A card is never taken silently: one whose interface is up, has an address or a route is refused
+//! unless the caller insists. What was taken is written down in `/run/linerate`, so that a process
+//! that is killed leaves a trace, and [`give_back`] can mend it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::NetworkCard;
+use super::sysfs::group_members;
+use crate::error::Result;
+
+/// Through which of the kernel's interfaces a card shall be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Through {
+    /// vfio where the machine has an IOMMU, uio otherwise.
+    #[default]
+    Either,
+    /// vfio, behind the IOMMU.
+    Vfio,
+    /// uio, as root, without an IOMMU.
+    Uio,
+}
+
+/// A card that was taken from a driver of the kernel, in `/run/linerate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The card's address.
+    pub address: String,
+    /// The driver that it came from, if any had it.
+    pub driver: Option<String>,
+    /// The interfaces that it was then.
+    pub interfaces: Vec<String>,
+    /// The process that took it for itself; none if it was taken with `linerate bind`.
+    pub process: Option<u32>,
+}
+
+const NOTES: &str = "/run/linerate";
+const DRIVERS: &str = "/sys/bus/pci/drivers";
+const VFIO_DRIVER: &str = "vfio-pci";
+const UIO_DRIVER: &str = "uio_pci_generic";
+
+/// True for a driver that leaves the card to programs.
+pub(super) fn is_for_programs(driver: Option<&str>) -> bool {
+    matches!(driver, None | Some(VFIO_DRIVER | UIO_DRIVER | "igb_uio"))
+}
+
+/// True for the driver of vfio.
+pub(super) fn is_vfio(driver: Option<&str>) -> bool {
+    driver == Some(VFIO_DRIVER)
+}
+
+/// A card taken for as long as this value lives.
+pub(super) struct Claim {
+    address: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Err(error) = give_back(&self.address) {
+            eprintln!("linerate: {error}");
+        }
+    }
+}
+
+/// Takes the card until the claim is dropped.
+pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result<Claim> {
+    take_for(card, through, force, Some(std::process::id()))?;
+    Ok(Claim { address: card.address.clone() })
+}
+
+/// Takes a card from its driver, until [`give_back`].
+///
+/// # Errors
+/// [`Error::Card`](crate::Error::Card) if it is in use and `force` is not given, if the module that
+/// shall have it is not loaded, if there is no IOMMU for vfio, or without privileges.
+pub fn take(card: &NetworkCard, through: Through, force: bool) -> Result<()> {
+    take_for(card, through, force, None)
+}
+
+fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u32>) -> Result<()> {
+    let reasons = in_use(card);
+    if !reasons.is_empty() && !force {
+        return Err(card.error(
+            &format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
+            &format!("if you can do without: sudo linerate bind --force {}", card.address),
+        ));
+    }
+    let driver = match through {
+        Through::Vfio | Through::Either if card.iommu_group.is_some() => Some(VFIO_DRIVER),
+        Through::Vfio => {
+            return Err(card.error(
+                "it has no IOMMU group: the machine has no IOMMU, or it is off",
+                &format!("boot with intel_iommu=on or amd_iommu=on, or: sudo linerate bind --uio {}", card.address),
+            ));
+        }
+        // Polling needs no driver at all.
+        _ => Path::new(DRIVERS).join(UIO_DRIVER).exists().then_some(UIO_DRIVER),
+    };
+    if driver == Some(VFIO_DRIVER) && !Path::new(DRIVERS).join(VFIO_DRIVER).exists() {
+        return Err(card.error("the kernel's module vfio-pci is not loaded", "sudo modprobe vfio-pci"));
+    }
+    if card.driver.as_deref() == driver {
+        return Ok(());
+    }
+    // Taken over from programs' drivers it still goes back to where it came from first.
+    let earlier = taken().into_iter().find(|taken| taken.address == card.address);
+    let note = Taken {
+        address: card.address.clone(),
+        driver: earlier.as_ref().map_or_else(|| card.driver.clone(), |taken| taken.driver.clone()),
+        interfaces: earlier.map_or_else(|| card.interfaces.clone(), |taken| taken.interfaces),
+        process,
+    };
+    write_note(&note).map_err(|error| refused(card, &error))?;
+    let moved = unbind(card).and_then(|()| match driver {
+        Some(driver) => bind(card, driver),
+        None => Ok(()),
+    });
+    moved.map_err(|error| {
+        let _ = give_back(&card.address);
+        refused(card, &error)
+    })
+}
+
+/// Gives a card back to the driver that it came from, or to the one that Linux would choose.
+///
+/// # Errors
+/// [`Error::Card`](crate::Error::Card) without privileges, or where no driver wants it.
+pub fn give_back(address: &str) -> Result<()> {
+    let card = NetworkCard::find(address)?;
+    let note = taken().into_iter().find(|taken| taken.address == card.address);
+    if !is_for_programs(card.driver.as_deref()) {
+        // It is back already.
+        let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
+        return Ok(());
+    }
+    let folder = card.folder();
+    unbind(&card)
+        .and_then(|()| fs::write(folder.join("driver_override"), "\n"))
+        .map_err(|error| refused(&card, &error))?;
+    let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
+    let wanted = note.and_then(|note| note.driver);
+    match &wanted {
+        // It may be one that Linux would not choose by itself.
+        Some(driver) => fs::write(Path::new(DRIVERS).join(driver).join("bind"), &card.address),
+        None => fs::write("/sys/bus/pci/drivers_probe", &card.address),
+    }
+    .map_err(|error| {
+        let driver = wanted.as_deref().unwrap_or("its driver");
+        card.error(&format!("{driver} does not take it back: {error}"), &format!("sudo modprobe {driver}, then again"))
+    })
+}
+
+/// What is written down as taken.
+pub fn taken() -> Vec<Taken> {
+    let entries = fs::read_dir(NOTES).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let text = fs::read_to_string(entry.path()).ok()?;
+            let value = |key: &str| {
+                text.lines()
+                    .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+                    .filter(|value| !value.is_empty())
+            };
+            Some(Taken {
+                address: entry.file_name().to_string_lossy().into_owned(),
+                driver: value("driver").map(str::to_string),
+                interfaces: value("interfaces")
+                    .map(|list| list.split(',').map(str::to_string).collect())
+                    .unwrap_or_default(),
+                process: value("process").and_then(|process| process.parse().ok()),
+            })
+        })
+        .collect()
+}
+
+impl Taken {
+    /// True if the process that took the card is gone without having given it back.
+    pub fn is_left_behind(&self) -> bool {
+        self.process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+    }
+}
+
+fn write_note(taken: &Taken) -> io::Result<()> {
+    fs::create_dir_all(NOTES)?;
+    let text = format!(
+        "driver={}\ninterfaces={}\nprocess={}\n",
+        taken.driver.as_deref().unwrap_or(""),
+        taken.interfaces.join(","),
+        taken.process.map_or_else(String::new, |process| process.to_string()),
+    );
+    fs::write(PathBuf::from(NOTES).join(&taken.address), text)
+}
+
+fn refused(card: &NetworkCard, error: &io::Error) -> crate::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => card.error(
+            "to take a card from the kernel, or to give it back, needs root",
+            &format!("sudo linerate bind {}", card.address),
+        ),
+        _ => card.error(&format!("the kernel does not move it: {error}"), "dmesg may tell more"),
+    }
+}
+
+fn unbind(card: &NetworkCard) -> io::Result<()> {
+    match fs::write(card.folder().join("driver/unbind"), &card.address) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // none has it
+        outcome => outcome,
+    }
+}
+
+fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
+    fs::write(card.folder().join("driver_override"), driver)?;
+    fs::write("/sys/bus/pci/drivers_probe", &card.address)?;
+    match NetworkCard::find(&card.address) {
+        Ok(now) if now.driver.as_deref() == Some(driver) => Ok(()),
+        _ => Err(io::Error::other(format!("{driver} did not take it"))),
+    }
+}
+
+/// What of Linux depends on the card: `eth0 is up`, `eth0 has 10.0.0.1` ...
+pub fn in_use(card: &NetworkCard) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for interface in &card.interfaces {
+        let folder = Path::new("/sys/class/net").join(interface);
+        const IFF_UP: u32 = 1;
+        let flags = fs::read_to_string(folder.join("flags")).unwrap_or_default();
+        if u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & IFF_UP != 0) {
+            reasons.push(format!("{interface} is up"));
+        }
+        for address in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+            if address.interface_name == *interface
+                && let Some(storage) = address.address
+            {
+                let ip = storage.as_sockaddr_in().map(|v4| v4.ip().to_string());
+                let ip = ip.or_else(|| storage.as_sockaddr_in6().map(|v6| v6.ip().to_string()));
+                reasons.extend(ip.map(|ip| format!("{interface} has the address {ip}")));
+            }
+        }
+        let uses = |table: &str, column: usize| {
+            let text = fs::read_to_string(table).unwrap_or_default();
+            text.lines().any(|line| line.split_whitespace().nth(column) == Some(interface))
+        };
+        if uses("/proc/net/route", 0) || uses("/proc/net/ipv6_route", 9) {
+            reasons.push(format!("routes lead over {interface}"));
+        }
+        if let Ok(master) = fs::read_link(folder.join("master")) {
+            let master = master.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            reasons.push(format!("{interface} is a part of {master}"));
+        }
+    }
+    reasons
+}
+
+/// Other devices that the IOMMU cannot keep apart from the card, and their drivers: they can be used
+/// by nobody else while a program has the card.
+pub fn companions(card: &NetworkCard) -> Vec<String> {
+    let Some(group) = card.iommu_group else { return Vec::new() };
+    let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);
+    others.map(|(address, driver)| format!("{address} ({})", driver.as_deref().unwrap_or("no driver"))).collect()
+}

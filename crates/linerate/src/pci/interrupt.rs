@@ -1,0 +1,73 @@
+//! Interrupts, as something that a thread can wait for.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::{Error, Result};
+
+/// One interrupt of a card: readable once it was raised, until it is [cleared](Interrupt::clear).
+pub struct Interrupt {
+    event: OwnedFd,
+    /// Where the line is opened again that uio closes when it is raised: the card's configuration space.
+    line: Option<File>,
+}
+
+impl Interrupt {
+    /// An eventfd (eventfd(2)), for the kernel or a model to raise.
+    ///
+    /// # Errors
+    /// Where the process has no descriptors left.
+    pub fn new() -> Result<Interrupt> {
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::system("eventfd", e))?;
+        Ok(Interrupt { event, line: None })
+    }
+
+    /// A uio device's descriptor, and its configuration space.
+    pub(super) fn from_line(event: OwnedFd, line: File) -> Interrupt {
+        Interrupt { event, line: Some(line) }
+    }
+
+    /// Raises it, as a card does.
+    pub fn raise(&self) {
+        // It fails only when the counter is full, and then it is raised already.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Takes note of it, so that the next one can be waited for.
+    pub fn clear(&self) {
+        // uio counts in 4 bytes, an eventfd in 8; nothing to read means that nothing was raised.
+        let mut count = [0; 8];
+        let len = if self.line.is_some() { 4 } else { 8 };
+        let _ = rustix::io::read(&self.event, &mut count[..len]);
+        if let Some(config) = &self.line {
+            super::config::allow_line(config);
+        }
+    }
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    #[test]
+    fn is_readable_from_raise_to_clear() {
+        let interrupt = Interrupt::new().unwrap();
+        let readable = || poll(&mut [PollFd::new(&interrupt, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1;
+        assert!(!readable());
+        interrupt.raise();
+        interrupt.raise();
+        assert!(readable());
+        interrupt.clear();
+        assert!(!readable());
+    }
+}

@@ -1,0 +1,164 @@
+//! uio: a card through sysfs's files, as root, without an IOMMU between it and the machine's memory.
+//!
+//! No driver of the kernel is needed to poll; `uio_pci_generic` brings one interrupt. The card uses
+//! the machine's own addresses, so packets live in hugepages, which the kernel does not move.
+//! Kernel documentation: driver-api/uio-howto.rst, PCI/sysfs-pci.rst.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::bind::Claim;
+use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
+use crate::error::{Error, Result};
+use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Paged};
+
+/// A card that no driver of the kernel has, or `uio_pci_generic`.
+pub(super) struct Uio {
+    card: NetworkCard,
+    /// Configuration space; locked, so that two of our processes do not share a card.
+    config: File,
+    _claim: Option<Claim>,
+}
+
+impl Uio {
+    /// Opens the card and lets it reach memory: all of the machine's.
+    pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
+        let path = card.folder().join("config");
+        let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => card.error(
+                "without an IOMMU a card reaches all memory of the machine, so uio is for root only",
+                &format!("sudo linerate bind {} and then use it over vfio as yourself, or run as root", card.address),
+            ),
+            _ => card.error(&format!("{} cannot be opened: {error}", path.display()), "is it still there?"),
+        })?;
+        flock(&config, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| card.error("another process has it open", "end that process, or choose another card"))?;
+        if let Some(kind) = card.iommu_domain().filter(|kind| kind != "identity") {
+            return Err(card.error(
+                &format!(
+                    "the machine's IOMMU translates its addresses (domain {kind}), so that it reaches nothing over uio"
+                ),
+                &format!("sudo linerate bind {} binds it to vfio-pci", card.address),
+            ));
+        }
+        let uio = Uio { card: card.clone(), config, _claim: claim };
+        config::enable(&uio)?;
+        Ok(Arc::new(uio))
+    }
+
+    fn resource(&self, bar: u8) -> Result<(File, u64, bool)> {
+        const IO: u64 = 0x100;
+        let lines = fs::read_to_string(self.card.folder().join("resource")).unwrap_or_default();
+        let line: Vec<u64> = lines
+            .lines()
+            .nth(bar.into())
+            .map(|line| {
+                let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap_or(0);
+                line.split_whitespace().map(hex).collect()
+            })
+            .unwrap_or_default();
+        let [start, end, flags] = line[..] else {
+            return Err(self.card.error("sysfs does not tell its BARs", "is it still there?"));
+        };
+        if bar > 5 || end <= start {
+            return Err(self.card.error(&format!("it has no BAR {bar}"), "is it the right card?"));
+        }
+        let path: PathBuf = self.card.folder().join(format!("resource{bar}"));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
+        Ok((file, end - start + 1, flags & IO != 0))
+    }
+}
+
+impl DmaSpace for Uio {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
+        let pages = memory.pages();
+        if pages == PageSize::Ordinary {
+            let needed = memory.len().div_ceil(PageSize::Huge2M.bytes());
+            return Err(Error::MovableMemory { card: self.card.address.clone(), needed });
+        }
+        Ok(Addresses::Paged(Paged::new(memory.physical_pages()?, pages.bytes())))
+    }
+
+    /// There is nothing to undo: the pages go with the mapping.
+    fn unmap(&self, _: DeviceAddress) {}
+}
+
+impl Bus for Uio {
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
+        let folder = fs::read_dir(self.card.folder().join("uio")).into_iter().flatten().flatten().next();
+        let Some(name) = folder.map(|entry| entry.file_name()).filter(|_| count == 1) else {
+            return Err(self.card.error(
+                "over uio a card has one interrupt for one queue, if uio_pci_generic has it",
+                "use one queue and `modprobe uio_pci_generic` before `linerate bind --uio`, or vfio, or --wait poll",
+            ));
+        };
+        let path = PathBuf::from("/dev").join(name);
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let event = OpenOptions::new()
+            .read(true)
+            .custom_flags(nonblocking)
+            .open(&path)
+            .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
+        let config = self.config.try_clone().map_err(|error| Error::system("dup", error))?;
+        Ok(vec![Interrupt::from_line(event.into(), config)])
+    }
+
+    fn is_leaving(&self) -> bool {
+        // The folder goes with the card.
+        !self.card.folder().exists()
+    }
+}
+
+impl PciDevice for Uio {
+    fn address(&self) -> &str {
+        &self.card.address
+    }
+
+    fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<()> {
+        self.config
+            .read_exact_at(bytes, offset.into())
+            .map_err(|error| Error::system("reading configuration space", error))
+    }
+
+    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+        self.config
+            .write_all_at(bytes, offset.into())
+            .map_err(|error| Error::system("writing configuration space", error))
+    }
+
+    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+        let (file, len, is_io) = self.resource(bar)?;
+        if is_io {
+            return Err(self.card.error(&format!("its BAR {bar} is I/O ports, not memory"), "is it the right card?"));
+        }
+        Ok(MappedBar::new(Arc::new(Mapping::of_device(file.into(), 0, len as usize)?)))
+    }
+
+    fn io_ports(&self, bar: u8) -> Result<IoPorts> {
+        let (file, _, is_io) = self.resource(bar)?;
+        if !is_io {
+            return Err(self.card.error(&format!("its BAR {bar} is memory, not I/O ports"), "is it the right card?"));
+        }
+        Ok(IoPorts::new(file, 0))
+    }
+
+    fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
+        self
+    }
+}
+
+impl Drop for Uio {
+    /// The card reaches no memory of a process that has ended.
+    fn drop(&mut self) {
+        let _ = config::disable_master(self);
+    }
+}

@@ -1,0 +1,81 @@
+//! The kernel's ioctls for vfio and iommufd, each with the type that it takes.
+//!
+//! linux/vfio.h and linux/iommufd.h; structures and constants come from rust-vmm's crates. (Its
+//! `vfio-ioctls` would be the next step up, but ends the process when a device goes away by itself, and
+//! keeps the kernel's reasons to itself.)
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+pub use iommufd_bindings::iommufd::{iommu_ioas_alloc, iommu_ioas_map, iommu_ioas_unmap};
+pub use vfio_bindings::bindings::vfio::*;
+
+/// An ioctl whose argument is a `T`.
+pub struct Request<T> {
+    number: libc::c_ulong,
+    _argument: PhantomData<fn(T)>,
+}
+
+/// `_IO(VFIO_TYPE, number)`: vfio and iommufd share the type and encode no sizes.
+const fn request<T>(number: u32) -> Request<T> {
+    Request { number: ((VFIO_TYPE as u32) << 8 | number) as libc::c_ulong, _argument: PhantomData }
+}
+
+pub const GROUP_GET_STATUS: Request<vfio_group_status> = request(VFIO_BASE + 3);
+pub const GROUP_SET_CONTAINER: Request<i32> = request(VFIO_BASE + 4);
+pub const DEVICE_GET_REGION_INFO: Request<vfio_region_info> = request(VFIO_BASE + 8);
+pub const DEVICE_GET_IRQ_INFO: Request<vfio_irq_info> = request(VFIO_BASE + 9);
+pub const IOMMU_MAP_DMA: Request<vfio_iommu_type1_dma_map> = request(VFIO_BASE + 13);
+pub const IOMMU_UNMAP_DMA: Request<vfio_iommu_type1_dma_unmap> = request(VFIO_BASE + 14);
+pub const DEVICE_BIND_IOMMUFD: Request<vfio_device_bind_iommufd> = request(VFIO_BASE + 18);
+pub const DEVICE_ATTACH_IOMMUFD_PT: Request<vfio_device_attach_iommufd_pt> = request(VFIO_BASE + 19);
+pub const IOAS_ALLOC: Request<iommu_ioas_alloc> = request(0x81);
+pub const IOAS_MAP: Request<iommu_ioas_map> = request(0x85);
+pub const IOAS_UNMAP: Request<iommu_ioas_unmap> = request(0x86);
+
+const SET_IOMMU: Request<()> = request(VFIO_BASE + 2);
+const GROUP_GET_DEVICE_FD: Request<()> = request(VFIO_BASE + 6);
+const DEVICE_SET_IRQS: Request<()> = request(VFIO_BASE + 10);
+
+/// Makes the call. `argument` says its own size where its type has a field for that.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn call<T>(fd: impl AsFd, request: Request<T>, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the request's type is what the kernel reads and writes there, as declared above; the
+    // memory that a mapping's request names is kept alive by its caller, who owns the `Mapping`.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.number, argument as *mut T) }).map(drop)
+}
+
+/// Chooses the container's kind of IOMMU, an argument that is a number.
+pub fn set_iommu(container: impl AsFd, kind: u32) -> io::Result<()> {
+    // SAFETY: a number, no memory.
+    check(unsafe { libc::ioctl(container.as_fd().as_raw_fd(), SET_IOMMU.number, libc::c_ulong::from(kind)) }).map(drop)
+}
+
+/// A device of a group, by its address.
+pub fn device_of_group(group: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: reads a string that ends with 0.
+    let fd = check(unsafe { libc::ioctl(group.as_fd().as_raw_fd(), GROUP_GET_DEVICE_FD.number, name.as_ptr()) })?;
+    // SAFETY: a new descriptor, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Lets the interrupts of one index raise these eventfds; none turns them off.
+pub fn set_interrupts(device: impl AsFd, index: u32, events: &[impl AsFd]) -> io::Result<()> {
+    let data = if events.is_empty() { VFIO_IRQ_SET_DATA_NONE } else { VFIO_IRQ_SET_DATA_EVENTFD };
+    let flags = data | VFIO_IRQ_SET_ACTION_TRIGGER;
+    // argsz, flags, index, start, count, and the descriptors: struct vfio_irq_set, all 32 bits.
+    let mut set = vec![0, flags, index, 0, events.len() as u32];
+    set.extend(events.iter().map(|event| event.as_fd().as_raw_fd() as u32));
+    set[0] = size_of_val(&set[..]) as u32;
+    // SAFETY: as long as its first field says, and read only.
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), DEVICE_SET_IRQS.number, set.as_ptr()) }).map(drop)
+}
+
+fn check(outcome: libc::c_int) -> io::Result<libc::c_int> {
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
