@@ -44,6 +44,17 @@ pub struct Program {
     log: String,
 }
 
+impl Outcome {
+    /// The summary of a `linerate ... --json` that went well.
+    #[track_caller]
+    pub fn summary(&self) -> Value {
+        assert_eq!(self.status, 0, "{}", self.output);
+        let last = self.output.lines().last().unwrap_or_default();
+        let value: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {}", self.output));
+        value["summary"].clone()
+    }
+}
+
 impl Guest {
     pub(crate) fn new(qemu: Child, shell: UnixStream, monitor: UnixStream, folder: TempDir) -> Guest {
         shell.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -93,6 +104,20 @@ impl Guest {
         Program { pid: pid.trim().parse().expect("a process id"), log }
     }
 
+    /// Starts a `linerate` command on cards, and waits until their links are up.
+    #[track_caller]
+    pub fn start_linerate(&mut self, arguments: &str, cards: usize) -> Program {
+        let program = self.start(&format!("linerate {arguments} --json"));
+        let Program { pid, log } = &program;
+        let up = format!("[ $(grep -c 'link up' {log}) -ge {cards} ]");
+        let Outcome { output, status } = self
+            .attempt(&format!("while [ -e /proc/{pid} ] && ! {up}; do usleep 10000; done; {up} || (cat {log}; false)"));
+        if status != 0 {
+            self.fail(&format!("`linerate {arguments}` did not come up:\n{output}"));
+        }
+        program
+    }
+
     /// Waits until a line with `text` is in the program's log.
     #[track_caller]
     pub fn wait_for(&mut self, program: &Program, text: &str) {
@@ -110,10 +135,23 @@ impl Guest {
     #[track_caller]
     pub fn wait(&mut self, program: Program) -> Outcome {
         let Program { pid, log } = program;
-        self.run(&format!("while [ -e /proc/{pid} ]; do usleep 20000; done"));
+        let Outcome { output, status } = self.attempt(&format!(
+            "n=0; while [ -e /proc/{pid} ] && [ $n -lt 1500 ]; do usleep 20000; n=$((n+1)); done; \
+             [ ! -e /proc/{pid} ] || (cat {log}; false)"
+        ));
+        if status != 0 {
+            self.fail(&format!("it never ended:\n{output}"));
+        }
         let text = self.run(&format!("cat {log}"));
         let (output, status) = text.trim_end().rsplit_once("status ").unwrap_or((&text, "-1"));
         Outcome { output: output.to_string(), status: status.parse().unwrap_or(-1) }
+    }
+
+    /// Presses Ctrl-C, and waits for the end.
+    #[track_caller]
+    pub fn interrupt(&mut self, program: Program) -> Outcome {
+        self.signal(&program, "INT");
+        self.wait(program)
     }
 
     /// Sends a signal to the program, not to the shell around it.

@@ -20,6 +20,7 @@
 //! - `initramfs`: what the guest finds in its root folder; `../init` is its first process
 //! - `guest`: a running guest: commands, background programs, what its kernel said
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
+//! - `traffic`: what it sends and receives there
 //!
 //! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
@@ -28,8 +29,10 @@
 mod guest;
 mod initramfs;
 mod machine;
+mod traffic;
 mod wire;
 
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
-pub use wire::{Wire, cross};
+pub use traffic::{cross, cross_flows, expect_generated, offer};
+pub use wire::Wire;

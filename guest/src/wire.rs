@@ -57,39 +57,3 @@ impl Wire {
         while self.receive_within(Duration::from_millis(1)).is_some() {}
     }
 }
-
-/// Sends `count` frames into `from`, of sizes from 60 to `longest` bytes in turn, and checks that exactly these come
-/// out of `to`, in order, touched once in byte 48 as a forwarder does.
-///
-/// At most 64 are on their way at a time, so that nothing but the guest sets the rate.
-pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
-    use linerate::traffic::Generator;
-    let sizes: Vec<usize> = (60..=longest).step_by(7).chain([longest]).collect();
-    let mut generators: Vec<Generator> = sizes
-        .iter()
-        .enumerate()
-        .map(|(flow, size)| Generator::new(size + 4, 1).with_flows(flow as u16..flow as u16 + 1))
-        .collect();
-    let mut sent: std::collections::VecDeque<Vec<u8>> = Default::default();
-    let (mut made, mut seen) = (0, 0);
-    while seen < count {
-        while made < count && sent.len() < 64 {
-            let generator = &mut generators[made % sizes.len()];
-            let mut frame = vec![0; generator.frame_len()];
-            generator.fill(&mut frame);
-            from.send(&frame);
-            sent.push_back(frame);
-            made += 1;
-        }
-        let frame = to.receive();
-        let mut expected = sent.pop_front().expect("one is on its way");
-        expected[48] = expected[48].wrapping_add(1);
-        assert!(
-            frame == expected,
-            "frame {seen} of {count}: {} bytes came where {} were sent",
-            frame.len(),
-            expected.len()
-        );
-        seen += 1;
-    }
-}

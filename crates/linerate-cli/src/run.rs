@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
 use linerate::pci::{Take, Through};
-use linerate::port::{Device, Drops, Statistics, TxQueue, Waiter};
+use linerate::port::{Device, Drops, Link, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -59,6 +59,8 @@ pub struct Outcome {
 
 /// How long nothing may move at the end before what is missing counts as lost.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How long links may take; 1 and 10 Gbit/s on copper need some seconds.
+const LINK: Duration = Duration::from_secs(10);
 /// How often the end of a run is looked for.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -168,6 +170,7 @@ impl Run {
         done: impl Fn(u64) -> bool,
         judge: impl Fn(&[Option<Report>]) -> Outcome,
     ) -> Result<ExitCode, Error> {
+        self.await_links()?;
         let mut show = Show::new(self.common.json);
         let start = Instant::now();
         let outcome = self.watch(start, done, &mut show);
@@ -195,6 +198,24 @@ impl Run {
         }}));
         let good = lost == 0 && corrupted == 0 && breaches == 0 && !panicked;
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Waits for the links of cards, which negotiate after each reset, and says what was opened.
+    fn await_links(&self) -> Result<(), Error> {
+        let start = Instant::now();
+        for device in self.devices.iter().filter(|device| !device.name().starts_with("sim:")) {
+            let mut link = device.link()?;
+            while link == Link::Down && start.elapsed() < LINK {
+                std::thread::park_timeout(TICK);
+                link = device.link()?;
+            }
+            let link = match link {
+                Link::Up { mbits } => format!("link up at {mbits} Mbit/s"),
+                Link::Down => format!("no link after {} s; is the cable in?", LINK.as_secs()),
+            };
+            eprintln!("{}: {}, {}, {link}", device.name(), device.info().description, device.mac());
+        }
+        Ok(())
     }
 
     /// Shows the rates every second, until the end.

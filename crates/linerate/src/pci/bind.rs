@@ -65,10 +65,13 @@ impl Drop for Claim {
     }
 }
 
-/// Takes the card until the claim is dropped.
-pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result<Claim> {
+/// Takes the card until the claim is dropped; none for a card that programs have already.
+pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result<Option<Claim>> {
+    if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
+        return Ok(None);
+    }
     take_for(card, through, force, Some(std::process::id()))?;
-    Ok(Claim { address: card.address.clone() })
+    Ok(Some(Claim { address: card.address.clone() }))
 }
 
 /// Takes a card from its driver, until [`give_back`].

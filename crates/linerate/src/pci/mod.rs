@@ -50,10 +50,8 @@ pub struct Take {
 /// [`Error::Card`](crate::Error::Card): what stands in the way, and the command that mends it.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
-        Some(Take { through, force }) if !bind::is_for_programs(card.driver.as_deref()) => {
-            Some(bind::claim(card, through, force)?)
-        }
-        _ => None,
+        Some(Take { through, force }) => bind::claim(card, through, force)?,
+        None => None,
     };
     let card = NetworkCard::find(&card.address)?;
     let driver = card.driver.as_deref();

@@ -55,8 +55,9 @@ impl Controller for X82576 {
 
         // 4.3.1: the EEPROM has been read again when the card's own address is there.
         hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
-        // 4.5.7: the PHY negotiates by itself; SLU lets the MAC follow it.
+        // 4.5.7: the PHY negotiates, and SLU lets the MAC follow it.
         hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
+        negotiate(hardware)?;
         // 4.5.8: what was counted before the reset is not ours.
         for offset in STATISTICS {
             bar.read(offset);
@@ -224,6 +225,20 @@ impl Controller for X82576 {
         sum.drops.oversize += read(ROC::OFFSET);
         sum.drops.bad_frame += read(RXERRC::OFFSET) + read(RLEC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
     }
+}
+
+/// Lets the PHY begin to negotiate a speed with its neighbour (8.2.4; the PHY's register 0 is that of
+/// IEEE 802.3, 22.2.4.1). Cards for fiber have none.
+fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+    const CONTROL: u32 = 0;
+    const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enabled, and started again
+    let copper = CTRL_EXT::LINK_MODE_COPPER;
+    if hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK != copper {
+        return Ok(());
+    }
+    let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
+    hardware.bar.write(MDIC::OFFSET, command);
+    hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
 }
 
 fn mask_interrupts(bar: &impl Bar) {

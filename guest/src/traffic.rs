@@ -1,0 +1,100 @@
+//! What a test does at its ends of the cables, with every byte of every frame checked.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use linerate::traffic::Generator;
+
+use crate::wire::Wire;
+
+/// How many frames are on their way at a time, so that nothing but the guest sets the rate.
+const WINDOW: usize = 64;
+
+/// Frames of all sizes from 60 to `longest` bytes, in steps of 7 and the longest itself; each size is
+/// a flow of its own.
+fn assorted(longest: usize) -> Vec<Generator> {
+    let sizes = (60..longest).step_by(7).chain([longest]);
+    let flow = |(flow, size): (usize, usize)| Generator::new(size + 4, 1).with_flows(flow as u16..flow as u16 + 1);
+    sizes.enumerate().map(flow).collect()
+}
+
+fn frame(generator: &mut Generator) -> Vec<u8> {
+    let mut frame = vec![0; generator.frame_len()];
+    generator.fill(&mut frame);
+    frame
+}
+
+/// A forwarder counts in byte 48 of a stamped frame.
+fn touched(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[48] = frame[48].wrapping_add(1);
+    frame
+}
+
+#[track_caller]
+fn same(number: usize, came: &[u8], expected: &[u8]) {
+    let (here, there) = (came.len(), expected.len());
+    assert!(
+        came == expected,
+        "frame {number}: {here} bytes came, not the {there} that were sent, or changed on the way"
+    );
+}
+
+/// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that exactly these come out of `to`, in this
+/// order, touched once.
+#[track_caller]
+pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
+    let mut generators = assorted(longest);
+    let kinds = generators.len();
+    let mut on_their_way = VecDeque::new();
+    for number in 0..count + WINDOW {
+        if number < count {
+            let frame = frame(&mut generators[number % kinds]);
+            from.send(&frame);
+            on_their_way.push_back(touched(frame));
+        }
+        if number >= WINDOW
+            && let Some(expected) = on_their_way.pop_front()
+        {
+            same(number - WINDOW, &to.receive(), &expected);
+        }
+    }
+}
+
+/// As [`cross`], through a port of several queues: order is kept within each flow, and every frame comes.
+#[track_caller]
+pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
+    let mut generators = assorted(longest);
+    let kinds = generators.len();
+    let mut on_their_way: BTreeMap<u16, VecDeque<Vec<u8>>> = BTreeMap::new();
+    for number in 0..count + WINDOW {
+        if number < count {
+            let frame = frame(&mut generators[number % kinds]);
+            from.send(&frame);
+            on_their_way.entry(flow(&frame)).or_default().push_back(touched(frame));
+        }
+        if number >= WINDOW {
+            let came = to.receive();
+            let expected = on_their_way.get_mut(&flow(&came)).and_then(VecDeque::pop_front);
+            same(number - WINDOW, &came, &expected.expect("a frame of a flow that was sent"));
+        }
+    }
+}
+
+/// UDP's source port.
+fn flow(frame: &[u8]) -> u16 {
+    u16::from_be_bytes([frame[34], frame[35]])
+}
+
+/// Checks that the next `count` frames are those of `linerate gen --size`, CRC included, with one flow.
+#[track_caller]
+pub fn expect_generated(wire: &Wire, count: usize, size: usize) {
+    let mut generator = Generator::new(size, 1);
+    for number in 0..count {
+        same(number, &wire.receive(), &frame(&mut generator));
+    }
+}
+
+/// Sends `count` frames for `linerate sink`.
+pub fn offer(wire: &Wire, count: usize, size: usize) {
+    let mut generator = Generator::new(size, 1);
+    (0..count).for_each(|_| wire.send(&frame(&mut generator)));
+}
