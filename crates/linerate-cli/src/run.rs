@@ -37,10 +37,15 @@ impl Work {
     }
 }
 
+/// One thread's work: moves a batch, and tells how many packets that were.
+type Turn = Box<dyn FnMut() -> usize + Send>;
+
 /// Opened ports, and the threads at work on them.
 pub struct Run {
     command: &'static str,
     devices: Vec<Box<dyn Device>>,
+    /// What will be done once the links are up.
+    turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
     common: Common,
@@ -109,7 +114,14 @@ impl Run {
             take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
         };
         let devices = options.open_all(names)?;
-        Ok(Run { command, devices, threads: Vec::new(), stop: Arc::default(), common: common.clone() })
+        Ok(Run {
+            command,
+            devices,
+            turns: Vec::new(),
+            threads: Vec::new(),
+            stop: Arc::default(),
+            common: common.clone(),
+        })
     }
 
     /// One thread's waiting, as chosen.
@@ -127,9 +139,14 @@ impl Run {
         self.devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)
     }
 
-    /// Starts a thread, on the next of the chosen processors. `turn` moves a batch and tells how
-    /// many packets it moved; it is called until the run ends.
-    pub fn spawn(&mut self, mut turn: impl FnMut() -> usize + Send + 'static) {
+    /// Adds a thread. `turn` moves a batch and tells how many packets it moved; it is called from the
+    /// time when links are up until the run ends.
+    pub fn spawn(&mut self, turn: impl FnMut() -> usize + Send + 'static) {
+        self.turns.push(Box::new(turn));
+    }
+
+    /// Starts a thread, on the next of the chosen processors.
+    fn start(&mut self, mut turn: Turn) {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let core = match self.common.cores[..] {
@@ -166,11 +183,12 @@ impl Run {
     /// Shows what goes on until the time is over, `done` answers yes, or somebody presses Ctrl-C;
     /// then lets what is on its way arrive, ends the threads, and prints the summary.
     pub fn finish(
-        self,
+        mut self,
         done: impl Fn(u64) -> bool,
         judge: impl Fn(&[Option<Report>]) -> Outcome,
     ) -> Result<ExitCode, Error> {
         self.await_links()?;
+        std::mem::take(&mut self.turns).into_iter().for_each(|turn| self.start(turn));
         let mut show = Show::new(self.common.json);
         let start = Instant::now();
         let outcome = self.watch(start, done, &mut show);
