@@ -21,6 +21,7 @@
 //! - `guest`: a running guest: commands, background programs, what its kernel said
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
 //! - `traffic`: what it sends and receives there
+//! - `scenario`: what every card must be able to do
 //!
 //! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
@@ -29,10 +30,12 @@
 mod guest;
 mod initramfs;
 mod machine;
+mod scenario;
 mod traffic;
 mod wire;
 
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
+pub use scenario::{A, B, does_all, forwards_flows};
 pub use traffic::{cross, cross_flows, expect_generated, offer};
 pub use wire::Wire;

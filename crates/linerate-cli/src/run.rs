@@ -228,6 +228,7 @@ impl Run {
                 link = device.link()?;
             }
             let link = match link {
+                Link::Up { mbits: 0 } => "link up".to_string(),
                 Link::Up { mbits } => format!("link up at {mbits} Mbit/s"),
                 Link::Down => format!("no link after {} s; is the cable in?", LINK.as_secs()),
             };

@@ -264,6 +264,33 @@ pub enum Error {
         port: String,
     },
 
+    /// A device that asks to be reset, as VirtIO devices do after an error of their own.
+    #[error(
+        "port '{port}': the device has met an error and wants a reset\n  drop its queues and reset the port, or open it again"
+    )]
+    NeedsReset {
+        /// The port.
+        port: String,
+    },
+
+    /// A device that does not do what its specification promises, or tells what cannot be.
+    #[error("the device breaks its specification: {why}")]
+    BadDevice {
+        /// What it does.
+        why: &'static str,
+    },
+
+    /// Something that this port cannot do.
+    #[error("port '{port}' has no {what}: {why}")]
+    Unsupported {
+        /// The port.
+        port: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
+
     /// A TAP interface, capture file or another thing at the model's outside that cannot be had.
     #[error("wire '{wire}': {why}")]
     Wire {

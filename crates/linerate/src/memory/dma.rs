@@ -3,7 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use super::Mapping;
 use crate::error::Result;
@@ -118,40 +118,59 @@ impl Drop for DmaMap {
     }
 }
 
-/// A ring of 16-byte descriptors: two words each, which the device reads and writes as it likes.
+/// What a device and we may share: it is read and written at any moment by either, so it must be
+/// made of atomics.
 ///
-/// The words are atomics: an `Acquire` load of the word that carries the done bit orders all reads
-/// of the packet behind it, and a doorbell's release orders all writes before it.
-pub struct Descriptors {
-    first: *const [AtomicU64; 2],
-    entries: usize,
+/// # Safety
+/// Every bit pattern is a value, and all accesses through `&Self` are atomic.
+pub unsafe trait Word: Sync {}
+
+// SAFETY: an atomic of an integer.
+unsafe impl Word for AtomicU16 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU64 {}
+// SAFETY: two of those.
+unsafe impl Word for [AtomicU64; 2] {}
+
+/// A part of a mapping that a device reads and writes as it likes: a ring, an index, flags.
+pub struct Shared<T: Word> {
+    first: *const T,
+    count: usize,
     _memory: Arc<Mapping>,
 }
 
-// SAFETY: it points into `_memory`, which it keeps alive, and gives out atomics only.
-unsafe impl Send for Descriptors {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptors {}
+/// A ring of 16-byte descriptors: two words each.
+///
+/// An `Acquire` load of the word that carries the done bit orders all reads of the packet behind
+/// it, and a doorbell's release orders all writes before it.
+pub type Descriptors = Shared<[AtomicU64; 2]>;
 
-impl Descriptors {
-    /// The `entries` descriptors from byte `offset` of `memory` on.
+// SAFETY: it points into `_memory`, which it keeps alive, and gives out atomics only.
+unsafe impl<T: Word> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Word> Sync for Shared<T> {}
+
+impl<T: Word> Shared<T> {
+    /// `count` of them from byte `offset` of `memory` on.
     ///
     /// # Panics
-    /// If they do not lie inside the mapping, or `offset` is not a multiple of 128 as the 82599
-    /// wants it (datasheet section 7.1.9).
-    pub fn new(memory: &Arc<Mapping>, offset: usize, entries: usize) -> Descriptors {
-        assert!(offset.is_multiple_of(128));
-        let first = memory.words(offset, entries * 2).as_ptr().cast();
-        Descriptors { first, entries, _memory: memory.clone() }
+    /// If they do not lie inside the mapping, or not aligned to their size.
+    pub fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
+        assert!(offset.is_multiple_of(size_of::<T>()));
+        let first = memory.range(offset, count * size_of::<T>()).cast::<T>().as_ptr();
+        Shared { first, count, _memory: memory.clone() }
     }
 }
 
-impl Deref for Descriptors {
-    type Target = [[AtomicU64; 2]];
+impl<T: Word> Deref for Shared<T> {
+    type Target = [T];
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: checked in `new` to lie inside the mapping, which lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.first, self.entries) }
+        // SAFETY: checked in `new` to lie inside the mapping, which lives as long as `self`, and to be
+        // aligned, since mappings begin at pages.
+        unsafe { std::slice::from_raw_parts(self.first, self.count) }
     }
 }

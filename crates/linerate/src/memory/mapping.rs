@@ -211,15 +211,25 @@ impl Mapping {
         self.base
     }
 
+    /// The first of `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not all inside the mapping.
+    #[inline(always)]
+    pub(crate) fn range(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(len <= self.len && offset <= self.len - len);
+        // SAFETY: inside the mapping, by the assertion.
+        unsafe { self.base.add(offset) }
+    }
+
     /// `count` 64-bit words from byte `offset` on, shared with whoever else has the memory.
     ///
     /// # Panics
     /// If the range is outside the mapping or not aligned to 8 bytes.
     pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
-        assert!(offset.is_multiple_of(8) && count <= self.len / 8 && offset <= self.len - count * 8);
-        // SAFETY: in bounds and aligned by the assertion, alive as long as `self`; atomics may be
-        // shared with other writers.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+        assert!(offset.is_multiple_of(8) && count <= self.len / 8);
+        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers.
+        unsafe { std::slice::from_raw_parts(self.range(offset, count * 8).as_ptr().cast(), count) }
     }
 
     /// Copies the bytes at `offset` out. The caller makes sure that nobody owns them meanwhile.
@@ -228,12 +238,10 @@ impl Mapping {
     /// If the range is outside the mapping.
     #[inline]
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.len && offset <= self.len - bytes.len());
-        // SAFETY: in bounds by the assertion; the two cannot overlap, since no safe code holds a
-        // slice into memory that it does not own.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), bytes.as_mut_ptr(), bytes.len());
-        }
+        let from = self.range(offset, bytes.len());
+        // SAFETY: in bounds; the two cannot overlap, since no safe code holds a slice into memory that it
+        // does not own.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// Copies bytes to `offset`. The caller makes sure that nobody owns them meanwhile.
@@ -242,11 +250,9 @@ impl Mapping {
     /// If the range is outside the mapping.
     #[inline]
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(bytes.len() <= self.len && offset <= self.len - bytes.len());
+        let to = self.range(offset, bytes.len());
         // SAFETY: as in `read`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len());
-        }
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 }
 

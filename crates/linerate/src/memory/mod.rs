@@ -2,7 +2,7 @@
 //!
 //! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
 //! - [`DmaSpace`]: how a device comes to see a mapping, and under which addresses
-//! - [`Descriptors`]: a mapping's part that holds a descriptor ring
+//! - [`Shared`]: a mapping's part that a device reads and writes, too, as a ring of [`Descriptors`]
 //! - [`Region`]: a mapping cut into buffers of one size
 //! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them,
 //!   and `Depot` where whole magazines of them change hands without a lock
@@ -20,7 +20,7 @@ mod region;
 #[cfg(loom)]
 pub use depot::Depot;
 pub(crate) use dma::Locate;
-pub use dma::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaMap, DmaSpace, Paged};
+pub use dma::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaMap, DmaSpace, Paged, Shared, Word};
 pub use mapping::{Mapping, PageSize};
 pub use pool::Pool;
 pub(crate) use pool::{Cache, Reservation};

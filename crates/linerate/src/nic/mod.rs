@@ -11,6 +11,7 @@
 pub mod igb;
 pub mod intel;
 pub mod ixgbe;
+pub mod virtio;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,10 +69,12 @@ pub enum Driver {
     Ixgbe,
     /// [`igb`].
     Igb,
+    /// [`virtio`].
+    Virtio,
 }
 
 /// Vendor, device, what it is, and who drives it.
-const CARDS: [(u16, u16, &str, Driver); 16] = [
+const CARDS: [(u16, u16, &str, Driver); 18] = [
     (0x8086, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe),
     (0x8086, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe),
     (0x8086, 0x10FB, "Intel 82599 (SFP+)", Driver::Ixgbe),
@@ -87,6 +90,8 @@ const CARDS: [(u16, u16, &str, Driver); 16] = [
     (0x8086, 0x10E8, "Intel 82576 (quad)", Driver::Igb),
     (0x8086, 0x1526, "Intel 82576 (quad, ET2)", Driver::Igb),
     (0x8086, 0x150A, "Intel 82576 (NS)", Driver::Igb),
+    (0x1AF4, 0x1000, "VirtIO (transitional)", Driver::Virtio),
+    (0x1AF4, 0x1041, "VirtIO", Driver::Virtio),
     (0x8086, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb),
 ];
 
@@ -104,6 +109,7 @@ pub fn drive(card: &NetworkCard, device: Arc<dyn PciDevice>, config: Config) -> 
     match recognise(card) {
         Some((_, Driver::Ixgbe)) => Ok(Box::new(ixgbe::Ixgbe::open(device.map_bar(0)?, device.bus(), config)?)),
         Some((_, Driver::Igb)) => Ok(Box::new(igb::Igb::open(device.map_bar(0)?, device.bus(), config)?)),
+        Some((_, Driver::Virtio)) => Ok(Box::new(virtio::Virtio::open(&device, config)?)),
         None => Err(no_driver(card)),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use crate::memory::Mapping;
@@ -49,51 +49,99 @@ impl MappedBar {
         MappedBar { memory }
     }
 
-    fn register(&self, offset: u32) -> NonNull<u32> {
-        let words: &[AtomicU64] = self.memory.words(offset as usize & !7, 1);
-        assert!(offset.is_multiple_of(4), "register {offset:#x} is not aligned to 4 bytes");
-        // SAFETY: the word was checked to lie in the mapping; its upper half is 4 bytes in.
-        unsafe { NonNull::from(&words[0]).cast::<u32>().add(offset as usize % 8 / 4) }
+    /// Reads a register of 8, 16 or 32 bits.
+    ///
+    /// # Panics
+    /// If it is not inside the BAR, or not aligned to its size.
+    pub fn load<T: Register>(&self, offset: u32) -> T {
+        // SAFETY: `register` checked that it is mapped and aligned; device memory is read volatile.
+        let value = unsafe { self.register::<T>(offset).read_volatile() };
+        fence(Ordering::Acquire);
+        value
     }
+
+    /// Writes a register of 8, 16 or 32 bits.
+    ///
+    /// # Panics
+    /// As [`load`](MappedBar::load).
+    pub fn store<T: Register>(&self, offset: u32, value: T) {
+        fence(Ordering::Release);
+        // SAFETY: as in `load`.
+        unsafe { self.register::<T>(offset).write_volatile(value) }
+    }
+
+    /// The register of 8, 16 or 32 bits at byte `offset` as a doorbell.
+    ///
+    /// # Panics
+    /// As [`load`](MappedBar::load).
+    pub fn doorbell_of<T: Register>(&self, offset: u32) -> MappedDoorbell<T> {
+        MappedDoorbell { register: self.register(offset), _memory: self.memory.clone() }
+    }
+
+    /// Bytes of registers.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn register<T: Register>(&self, offset: u32) -> NonNull<T> {
+        assert!((offset as usize).is_multiple_of(size_of::<T>()), "register {offset:#x} is not aligned to its size");
+        self.memory.range(offset as usize, size_of::<T>()).cast()
+    }
+}
+
+/// What a register can be.
+pub trait Register: Copy + sealed::Sealed {}
+impl Register for u8 {}
+impl Register for u16 {}
+impl Register for u32 {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u8 {}
+    impl Sealed for u16 {}
+    impl Sealed for u32 {}
 }
 
 impl Bar for MappedBar {
     type Doorbell = MappedDoorbell;
 
     fn read(&self, offset: u32) -> u32 {
-        // SAFETY: `register` checked that it is mapped and aligned; device memory is read volatile.
-        let value = unsafe { self.register(offset).read_volatile() };
-        fence(Ordering::Acquire);
-        value
+        self.load(offset)
     }
 
     fn write(&self, offset: u32, value: u32) {
-        fence(Ordering::Release);
-        // SAFETY: as in `read`.
-        unsafe { self.register(offset).write_volatile(value) }
+        self.store(offset, value);
     }
 
     fn doorbell(&self, offset: u32) -> MappedDoorbell {
-        MappedDoorbell { register: self.register(offset), _memory: self.memory.clone() }
+        self.doorbell_of(offset)
     }
 }
 
 /// A doorbell of a [`MappedBar`]; it keeps the BAR mapped.
-pub struct MappedDoorbell {
-    register: NonNull<u32>,
+pub struct MappedDoorbell<T = u32> {
+    register: NonNull<T>,
     _memory: Arc<Mapping>,
 }
 
 // SAFETY: it points into the mapping that it keeps alive, and is only written, volatile.
-unsafe impl Send for MappedDoorbell {}
+unsafe impl<T> Send for MappedDoorbell<T> {}
+
+impl<T: Register> MappedDoorbell<T> {
+    /// Writes the register. All writes to memory before it are visible to the card first.
+    #[inline(always)]
+    pub fn write(&self, value: T) {
+        // Nothing on x86, where stores stay in order; a barrier on processors weaker than that.
+        fence(Ordering::Release);
+        // SAFETY: checked by `MappedBar::register`, mapped as long as `_memory` is held.
+        unsafe { self.register.write_volatile(value) }
+    }
+}
 
 impl Doorbell for MappedDoorbell {
     #[inline(always)]
     fn ring(&self, tail: u32) {
-        // Nothing on x86, where stores stay in order; a barrier on processors weaker than that.
-        fence(Ordering::Release);
-        // SAFETY: checked by `MappedBar::register`, mapped as long as `_memory` is held.
-        unsafe { self.register.write_volatile(tail) }
+        self.write(tail);
     }
 }
 
@@ -109,6 +157,9 @@ mod tests {
         bar.write(8, 1);
         bar.doorbell(12).ring(2);
         assert_eq!((bar.read(8), bar.read(12), bar.read(16)), (1, 2, 0));
+        bar.store(18, 3u16);
+        bar.store(23, 4u8);
+        assert_eq!((bar.load::<u8>(18), bar.load::<u16>(22), bar.read(16)), (3, 0x400, 3 << 16));
         assert_eq!(memory.words(8, 1)[0].load(Ordering::Relaxed), 2 << 32 | 1);
     }
 }

@@ -30,6 +30,11 @@ impl Interrupt {
         Interrupt { event, line: Some(line) }
     }
 
+    /// True for an interrupt line, which the card holds until its driver has asked for the reason.
+    pub fn is_line(&self) -> bool {
+        self.line.is_some()
+    }
+
     /// Raises it, as a card does.
     pub fn raise(&self) {
         // It fails only when the counter is full, and then it is raised already.

@@ -23,7 +23,7 @@ mod vfio;
 
 use std::sync::Arc;
 
-pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell};
+pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
 pub use bind::{Taken, Through, companions, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use interrupt::Interrupt;

@@ -166,7 +166,7 @@ pub enum Link {
     Down,
     /// Up, at this many megabits per second.
     Up {
-        /// 100, 1,000 or 10,000.
+        /// 100, 1,000, 10,000; 0 where the card does not say.
         mbits: u32,
     },
 }

@@ -64,6 +64,8 @@ impl Drops {
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     slots: AtomicU64,
+    packets: AtomicU64,
+    bytes: AtomicU64,
     no_buffer: AtomicU64,
     dropped: AtomicU64,
 }
@@ -79,6 +81,14 @@ impl QueueCounters {
         Self::add(&self.slots, slots as u64);
     }
 
+    /// For devices that do not count by themselves.
+    #[inline(always)]
+    pub(crate) fn moved_packets(&self, packets: usize, slots: usize, bytes: usize) {
+        Self::add(&self.packets, packets as u64);
+        Self::add(&self.slots, slots as u64);
+        Self::add(&self.bytes, bytes as u64);
+    }
+
     #[cold]
     pub(crate) fn found_no_buffer(&self) {
         Self::add(&self.no_buffer, 1);
@@ -92,6 +102,16 @@ impl QueueCounters {
     /// Slots received or sent.
     pub fn slots(&self) -> u64 {
         self.slots.load(Ordering::Relaxed)
+    }
+
+    /// Packets received or sent; 0 where the card counts them.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Their bytes; 0 where the card counts them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Times that the pool was exhausted.

@@ -1,0 +1,68 @@
+//! The control queue (5.1.6.5): one command at a time, each answered by one byte.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::registers::control;
+use super::ring::{Part, Ring};
+use super::transport::Notify;
+use crate::error::{Error, Result};
+use crate::memory::{DeviceAddress, Mapping};
+
+/// Bytes of memory that a command needs beside the ring: class and command, data, the answer.
+pub(super) const ROOM: usize = 64;
+const DATA: usize = 2;
+const ANSWER: usize = ROOM - 1;
+
+/// The control queue.
+pub(super) struct Control {
+    pub ring: Box<dyn Ring>,
+    pub doorbell: Notify,
+    pub memory: Arc<Mapping>,
+    /// Where the command lies in it.
+    pub offset: usize,
+    pub address: DeviceAddress,
+    /// The port's name, for messages.
+    pub port: String,
+}
+
+impl Control {
+    /// Sends a command, and waits for the answer. `what` tells people what it was for.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], or [`Error::Unsupported`] where the device answers no.
+    pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
+        const STEP: Duration = Duration::from_micros(50);
+        const BOUND: Duration = Duration::from_millis(500);
+        self.memory.write(self.offset, &command);
+        self.memory.write(self.offset + DATA, data);
+        self.memory.write(self.offset + ANSWER, &[0xFF]);
+        let part = |descriptor, at: usize, len: usize, writable| Part {
+            descriptor,
+            address: self.address + at as u64,
+            len: len as u32,
+            writable,
+        };
+        let parts = [part(0, 0, DATA, false), part(1, DATA, data.len(), false), part(2, ANSWER, 1, true)];
+        self.ring.offer(&parts);
+        if self.ring.publish() {
+            self.doorbell.ring();
+        }
+        let mut waited = Duration::ZERO;
+        while self.ring.finished().is_none() {
+            if waited >= BOUND {
+                let register = format!("control queue: {what}");
+                return Err(Error::Timeout { port: self.port.clone(), register, section: "5.1.6.5", waited });
+            }
+            std::thread::sleep(STEP);
+            waited += STEP;
+        }
+        self.ring.take(parts.len() as u16);
+        let mut answer = [0];
+        self.memory.read(self.offset + ANSWER, &mut answer);
+        match answer[0] {
+            control::OK => Ok(()),
+            _ => Err(Error::Unsupported { port: self.port.clone(), what, why: "the device answers that it cannot" }),
+        }
+    }
+}

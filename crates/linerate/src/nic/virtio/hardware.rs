@@ -1,0 +1,530 @@
+//! The device as its driver sees it: what was negotiated, where the queues lie, and starting and
+//! stopping them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::control::{Control, ROOM};
+use super::packed::Packed;
+use super::queue::{Chains, HeaderLayout, VirtioRx, VirtioTx};
+use super::registers::{config as device_config, control as command, feature, header, status};
+use super::ring::Ring;
+use super::split::Split;
+use super::transport::{QueueAddresses, Transport};
+use crate::batch::{Batch, MAX_CHAIN};
+use crate::error::{Error, Result};
+use crate::memory::{Addresses, DmaMap, DmaSpace, Locate, Mapping};
+use crate::nic::Config;
+use crate::pci::{Bus, Interrupt, PciDevice};
+use crate::port::QueueCounters;
+use crate::slot::HEADROOM;
+
+/// One device, shared by its [`Virtio`](super::Virtio) and its queues; the last of them resets it before
+/// the memory that it can reach goes away.
+pub(super) struct Hardware {
+    pub transport: Transport,
+    pub config: Config,
+    /// What device and driver have agreed on.
+    pub features: u64,
+    pub layout: HeaderLayout,
+    pub rx: Box<[Place]>,
+    pub tx: Box<[Place]>,
+    interrupts: Box<[Arc<Interrupt>]>,
+    control: Mutex<Option<Control>>,
+    control_queue: Option<QueueMemory>,
+    /// All virtqueues, and the headers and commands beside them.
+    rings: DmaMap,
+    packets: DmaMap,
+    state: Mutex<State>,
+    /// The last to go: it may give the card back to the kernel.
+    bus: Arc<dyn Bus>,
+}
+
+/// What can be said about one queue while nobody holds it.
+pub(super) struct Place {
+    memory: QueueMemory,
+    pub counters: Arc<QueueCounters>,
+}
+
+/// Where a virtqueue lies in the rings' memory.
+#[derive(Clone, Copy)]
+struct QueueMemory {
+    /// Its number, as the device counts.
+    number: u16,
+    offset: usize,
+    pub size: u16,
+}
+
+/// Who holds which queue. A VirtIO device cannot stop one queue, only all of them: what was dropped is
+/// left with the device until nothing is used any more.
+#[derive(Default)]
+struct State {
+    /// Queues that somebody holds, or has held since the last reset; receive queues are the even ones.
+    taken: Vec<u16>,
+    /// How many of them somebody holds.
+    held: usize,
+    /// Buffers of the others, free again after the reset.
+    aside: Vec<u32>,
+    receiving: u16,
+    promiscuous: bool,
+}
+
+/// Zeros for headers, beside the rings.
+const ZEROS: usize = 0;
+const COMMAND: usize = ZEROS + 64;
+const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
+
+impl Hardware {
+    /// Finds out what the device can do, and maps the memory.
+    pub fn new(device: &Arc<dyn PciDevice>, config: Config) -> Result<Hardware> {
+        let bus = device.clone().bus();
+        let interrupts: Box<[Arc<Interrupt>]> = match config.interrupts {
+            Some(_) => bus.interrupts(config.rx_queues)?.into_iter().map(Arc::new).collect(),
+            None => Box::default(),
+        };
+        let vectors = interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
+        let transport = Transport::find(&**device, vectors)?;
+        reset(&transport, &config.name)?;
+        let offered = transport.features();
+        let features = match offered & wanted(&transport) {
+            packed if is_packed(packed) => packed & !feature::EVENT_IDX,
+            split => split,
+        };
+        let pairs = config.rx_queues.max(config.tx_queues);
+        let most = match features & feature::MQ {
+            0 => 1,
+            _ => transport.config_16(device_config::MAX_VIRTQUEUE_PAIRS),
+        };
+        if pairs > most {
+            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues: pairs, most });
+        }
+        let layout = HeaderLayout {
+            len: if features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 { header::LEN } else { header::SHORT_LEN }
+                as u32,
+            separate: features & (feature::VERSION_1 | feature::ANY_LAYOUT) == 0,
+            mergeable: features & feature::MRG_RXBUF != 0,
+        };
+        let region = config.pool.region();
+        if !layout.mergeable && region.room() < config.max_frame {
+            return Err(Error::BufferTooSmall {
+                port: config.name,
+                buffer_size: region.buffer_size(),
+                frame: config.max_frame,
+                why: "this device has no mergeable buffers; give the region larger ones",
+            });
+        }
+
+        let mut end = FIRST_RING;
+        let mut place = |number: u16| -> Result<QueueMemory> {
+            let largest = transport.queue_size(number);
+            // Legacy devices have one size only; both formats are best with powers of two.
+            let size = match transport {
+                Transport::Modern(_) => largest.min(config.ring as u16),
+                Transport::Legacy(_) => largest,
+            };
+            if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
+                return Err(Error::BadDevice { why: "it has queues of impossible sizes" });
+            }
+            let len = if is_packed(features) { Packed::layout(size).len } else { Split::layout(size).len };
+            // Aligned to its size: in one page of any size, and a legacy device's pages.
+            let step = len.next_power_of_two().max(4096);
+            let offset = end.next_multiple_of(step);
+            end = offset + step;
+            Ok(QueueMemory { number, offset, size })
+        };
+        let mut places = |queues: u16, direction: u16| -> Result<Box<[Place]>> {
+            let one = |queue| Ok(Place { memory: place(2 * queue + direction)?, counters: Arc::default() });
+            (0..queues).map(one).collect()
+        };
+        let (rx, tx) = (places(config.rx_queues, 0)?, places(config.tx_queues, 1)?);
+        let control_queue = match features & feature::CTRL_VQ {
+            0 => None,
+            _ => Some(place(2 * most)?),
+        };
+
+        let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
+        let packets = DmaMap::new(dma, region.mapping())?;
+        if matches!(packets.addresses(), Addresses::Contiguous(_)) && features & feature::ACCESS_PLATFORM == 0 {
+            return Err(Error::Card {
+                card: config.name,
+                why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so that over vfio \
+                      it would write into memory that is not ours"
+                    .to_string(),
+                mend: format!(
+                    "start the machine with iommu_platform=on for it, or: linerate bind --uio {}",
+                    device.address()
+                ),
+            });
+        }
+        let rings = DmaMap::new(dma, &Arc::new(Mapping::new(end, region.mapping().pages(), None)?))?;
+        let state = Mutex::new(State { promiscuous: true, ..State::default() });
+        Ok(Hardware {
+            transport,
+            features,
+            layout,
+            rx,
+            tx,
+            interrupts,
+            control: Mutex::default(),
+            control_queue,
+            rings,
+            packets,
+            state,
+            bus,
+            config,
+        })
+    }
+
+    /// Brings the device from any state to one where it works, with empty queues (3.1.1).
+    pub fn bring_up(&self) -> Result<()> {
+        let transport = &self.transport;
+        reset(transport, &self.config.name)?;
+        let mut state = self.state();
+        self.config.pool.give(&std::mem::take(&mut state.aside));
+        state.taken.clear();
+        state.receiving = 0;
+
+        transport.set_status(status::ACKNOWLEDGE);
+        let mut reached = status::ACKNOWLEDGE | status::DRIVER;
+        transport.set_status(reached);
+        transport.accept(self.features);
+        if self.features & feature::VERSION_1 != 0 {
+            reached |= status::FEATURES_OK;
+            transport.set_status(reached);
+            if transport.status() & status::FEATURES_OK == 0 {
+                transport.set_status(status::FAILED);
+                return Err(Error::BadDevice { why: "it takes back features that it has offered" });
+            }
+        }
+
+        let memory = self.rings.memory();
+        memory.words(0, memory.len() / 8).iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+        for (index, place) in self.rx.iter().enumerate() {
+            self.start_queue(place.memory, (!self.interrupts.is_empty()).then_some(index as u16))?;
+        }
+        for place in &self.tx {
+            self.start_queue(place.memory, None)?;
+        }
+        let mut control = None;
+        if let Some(queue) = self.control_queue {
+            self.start_queue(queue, None)?;
+            control = Some(Control {
+                ring: if is_packed(self.features) { self.boxed::<Packed>(queue) } else { self.boxed::<Split>(queue) },
+                doorbell: transport.notify(queue.number)?,
+                memory: memory.clone(),
+                offset: COMMAND,
+                address: self.rings.addresses().at(COMMAND),
+                port: self.config.name.clone(),
+            });
+        }
+        *self.control() = control;
+        transport.set_status(reached | status::DRIVER_OK);
+        let promiscuous = state.promiscuous;
+        drop(state);
+        self.set_promiscuous(promiscuous)
+    }
+
+    fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {
+        let QueueMemory { number, offset, size } = queue;
+        let layout = if is_packed(self.features) { Packed::layout(size) } else { Split::layout(size) };
+        let base = self.rings.addresses().at(offset);
+        let addresses = QueueAddresses {
+            descriptors: base,
+            driver: base + layout.driver as u64,
+            device: base + layout.device as u64,
+        };
+        match self.transport.start_queue(number, size, &addresses, vector) {
+            true => Ok(()),
+            false => Err(Error::BadDevice { why: "it refuses an interrupt that it has" }),
+        }
+    }
+
+    fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
+        R::new(self.rings.memory(), queue.offset, queue.size, self.features & feature::EVENT_IDX != 0)
+    }
+
+    fn boxed<R: Ring>(&self, queue: QueueMemory) -> Box<dyn Ring> {
+        Box::new(self.ring::<R>(queue))
+    }
+
+    /// Where the device sees the region.
+    pub fn packets(&self) -> &Addresses {
+        self.packets.addresses()
+    }
+
+    /// Descriptors in the rings.
+    pub fn ring_size(&self) -> usize {
+        self.rx.first().map_or(0, |place| place.memory.size.into())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn control(&self) -> MutexGuard<'_, Option<Control>> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a command, where the device has a control queue.
+    pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
+        match &mut *self.control() {
+            Some(control) => control.command(number, data, what),
+            None => {
+                Err(Error::Unsupported { port: self.config.name.clone(), what, why: "the device has no control queue" })
+            }
+        }
+    }
+
+    /// Without `CTRL_RX` a device is promiscuous, always (5.1.6.5.1).
+    pub fn set_promiscuous(&self, on: bool) -> Result<()> {
+        if self.features & feature::CTRL_RX != 0 {
+            let mode = [u8::from(on)];
+            self.command(command::RX_PROMISC, &mode, "promiscuous mode")?;
+            self.command(command::RX_ALLMULTI, &mode, "all multicast")?;
+        } else if !on {
+            let why = "the device has no command for it, and is always promiscuous";
+            return Err(Error::Unsupported { port: self.config.name.clone(), what: "promiscuous mode", why });
+        }
+        self.state().promiscuous = on;
+        Ok(())
+    }
+
+    /// An error if the device is gone, or in a state that it cannot leave by itself.
+    pub fn check_alive(&self) -> Result<()> {
+        let port = || self.config.name.clone();
+        if self.bus.is_leaving() {
+            return Err(Error::CardLeaving { port: port() });
+        }
+        match self.transport.status() {
+            u8::MAX => Err(Error::CardGone { port: port(), register: "device_status" }),
+            status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts a receive queue: from here on the device has all its buffers.
+    pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
+        let memory = self.claim("receive", queue, 2 * queue)?;
+        let started = self.fill(queue, memory, addresses);
+        if started.is_err() {
+            self.unclaim(2 * queue);
+        }
+        started
+    }
+
+    fn fill<R: Ring, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        memory: QueueMemory,
+        addresses: L,
+    ) -> Result<VirtioRx<R, L>> {
+        let pool = &self.config.pool;
+        let count = usize::from(memory.size / self.layout.descriptors());
+        let reservation = pool.reserve(count + MAX_CHAIN)?;
+        let doorbell = self.transport.notify(memory.number)?;
+        let Some(bufs) = pool.take(count) else {
+            return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
+        };
+        let region = pool.region();
+        let mut rx = VirtioRx::<R, L> {
+            ring: self.ring(memory),
+            bufs: bufs.into(),
+            layout: self.layout,
+            doorbell,
+            addresses,
+            shift: region.shift(),
+            room: (region.buffer_size() - HEADROOM).min(usize::from(u16::MAX)) as u32,
+            longest: self.config.max_frame,
+            pool: pool.clone(),
+            counters: self.rx[usize::from(queue)].counters.clone(),
+            missing: 0,
+            so_far: 0,
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            broken: false,
+            copies: Batch::new(),
+            interrupt: self.interrupts.get(usize::from(queue)).cloned(),
+            hardware: self.clone(),
+            _reservation: reservation,
+        };
+        (0..count).for_each(|index| rx.refill(index));
+        if rx.ring.publish() {
+            rx.doorbell.ring();
+        }
+        self.receive_if_ready()?;
+        Ok(rx)
+    }
+
+    /// Once all receive queues are there, the device may use them all (5.1.6.5.5).
+    fn receive_if_ready(&self) -> Result<()> {
+        let mut state = self.state();
+        state.receiving += 1;
+        let all = state.receiving == self.config.rx_queues;
+        drop(state);
+        if all && self.config.rx_queues > 1 {
+            let pairs = self.config.rx_queues.max(self.config.tx_queues).to_le_bytes();
+            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a transmit queue.
+    pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
+        let memory = self.claim("transmit", queue, 2 * queue + 1)?;
+        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(2 * queue + 1))?;
+        let pool = &self.config.pool;
+        Ok(VirtioTx {
+            ring: self.ring(memory),
+            chains: Chains::new(memory.size),
+            layout: self.layout,
+            doorbell,
+            addresses,
+            zeros: self.rings.addresses().at(ZEROS),
+            shift: pool.region().shift(),
+            longest: self.config.max_frame,
+            pool: pool.clone(),
+            counters: self.tx[usize::from(queue)].counters.clone(),
+            broken: false,
+            copies: Batch::new(),
+            stopped: false,
+            hardware: self.clone(),
+        })
+    }
+
+    fn claim(&self, direction: &'static str, queue: u16, number: u16) -> Result<QueueMemory> {
+        let port = || self.config.name.clone();
+        let places = if number.is_multiple_of(2) { &self.rx } else { &self.tx };
+        let Some(place) = places.get(usize::from(queue)) else {
+            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
+        };
+        self.check_alive()?;
+        let mut state = self.state();
+        if state.taken.contains(&number) {
+            return Err(Error::QueueTaken { port: port(), direction, queue });
+        }
+        state.taken.push(number);
+        state.held += 1;
+        Ok(place.memory)
+    }
+
+    /// Takes back a claim of which nothing came.
+    fn unclaim(&self, number: u16) {
+        let mut state = self.state();
+        state.taken.retain(|taken| *taken != number);
+        state.held -= 1;
+    }
+
+    /// A queue is no longer used; its buffers stay with the device until the last one is dropped, and
+    /// the device can be reset.
+    pub fn release(&self, held: &[u32]) -> Result<()> {
+        let mut state = self.state();
+        state.aside.extend_from_slice(held);
+        state.held -= 1;
+        if state.held > 0 {
+            return Ok(());
+        }
+        drop(state);
+        self.bring_up()
+    }
+
+    /// How many queues somebody holds.
+    pub fn held(&self) -> usize {
+        self.state().held
+    }
+}
+
+impl Drop for Hardware {
+    fn drop(&mut self) {
+        if reset(&self.transport, &self.config.name).is_ok() {
+            let aside = std::mem::take(&mut self.state().aside);
+            self.config.pool.give(&aside);
+        } else {
+            // A device that does not answer may still write: leak the memory rather than free it.
+            std::mem::forget(self.rings.memory().clone());
+            std::mem::forget(self.packets.memory().clone());
+        }
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioRx<R, L> {
+    /// Stops the queue, once.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        self.ring.forbid_interrupts();
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        self.pool.give(&partial);
+        let held = std::mem::take(&mut self.bufs);
+        self.hardware.release(&held)
+    }
+}
+
+impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioTx<R, L> {
+    /// Stops the queue, once.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.stopped {
+            return Ok(());
+        }
+        self.stopped = true;
+        self.hardware.release(&self.chains.held())
+    }
+}
+
+impl<R: Ring, L: Locate> Drop for VirtioTx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+fn is_packed(features: u64) -> bool {
+    features & feature::RING_PACKED != 0
+}
+
+/// What we want of what a device offers.
+fn wanted(transport: &Transport) -> u64 {
+    let both = feature::MAC
+        | feature::STATUS
+        | feature::MRG_RXBUF
+        | feature::CTRL_VQ
+        | feature::CTRL_RX
+        | feature::CTRL_MAC_ADDR
+        | feature::MQ
+        | feature::EVENT_IDX;
+    both | match transport {
+        Transport::Legacy(_) => feature::ANY_LAYOUT,
+        Transport::Modern(_) => {
+            feature::VERSION_1
+                | feature::ACCESS_PLATFORM
+                | feature::ORDER_PLATFORM
+                | feature::RING_PACKED
+                | feature::SPEED_DUPLEX
+        }
+    }
+}
+
+/// Resets the device, and waits until it has (2.4.1): it has forgotten all addresses then.
+fn reset(transport: &Transport, port: &str) -> Result<()> {
+    const STEP: Duration = Duration::from_micros(100);
+    const BOUND: Duration = Duration::from_millis(500);
+    transport.set_status(0);
+    let mut waited = Duration::ZERO;
+    loop {
+        match transport.status() {
+            0 => return Ok(()),
+            u8::MAX => return Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
+            _ if waited >= BOUND => {
+                let register = "device_status = 0".to_string();
+                return Err(Error::Timeout { port: port.to_string(), register, section: "2.4.1", waited });
+            }
+            _ => std::thread::sleep(STEP),
+        }
+        waited += STEP;
+    }
+}

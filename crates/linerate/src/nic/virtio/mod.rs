@@ -1,0 +1,185 @@
+//! VirtIO network devices: the cards of virtual machines, over PCI.
+//!
+//! Written from "Virtual I/O Device (VIRTIO) Version 1.2" (OASIS, 2022); section numbers are its own.
+//! Modern devices, and legacy ones behind I/O ports; split and packed virtqueues.
+//!
+//! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - `ring`: what the formats of a virtqueue have in common; `split`, `packed`: the formats
+//! - `control`: commands
+//! - `hardware`: negotiation, starting and stopping queues, what they share
+//! - `transport`: the device's registers, modern or legacy; `registers`: their names
+//! - here: the control side, [`Virtio`]
+
+mod control;
+mod hardware;
+mod packed;
+mod queue;
+mod registers;
+mod ring;
+mod split;
+mod transport;
+
+use std::sync::Arc;
+
+use super::Config;
+use crate::error::{Error, Result};
+use crate::memory::{Addresses, Locate, Pool};
+use crate::pci::PciDevice;
+use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
+use hardware::{Hardware, Place};
+use packed::Packed;
+use registers::{config as device_config, control as command, feature};
+use split::Split;
+
+/// Queue pairs that a port can have here.
+pub const MAX_QUEUES: u16 = 64;
+
+/// An open device.
+pub struct Virtio {
+    hardware: Arc<Hardware>,
+}
+
+impl Virtio {
+    /// Resets the device and brings it up.
+    ///
+    /// The rings are as long as the device allows, at most as `config` says; [`Info::ring`] tells.
+    ///
+    /// # Errors
+    /// A [`Config`] that cannot be, memory that cannot be mapped, or a device that does not answer.
+    pub fn open(device: &Arc<dyn PciDevice>, config: Config) -> Result<Virtio> {
+        if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
+            return Err(Error::RingSize { size: config.ring });
+        }
+        let hardware = Hardware::new(device, config)?;
+        hardware.bring_up()?;
+        Ok(Virtio { hardware: Arc::new(hardware) })
+    }
+
+    fn is_packed(&self) -> bool {
+        self.hardware.features & feature::RING_PACKED != 0
+    }
+
+    fn rx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn RxQueue>> {
+        Ok(match self.is_packed() {
+            true => Box::new(self.hardware.start_rx::<Packed, L>(queue, addresses)?),
+            false => Box::new(self.hardware.start_rx::<Split, L>(queue, addresses)?),
+        })
+    }
+
+    fn tx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn TxQueue>> {
+        Ok(match self.is_packed() {
+            true => Box::new(self.hardware.start_tx::<Packed, L>(queue, addresses)?),
+            false => Box::new(self.hardware.start_tx::<Split, L>(queue, addresses)?),
+        })
+    }
+}
+
+impl Device for Virtio {
+    fn name(&self) -> &str {
+        &self.hardware.config.name
+    }
+
+    fn info(&self) -> Info {
+        let Hardware { config, transport, .. } = &*self.hardware;
+        let ring = if self.is_packed() { "packed" } else { "split" };
+        Info {
+            driver: "virtio",
+            description: format!("{}, {} with {ring} queues", config.description, transport.kind()),
+            rx_queues: config.rx_queues,
+            tx_queues: config.tx_queues,
+            ring: self.hardware.ring_size(),
+            max_frame: config.max_frame,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.hardware.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        match self.hardware.packets() {
+            Addresses::Contiguous(range) => self.rx_at(queue, range.clone()),
+            Addresses::Paged(pages) => self.rx_at(queue, pages.clone()),
+        }
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        match self.hardware.packets() {
+            Addresses::Contiguous(range) => self.tx_at(queue, range.clone()),
+            Addresses::Paged(pages) => self.tx_at(queue, pages.clone()),
+        }
+    }
+
+    /// The device has no counters: these are the queues'.
+    fn statistics(&self) -> Result<Statistics> {
+        self.hardware.check_alive()?;
+        let mut sum = Statistics::default();
+        for Place { counters, .. } in &self.hardware.rx {
+            sum.rx_packets += counters.packets();
+            sum.rx_bytes += counters.bytes();
+            sum.drops.no_buffer += counters.no_buffers();
+            sum.drops.malformed += counters.drops();
+        }
+        for Place { counters, .. } in &self.hardware.tx {
+            sum.tx_packets += counters.packets();
+            sum.tx_bytes += counters.bytes();
+            sum.drops = Drops { tx_too_long: sum.drops.tx_too_long + counters.drops(), ..sum.drops };
+        }
+        Ok(sum)
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        let slots = |places: &[Place]| places.iter().map(|place| place.counters.slots()).collect();
+        QueueStatistics { rx_slots: slots(&self.hardware.rx), tx_slots: slots(&self.hardware.tx) }
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.hardware.check_alive()?;
+        let Hardware { transport, features, .. } = &*self.hardware;
+        let down = features & feature::STATUS != 0
+            && transport.config_16(device_config::STATUS) & device_config::STATUS_LINK_UP == 0;
+        if down {
+            return Ok(Link::Down);
+        }
+        // Devices without a speed say all ones.
+        let mbits = if features & feature::SPEED_DUPLEX != 0 { transport.config_32(device_config::SPEED) } else { 0 };
+        Ok(Link::Up { mbits: if mbits > i32::MAX as u32 { 0 } else { mbits } })
+    }
+
+    fn mac(&self) -> MacAddress {
+        let byte = |index| self.hardware.transport.config_8(device_config::MAC + index);
+        MacAddress([byte(0), byte(1), byte(2), byte(3), byte(4), byte(5)])
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.hardware.check_alive()?;
+        if self.hardware.features & feature::CTRL_MAC_ADDR != 0 {
+            return self.hardware.command(command::MAC_ADDR_SET, &mac.0, "an address of its own");
+        }
+        if !self.hardware.transport.write_mac(mac.0) {
+            let why = "the device has no command for it";
+            return Err(Error::Unsupported { port: self.name().to_string(), what: "an address of its own", why });
+        }
+        Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_promiscuous(on)
+    }
+
+    /// VirtIO devices choose a packet's queue by themselves: a flow's packets come where its last one was
+    /// sent (5.1.6.5.5).
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let why = "the device chooses by itself: a flow comes back to the queue pair that it was sent from";
+        Err(Error::Unsupported { port: self.name().to_string(), what: "receive-side scaling", why })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        let queues = self.hardware.held();
+        if queues > 0 {
+            return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
+        }
+        self.hardware.bring_up()
+    }
+}

@@ -1,0 +1,188 @@
+//! The packed virtqueue (2.8): one ring of descriptors, which driver and device write in turn. A flag
+//! that changes its meaning with each round tells whose turn it is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
+
+use super::ring::{Layout, NEXT, Part, Ring, WRITE};
+use crate::memory::{Descriptors, Mapping, Shared};
+
+/// Of a descriptor's flags (2.8.1): one of them is the round's, both are when the device is done.
+const AVAILABLE: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+
+/// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
+/// are not negotiated for packed queues: QEMU (10.0) leaves an old index behind where its backend was
+/// busy for a while, and then waits for ever.
+const ENABLE: u32 = 0 << 16;
+const DISABLE: u32 = 1 << 16;
+const WANTED: u32 = 3 << 16;
+
+/// One packed virtqueue.
+pub(super) struct Packed {
+    /// Address; then length, id and flags, from low to high.
+    ring: Descriptors,
+    /// When the driver wants interrupts.
+    driver: Shared<AtomicU32>,
+    /// When the device wants notifications.
+    device: Shared<AtomicU32>,
+    next: Place,
+    oldest: Place,
+    /// Something was offered and not published.
+    offered: bool,
+}
+
+/// A place in the ring, and whether the round has an odd number.
+#[derive(Clone, Copy)]
+struct Place {
+    index: u16,
+    odd: bool,
+}
+
+impl Place {
+    const FIRST: Place = Place { index: 0, odd: true };
+
+    fn advance(&mut self, count: u16, size: u16) {
+        self.index += count;
+        if self.index >= size {
+            self.index -= size;
+            self.odd = !self.odd;
+        }
+    }
+}
+
+impl Packed {
+    fn size(&self) -> u16 {
+        self.ring.len() as u16
+    }
+}
+
+impl Ring for Packed {
+    fn layout(size: u16) -> Layout {
+        let driver = 16 * size as usize;
+        Layout { driver, device: driver + 4, len: driver + 8 }
+    }
+
+    fn new(memory: &Arc<Mapping>, offset: usize, size: u16, _: bool) -> Packed {
+        let Layout { driver, device, .. } = Packed::layout(size);
+        let mut packed = Packed {
+            ring: Shared::new(memory, offset, size.into()),
+            driver: Shared::new(memory, offset + driver, 1),
+            device: Shared::new(memory, offset + device, 1),
+            next: Place::FIRST,
+            oldest: Place::FIRST,
+            offered: false,
+        };
+        packed.forbid_interrupts();
+        packed
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, parts: &[Part]) {
+        let (id, size) = (parts[0].descriptor, self.size());
+        let first = self.next;
+        let mut first_word = 0;
+        for (index, part) in parts.iter().enumerate() {
+            let mut flags = if self.next.odd { AVAILABLE } else { USED };
+            flags |= if part.writable { WRITE } else { 0 };
+            flags |= if index + 1 < parts.len() { NEXT } else { 0 };
+            let word = u64::from(part.len) | u64::from(id) << 32 | u64::from(flags) << 48;
+            let descriptor = &self.ring[usize::from(self.next.index)];
+            descriptor[0].store(part.address, Relaxed);
+            if index == 0 {
+                first_word = word;
+            } else {
+                descriptor[1].store(word, Relaxed);
+            }
+            self.next.advance(1, size);
+        }
+        // The first one last: with its flags the device may take the whole chain (2.8.21.1).
+        self.ring[usize::from(first.index)][1].store(first_word, Release);
+        self.offered = true;
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) -> bool {
+        if !std::mem::take(&mut self.offered) {
+            return false;
+        }
+        // As for split queues: what the device wants is read after it can see the descriptors.
+        fence(SeqCst);
+        self.device[0].load(Relaxed) & WANTED != DISABLE
+    }
+
+    #[inline(always)]
+    fn finished(&self) -> Option<(u16, u32)> {
+        // Acquire: the packet is read after the flags that tell of it.
+        let word = self.ring[usize::from(self.oldest.index)][1].load(Acquire);
+        let flags = (word >> 48) as u16;
+        let (available, used) = (flags & AVAILABLE != 0, flags & USED != 0);
+        (available == self.oldest.odd && used == self.oldest.odd).then_some(((word >> 32) as u16, word as u32))
+    }
+
+    #[inline(always)]
+    fn take(&mut self, descriptors: u16) {
+        self.oldest.advance(descriptors, self.size());
+    }
+
+    fn allow_interrupts(&mut self) {
+        self.driver[0].store(ENABLE, Relaxed);
+        fence(SeqCst);
+    }
+
+    fn forbid_interrupts(&mut self) {
+        self.driver[0].store(DISABLE, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::virtio::ring::tests::{part, ring};
+
+    /// Finishes the chain at `index` as a device does in this round.
+    fn finish(ring: &Packed, index: usize, id: u16, odd: bool) {
+        let flags = if odd { AVAILABLE | USED } else { 0 };
+        ring.ring[index][1].store(7 | u64::from(id) << 32 | u64::from(flags) << 48, Relaxed);
+    }
+
+    #[test]
+    fn the_flags_turn_with_each_round() {
+        let (mut ring, _memory): (Packed, _) = ring(4, false);
+        ring.offer(&[part(3), part(0), part(1)]);
+        assert!(ring.publish() && !ring.publish());
+        let word = |ring: &Packed, index: usize| ring.ring[index][1].load(Relaxed);
+        assert_eq!(word(&ring, 0), 60 | 3 << 32 | u64::from(AVAILABLE | NEXT) << 48);
+        assert_eq!(word(&ring, 2), 60 | 3 << 32 | u64::from(AVAILABLE) << 48);
+        assert_eq!(ring.finished(), None);
+        finish(&ring, 0, 3, true);
+        assert_eq!(ring.finished(), Some((3, 7)));
+        ring.take(3);
+        assert_eq!(ring.finished(), None);
+        // One place is left of the first round, then the second begins.
+        ring.offer(&[part(2), part(1)]);
+        assert_eq!(word(&ring, 3), 60 | 2 << 32 | u64::from(AVAILABLE | NEXT) << 48);
+        assert_eq!(word(&ring, 0), 60 | 2 << 32 | u64::from(USED) << 48);
+        assert!(ring.publish());
+        finish(&ring, 3, 2, true);
+        assert_eq!(ring.finished(), Some((2, 7)));
+        ring.take(2);
+        assert_eq!((ring.oldest.index, ring.oldest.odd), (1, false));
+        assert_eq!(ring.finished(), None);
+    }
+
+    #[test]
+    fn the_device_says_whether_it_wants_notifications() {
+        let (mut ring, _memory): (Packed, _) = ring(4, false);
+        ring.device[0].store(DISABLE, Relaxed);
+        ring.offer(&[part(0)]);
+        assert!(!ring.publish());
+        ring.device[0].store(ENABLE, Relaxed);
+        ring.offer(&[part(1)]);
+        assert!(ring.publish());
+        assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
+        ring.allow_interrupts();
+        assert_eq!(ring.driver[0].load(Relaxed), ENABLE);
+    }
+}

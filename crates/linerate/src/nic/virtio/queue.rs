@@ -1,0 +1,556 @@
+//! Receive and send, top-down: what happens to a packet between a virtqueue and a batch.
+//!
+//! Every buffer that the device gets begins with the header (5.1.6), which lies in the slot's
+//! headroom, right in front of the data, so that programs never see it:
+//!
+//! ```text
+//!   buffer   [ headroom ........ | header | data ............................ ]
+//!                                ^ what the device is given: one descriptor, or two where the
+//!                                  device wants the header in one of its own
+//! ```
+//!
+//! Receiving exchanges a full buffer for an empty one of the batch and offers that in its place;
+//! sending takes the batch's buffers, and gives back those that the device has finished with.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::hardware::Hardware;
+use super::registers::header;
+use super::ring::{Part, Ring};
+use super::transport::Notify;
+use crate::batch::{Batch, MAX_CHAIN};
+use crate::error::Result;
+use crate::memory::{DeviceAddress, Locate, Pool, Reservation};
+use crate::pci::Interrupt;
+use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::slot::{HEADROOM, Slot};
+
+/// A receive queue.
+pub(super) struct VirtioRx<R: Ring, L: Locate> {
+    pub(super) ring: R,
+    /// By id; where headers have descriptors of their own, by half of it.
+    pub(super) bufs: Box<[u32]>,
+    pub(super) layout: HeaderLayout,
+    pub(super) doorbell: Notify,
+    /// Where the device sees the region.
+    pub(super) addresses: L,
+    pub(super) shift: u32,
+    /// Bytes for data in a buffer.
+    pub(super) room: u32,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// How many buffers of the current packet are still to come.
+    pub(super) missing: u16,
+    /// Bytes of it that have come.
+    pub(super) so_far: usize,
+    /// Its beginning, while its end has not come yet.
+    pub(super) partial: Vec<Slot>,
+    /// It is being dropped.
+    pub(super) dropping: bool,
+    /// The device has answered with what it was never given: nothing that it says counts any more.
+    pub(super) broken: bool,
+    /// For batches of another region.
+    pub(super) copies: Batch,
+    pub(super) interrupt: Option<Arc<Interrupt>>,
+    pub(super) hardware: Arc<Hardware>,
+    pub(super) _reservation: Reservation,
+}
+
+/// How header and data lie in descriptors.
+#[derive(Clone, Copy)]
+pub(super) struct HeaderLayout {
+    /// Bytes of the header.
+    pub len: u32,
+    /// It has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
+    pub separate: bool,
+    /// It tells how many buffers a packet has.
+    pub mergeable: bool,
+}
+
+impl HeaderLayout {
+    /// Descriptors of a packet in one buffer.
+    pub fn descriptors(self) -> u16 {
+        if self.separate { 2 } else { 1 }
+    }
+}
+
+impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !batch.belongs_to(&self.pool) {
+            return self.recv_copied(batch);
+        }
+        let before = batch.len();
+        self.resume(batch);
+        // Once round the ring at most, so that a device that lies cannot keep us here.
+        for _ in 0..self.bufs.len() {
+            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
+            let offered = slots.len();
+            let received = self.take_run(slots, fresh);
+            batch.received(offered, received);
+            if received == offered && offered > 0 || !self.take_careful(batch) {
+                break;
+            }
+        }
+        if self.ring.publish() {
+            self.doorbell.ring();
+        }
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        self.bufs.len() + self.partial.len() + self.copies.len() + self.copies.cached()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let interrupt = self.interrupt.as_ref()?;
+        self.ring.allow_interrupts();
+        Some(interrupt.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        if let Some(interrupt) = &self.interrupt {
+            self.ring.forbid_interrupts();
+            if interrupt.is_line() {
+                self.hardware.transport.take_interrupt();
+            }
+            interrupt.clear();
+        }
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.halt()
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioRx<R, L> {
+    /// Exchanges the buffers of packets in one buffer each for fresh ones, until the device has no
+    /// more, or something else. Returns how many.
+    #[inline(always)]
+    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        if self.missing > 0 || self.broken {
+            return 0;
+        }
+        let (mut done, mut bytes) = (0, 0);
+        for (slot, &new) in slots.iter_mut().zip(fresh) {
+            let Some((id, written)) = self.ring.finished() else { break };
+            let Some(index) = self.index(id) else { break };
+            let len = written.wrapping_sub(self.layout.len);
+            let whole = !self.layout.mergeable || self.header(index)[header::NUM_BUFFERS..] == [1, 0];
+            if !whole || len.wrapping_sub(1) >= self.room || len as usize > self.longest {
+                break;
+            }
+            *slot = Slot::new(self.bufs[index], len as u16, false);
+            self.bufs[index] = new;
+            self.ring.take(self.layout.descriptors());
+            self.refill(index);
+            bytes += len as usize;
+            done += 1;
+        }
+        if done > 0 {
+            self.counters.moved_packets(done, done, bytes);
+        }
+        done
+    }
+
+    /// Which buffer an id means; `None` if there is no such.
+    #[inline(always)]
+    fn index(&self, id: u16) -> Option<usize> {
+        let each = self.layout.descriptors();
+        let index = usize::from(id / each);
+        (id % each == 0 && index < self.bufs.len()).then_some(index)
+    }
+
+    /// The header in front of a buffer's data.
+    #[inline(always)]
+    fn header(&self, index: usize) -> [u8; header::LEN] {
+        let mut bytes = [0; header::LEN];
+        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM - self.layout.len as usize;
+        self.pool.region().mapping().read(at, &mut bytes);
+        bytes
+    }
+
+    /// Offers the buffer at this place to the device.
+    #[inline(always)]
+    pub(super) fn refill(&mut self, index: usize) {
+        let HeaderLayout { len, separate, .. } = self.layout;
+        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM - len as usize;
+        let address = self.addresses.locate(at);
+        let descriptor = index as u16 * self.layout.descriptors();
+        let part = Part { descriptor, address, len: len + self.room, writable: true };
+        if separate {
+            let data = Part { descriptor: descriptor + 1, address: address + u64::from(len), len: self.room, ..part };
+            self.ring.offer(&[Part { len, ..part }, data]);
+        } else {
+            self.ring.offer(&[part]);
+        }
+    }
+
+    /// Takes a packet of several buffers, or drops one that cannot be. False if there is nothing
+    /// more to take now.
+    #[inline(always)]
+    fn take_careful(&mut self, batch: &mut Batch) -> bool {
+        (self.ring.finished().is_some() || batch.ends_in_chain()) && !self.broken && self.take_chain(batch)
+    }
+
+    #[cold]
+    fn take_chain(&mut self, batch: &mut Batch) -> bool {
+        // A batch that has no place for a packet still takes the rest of one that it began.
+        if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
+            return false;
+        }
+        loop {
+            let Some((id, written)) = self.ring.finished() else { return self.keep_beginning(batch) };
+            let Some(index) = self.index(id) else {
+                self.broken = true;
+                self.counters.dropped();
+                return self.keep_beginning(batch);
+            };
+            let is_first = self.missing == 0;
+            // Behind a packet's first buffer there are no headers (5.1.6.4): the data begin where one would be.
+            let (buffers, skipped) = match is_first {
+                true if self.layout.mergeable => {
+                    let bytes = self.header(index);
+                    (
+                        u16::from_le_bytes([bytes[header::NUM_BUFFERS], bytes[header::NUM_BUFFERS + 1]]).max(1),
+                        self.layout.len,
+                    )
+                }
+                true => (1, self.layout.len),
+                false => (self.missing, 0),
+            };
+            let most = self.layout.len + self.room;
+            let len = written.wrapping_sub(skipped);
+            let possible = len.wrapping_sub(1) < most - skipped && usize::from(buffers) <= MAX_CHAIN;
+            if self.dropping || !possible || self.so_far + len as usize > self.longest {
+                self.drop_buffer(batch, index, buffers);
+                if self.missing == 0 {
+                    return true;
+                }
+                continue;
+            }
+            let Some(new) = batch.take_buffer() else {
+                self.counters.found_no_buffer();
+                return self.keep_beginning(batch);
+            };
+            let mut slot = Slot::new(self.bufs[index], len as u16, buffers > 1);
+            if !is_first {
+                slot.set_data(HEADROOM - self.layout.len as usize, len as usize);
+            }
+            if !batch.push_slot(&mut slot) {
+                batch.put(&[new]); // cannot be: a chain of MAX_CHAIN slots fits behind the capacity
+                self.drop_buffer(batch, index, buffers);
+                continue;
+            }
+            self.bufs[index] = new;
+            self.ring.take(self.layout.descriptors());
+            self.refill(index);
+            self.so_far += len as usize;
+            self.missing = buffers - 1;
+            if self.missing == 0 {
+                self.counters.moved_packets(1, 1, std::mem::take(&mut self.so_far));
+                return true;
+            }
+        }
+    }
+
+    /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
+    fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
+        while batch.ends_in_chain() {
+            self.partial.extend(batch.pop_slot());
+        }
+        self.partial.reverse();
+        false
+    }
+
+    /// Takes up a packet that the last call could not finish.
+    #[inline(always)]
+    fn resume(&mut self, batch: &mut Batch) {
+        for mut slot in self.partial.drain(..) {
+            if !batch.push_slot(&mut slot) {
+                batch.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
+            }
+        }
+    }
+
+    /// Gives a buffer back to the device as it is, and drops what came of its packet before.
+    fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
+        while batch.ends_in_chain() {
+            let slot = batch.pop_slot().map(|slot| slot.buf());
+            batch.put(slot.as_slice());
+        }
+        self.ring.take(self.layout.descriptors());
+        self.refill(index);
+        self.missing = buffers - 1;
+        self.dropping = self.missing > 0;
+        if !self.dropping {
+            self.so_far = 0;
+            self.counters.dropped();
+        }
+    }
+
+    /// For a batch that holds packets of another region: receives into one of our own, and copies.
+    #[cold]
+    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        if copies.is_empty() {
+            self.recv(&mut copies);
+        }
+        let before = batch.len();
+        let mut copied = 0;
+        for packet in copies.packets() {
+            if !batch.push_parts(&self.pool, packet.len(), packet.segments()) {
+                break;
+            }
+            copied += packet.slots();
+        }
+        copies.drop_front(copied);
+        self.copies = copies;
+        batch.len() - before
+    }
+}
+
+/// A transmit queue.
+pub(super) struct VirtioTx<R: Ring, L: Locate> {
+    pub(super) ring: R,
+    pub(super) chains: Chains,
+    pub(super) layout: HeaderLayout,
+    pub(super) doorbell: Notify,
+    /// Where the device sees the region.
+    pub(super) addresses: L,
+    /// A header of zeros, for packets whose headroom is used up.
+    pub(super) zeros: DeviceAddress,
+    pub(super) shift: u32,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) broken: bool,
+    /// Copies of packets of another region.
+    pub(super) copies: Batch,
+    pub(super) stopped: bool,
+    pub(super) hardware: Arc<Hardware>,
+}
+
+/// Which descriptors are free, and what the device has.
+pub(super) struct Chains {
+    free: Vec<u16>,
+    /// By descriptor: the next of its chain.
+    next: Box<[u16]>,
+    /// By descriptor: the buffer, or [`NO_BUFFER`].
+    bufs: Box<[u32]>,
+    /// By first descriptor: how many the chain has; 0 for all others.
+    len: Box<[u16]>,
+}
+
+/// A descriptor of no buffer: a header.
+const NO_BUFFER: u32 = u32::MAX;
+
+impl Chains {
+    pub fn new(size: u16) -> Chains {
+        let count = usize::from(size);
+        Chains {
+            free: (0..size).rev().collect(),
+            next: vec![0; count].into(),
+            bufs: vec![NO_BUFFER; count].into(),
+            len: vec![0; count].into(),
+        }
+    }
+
+    /// Notes a chain of these descriptors and buffers.
+    #[inline(always)]
+    fn note(&mut self, parts: &[(Part, u32)]) {
+        self.len[usize::from(parts[0].0.descriptor)] = parts.len() as u16;
+        for (index, (part, buf)) in parts.iter().enumerate() {
+            let descriptor = usize::from(part.descriptor);
+            self.bufs[descriptor] = *buf;
+            self.next[descriptor] = parts.get(index + 1).map_or(0, |(next, _)| next.descriptor);
+        }
+    }
+
+    /// Frees the chain that begins with `id`, and hands its buffers over; its length, or `None` if there
+    /// is no such.
+    #[inline(always)]
+    fn release(&mut self, id: u16, mut buffer: impl FnMut(u32)) -> Option<u16> {
+        let count = *self.len.get(usize::from(id)).filter(|&&count| count > 0)?;
+        self.len[usize::from(id)] = 0;
+        let mut descriptor = id;
+        for _ in 0..count {
+            let buf = std::mem::replace(&mut self.bufs[usize::from(descriptor)], NO_BUFFER);
+            if buf != NO_BUFFER {
+                buffer(buf);
+            }
+            self.free.push(descriptor);
+            descriptor = self.next[usize::from(descriptor)];
+        }
+        Some(count)
+    }
+
+    /// The buffers that the device has.
+    pub fn held(&self) -> Vec<u32> {
+        self.bufs.iter().copied().filter(|&buf| buf != NO_BUFFER).collect()
+    }
+}
+
+impl<R: Ring, L: Locate> TxQueue for VirtioTx<R, L> {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
+            return self.send_copied(batch);
+        }
+        self.send_own(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.chains.held().len() + self.copies.len() + self.copies.cached()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.halt()
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioTx<R, L> {
+    #[inline(always)]
+    fn send_own(&mut self, batch: &mut Batch) -> usize {
+        self.reclaim(batch);
+        let (total, mut taken) = (batch.len(), 0);
+        while taken < total && !self.broken {
+            let filled = self.fill_run(&batch.slots()[taken..]);
+            taken += filled;
+            if filled == 0 {
+                let careful = self.send_careful(batch, taken);
+                if careful == 0 {
+                    break; // the ring is full
+                }
+                taken += careful;
+            }
+        }
+        batch.sent(taken);
+        if self.ring.publish() {
+            self.doorbell.ring();
+        }
+        taken
+    }
+
+    /// Offers packets in one buffer each, until one is not, or the ring is full. Returns how many.
+    #[inline(always)]
+    fn fill_run(&mut self, slots: &[Slot]) -> usize {
+        let header = self.layout.len as usize;
+        let (mut filled, mut bytes) = (0, 0);
+        for slot in slots {
+            let length = slot.whole_len();
+            if self.layout.separate || length.wrapping_sub(1) >= self.longest || slot.offset() < header {
+                break;
+            }
+            let Some(descriptor) = self.chains.free.pop() else { break };
+            let at = ((slot.buf() as usize) << self.shift) + slot.offset() - header;
+            self.pool.region().mapping().write(at, &[0; header::LEN][..header]);
+            let len = (header + length) as u32;
+            let part = Part { descriptor, address: self.addresses.locate(at), len, writable: false };
+            self.chains.note(&[(part, slot.buf())]);
+            self.ring.offer(&[part]);
+            filled += 1;
+            bytes += length;
+        }
+        if filled > 0 {
+            self.counters.moved_packets(filled, filled, bytes);
+        }
+        filled
+    }
+
+    /// Takes the buffers of all packets that the device has finished with.
+    #[inline(always)]
+    fn reclaim(&mut self, batch: &mut Batch) {
+        for _ in 0..self.chains.len.len() {
+            let Some((id, _)) = self.ring.finished() else { break };
+            let Some(count) = self.chains.release(id, |buf| batch.put(&[buf])) else {
+                if !self.broken {
+                    self.broken = true;
+                    self.counters.dropped();
+                }
+                break;
+            };
+            self.ring.take(count);
+        }
+    }
+
+    /// Sends the packet that begins at slot `at`, where it is a chain, its header needs a descriptor of
+    /// its own, or it is too long. Returns how many slots it took, 0 if the ring has no room for it.
+    #[cold]
+    fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+        let slots = &batch.slots()[at..];
+        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+        let slots = &slots[..count];
+        let length: usize = slots.iter().map(Slot::len).sum();
+        let header = self.layout.len;
+        let in_front = slots[0].offset() >= header as usize;
+        let own_header = self.layout.separate || !in_front;
+        let needed = count + usize::from(own_header);
+        if length == 0 || length > self.longest || needed > self.chains.len.len() {
+            self.counters.dropped();
+            let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
+            batch.put(&bufs);
+            return count;
+        }
+        if needed > self.chains.free.len() {
+            return 0;
+        }
+        let mut parts = Vec::with_capacity(needed);
+        let mut add = |address, len, buf| {
+            let descriptor = self.chains.free.pop().expect("counted above");
+            parts.push((Part { descriptor, address, len, writable: false }, buf));
+        };
+        let place = |slot: &Slot| ((slot.buf() as usize) << self.shift) + slot.offset();
+        if in_front {
+            let bytes = &[0; header::LEN][..header as usize];
+            self.pool.region().mapping().write(place(&slots[0]) - header as usize, bytes);
+        }
+        if own_header {
+            let address = match in_front {
+                true => self.addresses.locate(place(&slots[0]) - header as usize),
+                false => self.zeros,
+            };
+            add(address, header, NO_BUFFER);
+        }
+        for (index, slot) in slots.iter().enumerate() {
+            let with_header = if index == 0 && !own_header { header } else { 0 };
+            let address = self.addresses.locate(place(slot) - with_header as usize);
+            add(address, slot.len() as u32 + with_header, slot.buf());
+        }
+        self.chains.note(&parts);
+        let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
+        self.ring.offer(&parts);
+        self.counters.moved_packets(1, count, length);
+        count
+    }
+
+    /// For a batch of another region: copies as many packets as there is room for, and sends those.
+    #[cold]
+    fn send_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let mut taken = 0;
+        loop {
+            copies.is_of(&self.pool);
+            self.send_own(&mut copies);
+            if !copies.is_empty() {
+                break;
+            }
+            let mut copied = 0;
+            for packet in batch.packets() {
+                if packet.len() > self.longest {
+                    self.counters.dropped();
+                } else if !copies.push_parts(&self.pool, packet.len(), packet.segments()) {
+                    break;
+                }
+                copied += packet.slots();
+            }
+            if copied == 0 {
+                break;
+            }
+            batch.drop_front(copied);
+            taken += copied;
+        }
+        self.copies = copies;
+        taken
+    }
+}

@@ -1,0 +1,116 @@
+//! Feature bits, registers and structures of VirtIO network devices.
+//!
+//! Names and sections are those of "Virtual I/O Device (VIRTIO) Version 1.2" (OASIS, 2022).
+
+/// Device status (2.1).
+pub mod status {
+    #![allow(missing_docs)]
+    pub const ACKNOWLEDGE: u8 = 1;
+    pub const DRIVER: u8 = 2;
+    pub const DRIVER_OK: u8 = 4;
+    pub const FEATURES_OK: u8 = 8;
+    pub const DEVICE_NEEDS_RESET: u8 = 64;
+    pub const FAILED: u8 = 128;
+}
+
+/// Feature bits: 0 to 23 of network devices (5.1.3), 24 on of all (6, and 6.3 for legacy ones).
+pub mod feature {
+    #![allow(missing_docs)]
+    pub const CSUM: u64 = 1 << 0;
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    pub const MAC: u64 = 1 << 5;
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    pub const HOST_TSO4: u64 = 1 << 11;
+    pub const HOST_TSO6: u64 = 1 << 12;
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
+    pub const CTRL_VQ: u64 = 1 << 17;
+    pub const CTRL_RX: u64 = 1 << 18;
+    pub const MQ: u64 = 1 << 22;
+    pub const CTRL_MAC_ADDR: u64 = 1 << 23;
+    pub const SPEED_DUPLEX: u64 = 1 << 63;
+    pub const ANY_LAYOUT: u64 = 1 << 27;
+    pub const EVENT_IDX: u64 = 1 << 29;
+    pub const VERSION_1: u64 = 1 << 32;
+    pub const ACCESS_PLATFORM: u64 = 1 << 33;
+    pub const RING_PACKED: u64 = 1 << 34;
+    pub const ORDER_PLATFORM: u64 = 1 << 36;
+}
+
+/// The common configuration of modern devices (4.1.4.3), by offset.
+pub mod common {
+    #![allow(missing_docs)]
+    pub const DEVICE_FEATURE_SELECT: u32 = 0;
+    pub const DEVICE_FEATURE: u32 = 4;
+    pub const DRIVER_FEATURE_SELECT: u32 = 8;
+    pub const DRIVER_FEATURE: u32 = 12;
+    pub const DEVICE_STATUS: u32 = 20;
+    pub const QUEUE_SELECT: u32 = 22;
+    pub const QUEUE_SIZE: u32 = 24;
+    pub const QUEUE_MSIX_VECTOR: u32 = 26;
+    pub const QUEUE_ENABLE: u32 = 28;
+    pub const QUEUE_NOTIFY_OFF: u32 = 30;
+    pub const QUEUE_DESC: u32 = 32;
+    pub const QUEUE_DRIVER: u32 = 40;
+    pub const QUEUE_DEVICE: u32 = 48;
+}
+
+/// The I/O ports of legacy devices (4.1.4.10), by offset.
+pub mod legacy {
+    #![allow(missing_docs)]
+    pub const DEVICE_FEATURES: u16 = 0;
+    pub const DRIVER_FEATURES: u16 = 4;
+    pub const QUEUE_ADDRESS: u16 = 8;
+    pub const QUEUE_SIZE: u16 = 12;
+    pub const QUEUE_SELECT: u16 = 14;
+    pub const QUEUE_NOTIFY: u16 = 16;
+    pub const DEVICE_STATUS: u16 = 18;
+    pub const ISR_STATUS: u16 = 19;
+    /// Here with MSI-X enabled only; the device's own configuration moves behind it.
+    pub const QUEUE_VECTOR: u16 = 22;
+    pub const CONFIG: u16 = 20;
+    pub const CONFIG_MSIX: u16 = 24;
+    /// The unit of `QUEUE_ADDRESS`, and the alignment of a ring's parts (2.7.2).
+    pub const PAGE: u64 = 4096;
+}
+
+/// No interrupt for this queue (4.1.5.1.2).
+pub const NO_VECTOR: u16 = 0xFFFF;
+
+/// A network device's own configuration (5.1.4), by offset.
+pub mod config {
+    #![allow(missing_docs)]
+    pub const MAC: u32 = 0;
+    pub const STATUS: u32 = 6;
+    pub const STATUS_LINK_UP: u16 = 1;
+    pub const MAX_VIRTQUEUE_PAIRS: u32 = 8;
+    pub const SPEED: u32 = 12;
+}
+
+/// What lies in front of every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
+///
+/// | byte | 0 | 1 | 2 | 4 | 6 | 8 | 10 |
+/// |---|---|---|---|---|---|---|---|
+/// | | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
+pub mod header {
+    #![allow(missing_docs)]
+    pub const FLAGS: usize = 0;
+    pub const GSO_TYPE: usize = 1;
+    pub const NUM_BUFFERS: usize = 10;
+    /// With `num_buffers`: of modern devices, and of legacy ones with mergeable buffers.
+    pub const LEN: usize = 12;
+    /// Of legacy devices without.
+    pub const SHORT_LEN: usize = 10;
+    pub const NEEDS_CSUM: u8 = 1;
+}
+
+/// Commands on the control queue (5.1.6.5): class and command.
+pub mod control {
+    #![allow(missing_docs)]
+    pub const RX_PROMISC: [u8; 2] = [0, 0];
+    pub const RX_ALLMULTI: [u8; 2] = [0, 1];
+    pub const MAC_ADDR_SET: [u8; 2] = [1, 1];
+    pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
+    pub const OK: u8 = 0;
+}

@@ -1,0 +1,170 @@
+//! The split virtqueue (2.7): a table of descriptors, a ring of what the driver makes available, and a
+//! ring of what the device has used.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU16, AtomicU32, fence};
+
+use super::registers::legacy;
+use super::ring::{Layout, NEXT, Part, Ring, WRITE, passes};
+use crate::memory::{Descriptors, Mapping, Shared};
+
+/// Flags and index come first in both rings.
+const FLAGS: usize = 0;
+const INDEX: usize = 1;
+const RING: usize = 2;
+/// In the available ring's flags: no interrupts; in the used ring's: no notifications.
+const QUIET: u16 = 1;
+
+/// One split virtqueue.
+pub(super) struct Split {
+    /// Address; then length, flags and next, from low to high.
+    table: Descriptors,
+    /// Flags, index, ids, and the used index at which an interrupt is wanted.
+    available: Shared<AtomicU16>,
+    /// Flags and index.
+    used: Shared<AtomicU16>,
+    /// Id and length of each.
+    used_ring: Shared<AtomicU32>,
+    /// The available index at which the device wants a notification.
+    notify_at: Shared<AtomicU16>,
+    mask: u16,
+    event_idx: bool,
+    next: u16,
+    published: u16,
+    taken: u16,
+}
+
+impl Ring for Split {
+    /// As legacy devices want it (2.7.2): one block, the used ring at a page of its own.
+    fn layout(size: u16) -> Layout {
+        let (size, page) = (size as usize, legacy::PAGE as usize);
+        let driver = 16 * size;
+        let device = (driver + 6 + 2 * size).next_multiple_of(page);
+        Layout { driver, device, len: device + 6 + 8 * size }
+    }
+
+    fn new(memory: &Arc<Mapping>, offset: usize, size: u16, event_idx: bool) -> Split {
+        let Layout { driver, device, .. } = Split::layout(size);
+        let count = size as usize;
+        let mut split = Split {
+            table: Shared::new(memory, offset, count),
+            available: Shared::new(memory, offset + driver, count + 3),
+            used: Shared::new(memory, offset + device, 2),
+            used_ring: Shared::new(memory, offset + device + 4, 2 * count),
+            notify_at: Shared::new(memory, offset + device + 4 + 8 * count, 1),
+            mask: size - 1,
+            event_idx,
+            next: 0,
+            published: 0,
+            taken: 0,
+        };
+        split.forbid_interrupts();
+        split
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, parts: &[Part]) {
+        for (index, part) in parts.iter().enumerate() {
+            let next = parts.get(index + 1).map(|part| part.descriptor);
+            let flags = if part.writable { WRITE } else { 0 } | if next.is_some() { NEXT } else { 0 };
+            let descriptor = &self.table[usize::from(part.descriptor & self.mask)];
+            descriptor[0].store(part.address, Relaxed);
+            let word = u64::from(part.len) | u64::from(flags) << 32 | u64::from(next.unwrap_or(0)) << 48;
+            descriptor[1].store(word, Relaxed);
+        }
+        let place = RING + usize::from(self.next & self.mask);
+        self.available[place].store(parts[0].descriptor, Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.published, self.next);
+        if old == self.next {
+            return false;
+        }
+        self.available[INDEX].store(self.next, Release);
+        // The device may have stopped looking just before (2.7.13.4.1): what it wants is read after
+        // the index was written.
+        fence(SeqCst);
+        match self.event_idx {
+            true => passes(self.notify_at[0].load(Relaxed), old, self.next),
+            false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
+        }
+    }
+
+    #[inline(always)]
+    fn finished(&self) -> Option<(u16, u32)> {
+        // Acquire: entry and packet are read after the index that tells of them.
+        if self.used[INDEX].load(Acquire) == self.taken {
+            return None;
+        }
+        let entry = usize::from(self.taken & self.mask);
+        let (id, len) = (&self.used_ring[2 * entry], &self.used_ring[2 * entry + 1]);
+        Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
+    }
+
+    #[inline(always)]
+    fn take(&mut self, _: u16) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    fn allow_interrupts(&mut self) {
+        self.available[FLAGS].store(0, Relaxed);
+        self.available[RING + usize::from(self.mask) + 1].store(self.taken, Relaxed);
+        fence(SeqCst);
+    }
+
+    fn forbid_interrupts(&mut self) {
+        // With event indexes the flags do not count; one that lies behind is passed once in 2^16.
+        self.available[FLAGS].store(QUIET, Relaxed);
+        self.available[RING + usize::from(self.mask) + 1].store(self.taken.wrapping_sub(1), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::virtio::ring::tests::{part, ring};
+
+    #[test]
+    fn is_laid_out_as_legacy_devices_want_it() {
+        let layout = Split::layout(256);
+        assert_eq!((layout.driver, layout.device, layout.len), (4096, 8192, 8192 + 6 + 2048));
+    }
+
+    #[test]
+    fn chains_go_out_and_come_back_by_id() {
+        let (mut ring, _memory): (Split, _) = ring(4, false);
+        ring.offer(&[part(2), part(3)]);
+        assert_eq!(ring.available[INDEX].load(Relaxed), 0, "not published yet");
+        assert!(ring.publish() && !ring.publish());
+        assert_eq!((ring.available[INDEX].load(Relaxed), ring.available[RING].load(Relaxed)), (1, 2));
+        assert_eq!(ring.table[2][1].load(Relaxed), 60 | u64::from(NEXT) << 32 | 3 << 48);
+        assert_eq!(ring.finished(), None);
+        ring.used_ring[0].store(2, Relaxed);
+        ring.used_ring[1].store(7, Relaxed);
+        ring.used[INDEX].store(1, Relaxed);
+        assert_eq!(ring.finished(), Some((2, 7)));
+        ring.take(2);
+        assert_eq!(ring.finished(), None);
+        ring.used[FLAGS].store(QUIET, Relaxed);
+        ring.offer(&[part(0)]);
+        assert!(!ring.publish(), "the device wants no notification");
+    }
+
+    #[test]
+    fn event_indexes_say_when_to_notify_and_to_interrupt() {
+        let (mut ring, _memory): (Split, _) = ring(4, true);
+        ring.notify_at[0].store(1, Relaxed);
+        ring.offer(&[part(0)]);
+        assert!(!ring.publish());
+        ring.offer(&[part(1)]);
+        assert!(ring.publish());
+        ring.allow_interrupts();
+        assert_eq!(ring.available[RING + 4].load(Relaxed), 0);
+        ring.forbid_interrupts();
+        assert_eq!(ring.available[RING + 4].load(Relaxed), u16::MAX);
+    }
+}

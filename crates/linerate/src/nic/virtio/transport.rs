@@ -1,0 +1,281 @@
+//! How a VirtIO device is reached over PCI: registers in memory that capabilities name (modern, 4.1.4),
+//! or I/O ports (legacy, 4.1.4.8).
+
+use super::registers::{NO_VECTOR, common, config, legacy};
+use crate::error::{Error, Result};
+use crate::memory::DeviceAddress;
+use crate::pci::config::{VENDOR, capabilities, read_32};
+use crate::pci::{IoPorts, MappedBar, MappedDoorbell, PciDevice};
+
+/// A device's registers.
+pub(super) enum Transport {
+    Modern(Modern),
+    Legacy(Legacy),
+}
+
+/// Where capabilities (4.1.4) say that the registers are.
+pub(super) struct Modern {
+    common: Window,
+    notify: Window,
+    notify_multiplier: u32,
+    isr: Window,
+    device: Window,
+}
+
+/// A part of a BAR.
+struct Window {
+    bar: MappedBar,
+    offset: u32,
+}
+
+/// BAR 0, which is I/O ports.
+pub(super) struct Legacy {
+    ports: IoPorts,
+    /// With MSI-X the device's own configuration lies further on.
+    config: u16,
+}
+
+/// Where the three parts of a virtqueue lie.
+pub(super) struct QueueAddresses {
+    pub descriptors: DeviceAddress,
+    pub driver: DeviceAddress,
+    pub device: DeviceAddress,
+}
+
+/// Tells the device that a queue has something new for it (4.1.5.2).
+pub(super) enum Notify {
+    Modern(MappedDoorbell<u16>, u16),
+    Legacy(IoPorts, u16),
+}
+
+impl Notify {
+    #[inline(always)]
+    pub fn ring(&self) {
+        match self {
+            Notify::Modern(doorbell, queue) => doorbell.write(*queue),
+            Notify::Legacy(ports, queue) => ports.write(legacy::QUEUE_NOTIFY, queue.to_le_bytes()),
+        }
+    }
+}
+
+impl Transport {
+    /// Finds the registers; `vectors` tells whether MSI-X is on. Transitional devices have both kinds, and are driven as modern ones.
+    ///
+    /// # Errors
+    /// A device that has neither, or whose capabilities lead outside its BARs.
+    pub fn find(device: &dyn PciDevice, vectors: bool) -> Result<Transport> {
+        if let Some(modern) = Modern::find(device)? {
+            return Ok(Transport::Modern(modern));
+        }
+        let config = if vectors { legacy::CONFIG_MSIX } else { legacy::CONFIG };
+        Ok(Transport::Legacy(Legacy { ports: device.io_ports(0)?, config }))
+    }
+
+    /// What this is, for people.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Transport::Modern(_) => "modern",
+            Transport::Legacy(_) => "legacy",
+        }
+    }
+
+    pub fn status(&self) -> u8 {
+        match self {
+            Transport::Modern(modern) => modern.common.load(common::DEVICE_STATUS),
+            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy::DEVICE_STATUS)[0],
+        }
+    }
+
+    pub fn set_status(&self, status: u8) {
+        match self {
+            Transport::Modern(modern) => modern.common.store(common::DEVICE_STATUS, status),
+            Transport::Legacy(legacy) => legacy.ports.write(legacy::DEVICE_STATUS, [status]),
+        }
+    }
+
+    /// The features that the device offers; legacy ones have 32.
+    pub fn features(&self) -> u64 {
+        match self {
+            Transport::Modern(Modern { common, .. }) => (0..2u32).fold(0, |features, half| {
+                common.store(common::DEVICE_FEATURE_SELECT, half);
+                features | u64::from(common.load::<u32>(common::DEVICE_FEATURE)) << (32 * half)
+            }),
+            Transport::Legacy(legacy) => u32::from_le_bytes(legacy.ports.read(legacy::DEVICE_FEATURES)).into(),
+        }
+    }
+
+    /// Those that we want.
+    pub fn accept(&self, features: u64) {
+        match self {
+            Transport::Modern(Modern { common, .. }) => {
+                for half in 0..2u32 {
+                    common.store(common::DRIVER_FEATURE_SELECT, half);
+                    common.store(common::DRIVER_FEATURE, (features >> (32 * half)) as u32);
+                }
+            }
+            Transport::Legacy(legacy) => {
+                legacy.ports.write(legacy::DRIVER_FEATURES, (features as u32).to_le_bytes());
+            }
+        }
+    }
+
+    /// The largest size that a queue can have; a legacy device's only one. 0: there is no such queue.
+    pub fn queue_size(&self, queue: u16) -> u16 {
+        match self {
+            Transport::Modern(Modern { common, .. }) => {
+                common.store(common::QUEUE_SELECT, queue);
+                common.load(common::QUEUE_SIZE)
+            }
+            Transport::Legacy(legacy) => {
+                legacy.ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
+                u16::from_le_bytes(legacy.ports.read(legacy::QUEUE_SIZE))
+            }
+        }
+    }
+
+    /// Sets a queue up (4.1.5.1.3), with interrupt `vector` if any. False if the device refuses the
+    /// vector.
+    pub fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
+        let vector = vector.unwrap_or(NO_VECTOR);
+        match self {
+            Transport::Modern(Modern { common, .. }) => {
+                common.store(common::QUEUE_SELECT, queue);
+                common.store(common::QUEUE_SIZE, size);
+                common.store(common::QUEUE_MSIX_VECTOR, vector);
+                let accepted = common.load::<u16>(common::QUEUE_MSIX_VECTOR) == vector;
+                for (register, address) in [
+                    (common::QUEUE_DESC, addresses.descriptors),
+                    (common::QUEUE_DRIVER, addresses.driver),
+                    (common::QUEUE_DEVICE, addresses.device),
+                ] {
+                    common.store(register, address as u32);
+                    common.store(register + 4, (address >> 32) as u32);
+                }
+                common.store(common::QUEUE_ENABLE, 1u16);
+                accepted
+            }
+            Transport::Legacy(Legacy { ports, config }) => {
+                ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
+                let page = (addresses.descriptors / legacy::PAGE) as u32;
+                ports.write(legacy::QUEUE_ADDRESS, page.to_le_bytes());
+                if *config == legacy::CONFIG {
+                    return true; // no MSI-X, no vectors
+                }
+                ports.write(legacy::QUEUE_VECTOR, vector.to_le_bytes());
+                u16::from_le_bytes(ports.read(legacy::QUEUE_VECTOR)) == vector
+            }
+        }
+    }
+
+    /// A queue's doorbell.
+    ///
+    /// # Errors
+    /// A device that has it outside its BAR.
+    pub fn notify(&self, queue: u16) -> Result<Notify> {
+        match self {
+            Transport::Modern(modern) => {
+                modern.common.store(common::QUEUE_SELECT, queue);
+                let offset = u32::from(modern.common.load::<u16>(common::QUEUE_NOTIFY_OFF));
+                let offset = offset
+                    .checked_mul(modern.notify_multiplier)
+                    .and_then(|offset| offset.checked_add(modern.notify.offset))
+                    .filter(|&offset| offset % 2 == 0 && offset as usize + 2 <= modern.notify.bar.len())
+                    .ok_or_else(|| lies("its doorbells lie outside their BAR"))?;
+                Ok(Notify::Modern(modern.notify.bar.doorbell_of(offset), queue))
+            }
+            Transport::Legacy(legacy) => Ok(Notify::Legacy(legacy.ports.clone(), queue)),
+        }
+    }
+
+    /// Reads and clears why the interrupt line was raised, which takes the line back (4.1.4.5).
+    pub fn take_interrupt(&self) -> u8 {
+        match self {
+            Transport::Modern(modern) => modern.isr.load(0),
+            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy::ISR_STATUS)[0],
+        }
+    }
+
+    /// A byte of the device's own configuration.
+    pub fn config_8(&self, offset: u32) -> u8 {
+        match self {
+            Transport::Modern(modern) => modern.device.load(offset),
+            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy.config + offset as u16)[0],
+        }
+    }
+
+    /// 16 bits of it.
+    pub fn config_16(&self, offset: u32) -> u16 {
+        match self {
+            Transport::Modern(modern) => modern.device.load(offset),
+            Transport::Legacy(legacy) => u16::from_le_bytes(legacy.ports.read(legacy.config + offset as u16)),
+        }
+    }
+
+    /// 32 bits of it.
+    pub fn config_32(&self, offset: u32) -> u32 {
+        match self {
+            Transport::Modern(modern) => modern.device.load(offset),
+            Transport::Legacy(legacy) => u32::from_le_bytes(legacy.ports.read(legacy.config + offset as u16)),
+        }
+    }
+
+    /// Sets the address of a legacy device without a command for that (5.1.4.3).
+    pub fn write_mac(&self, mac: [u8; 6]) -> bool {
+        let Transport::Legacy(legacy) = self else { return false };
+        for (index, byte) in mac.into_iter().enumerate() {
+            legacy.ports.write(legacy.config + config::MAC as u16 + index as u16, [byte]);
+        }
+        true
+    }
+}
+
+impl Window {
+    fn load<T: crate::pci::Register>(&self, offset: u32) -> T {
+        self.bar.load(self.offset + offset)
+    }
+
+    fn store<T: crate::pci::Register>(&self, offset: u32, value: T) {
+        self.bar.store(self.offset + offset, value);
+    }
+}
+
+impl Modern {
+    /// Reads the capabilities (4.1.4): type at byte 3, BAR at 4, offset at 8, length at 12, and the
+    /// multiplier of notifications at 16.
+    fn find(device: &dyn PciDevice) -> Result<Option<Modern>> {
+        const COMMON: u32 = 1;
+        const NOTIFY: u32 = 2;
+        const ISR: u32 = 3;
+        const DEVICE: u32 = 4;
+        let vendors = capabilities(device)?.into_iter().filter(|(id, _)| *id == VENDOR);
+        let capabilities = vendors.map(|(_, at)| Ok((read_32(device, at)? >> 24, at))).collect::<Result<Vec<_>>>()?;
+        // The first of each type is the one that the device prefers.
+        let place = |kind: u32| capabilities.iter().find(|(found, _)| *found == kind).map(|(_, at)| *at);
+        let window = |kind: u32, shortest: u32| -> Result<Option<Window>> {
+            let Some(at) = place(kind) else { return Ok(None) };
+            let number = read_32(device, at + 4)? as u8;
+            let (offset, length) = (read_32(device, at + 8)?, read_32(device, at + 12)?);
+            let bar = device.map_bar(number)?;
+            if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
+                return Err(lies("its capabilities lead outside its BARs"));
+            }
+            Ok(Some(Window { bar, offset }))
+        };
+        let Some(common) = window(COMMON, 56)? else { return Ok(None) };
+        let (notify, isr) = (window(NOTIFY, 2)?, window(ISR, 1)?);
+        // Up to the speed, which a device has only if it says so; the BAR is longer anyway.
+        let device_config = window(DEVICE, 10)?;
+        let (Some(notify), Some(isr), Some(config)) = (notify, isr, device_config) else {
+            return Err(lies("it has some of a VirtIO device's capabilities, but not all"));
+        };
+        if config.offset as usize + 16 > config.bar.len() {
+            return Err(lies("its configuration is cut off"));
+        }
+        let notify_multiplier = read_32(device, place(NOTIFY).expect("its window was found") + 16)?;
+        Ok(Some(Modern { common, notify, notify_multiplier, isr, device: config }))
+    }
+}
+
+fn lies(why: &'static str) -> Error {
+    Error::BadDevice { why }
+}

@@ -1,0 +1,54 @@
+//! What every card must be able to do, with every frame checked.
+
+use serde_json::json;
+
+use crate::guest::Guest;
+use crate::traffic::{cross, cross_flows, expect_generated, offer};
+use crate::wire::Wire;
+
+/// The first card's address.
+pub const A: &str = "0000:01:00.0";
+/// The second card's.
+pub const B: &str = "0000:02:00.0";
+/// How many frames go each way.
+const COUNT: usize = 10_000;
+/// The longest frame that an MTU of 1,500 allows, without a VLAN tag.
+const LONGEST: usize = 1514;
+
+/// `gen`, `sink` and `fwd` on the first two cards, with every frame checked, and what the cards have counted.
+#[track_caller]
+pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
+    let generator = guest.start_linerate(&format!("gen {A} --count {COUNT} --size 128"), 1);
+    expect_generated(a, COUNT, 128);
+    let summary = guest.wait(generator).summary();
+    let sent = (&summary["ports"][0]["tx_packets"], &summary["ports"][0]["tx_bytes"]);
+    assert_eq!(sent, (&json!(COUNT), &json!(COUNT * 124)));
+
+    let sink = guest.start_linerate(&format!("sink {B} --count {COUNT}"), 1);
+    offer(b, COUNT, 256);
+    let summary = guest.wait(sink).summary();
+    let received = (&summary["ports"][0]["rx_packets"], &summary["ports"][0]["rx_bytes"]);
+    assert_eq!(received, (&json!(COUNT), &json!(COUNT * 252)));
+    assert_eq!((&summary["lost"], &summary["reordered"]), (&json!(0), &json!(0)));
+
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+    cross(a, b, COUNT, LONGEST);
+    cross(b, a, COUNT, LONGEST);
+    let summary = guest.interrupt(forwarder).summary();
+    for port in summary["ports"].as_array().unwrap() {
+        assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");
+        assert_eq!(port["drops"], json!({}));
+    }
+}
+
+/// `fwd` with this many queues.
+#[track_caller]
+pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);
+    cross_flows(a, b, COUNT, LONGEST);
+    cross_flows(b, a, COUNT, LONGEST);
+    let summary = guest.interrupt(forwarder).summary();
+    for port in summary["ports"].as_array().unwrap() {
+        assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");
+    }
+}
