@@ -12,14 +12,25 @@ const MODULES: [&str; 7] =
     ["vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "igb", "virtio_net", "virtio_pci", "af_packet"];
 
 /// Packs it. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to
-/// `/bin`.
-pub fn pack(kernel: &Path, programs: &[PathBuf]) -> Vec<u8> {
+/// `/bin`, and so do `others`, this machine's own, with their libraries.
+pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     let mut archive = Archive { bytes: Vec::new(), folders: BTreeSet::new(), count: 0 };
     archive.file("init", &fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/init")).expect("guest/init"));
     archive.file("bin/busybox", &fs::read(find("busybox")).expect("busybox-static is installed by guest/prepare"));
     for program in programs {
         let name = program.file_name().expect("a file").to_string_lossy();
         archive.file(&format!("bin/{name}"), &fs::read(program).expect("a program that was built"));
+    }
+    let mut libraries = BTreeSet::new();
+    for name in others {
+        let file = find(name);
+        archive.file(&format!("bin/{name}"), &fs::read(&file).unwrap_or_else(|error| panic!("{name}: {error}")));
+        let output = Command::new("ldd").arg(&file).output().expect("ldd");
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        libraries.extend(output.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_string));
+    }
+    for library in libraries {
+        archive.file(library.trim_start_matches('/'), &fs::read(&library).expect("a library"));
     }
     if let Some(release) = fs::read_dir(kernel.join("lib/modules")).ok().and_then(|mut folder| folder.next()) {
         modules(&mut archive, &release.expect("a folder").path());

@@ -20,6 +20,7 @@
 //! - `initramfs`: what the guest finds in its root folder; `../init` is its first process
 //! - `guest`: a running guest: commands, background programs, what its kernel said
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
+//! - `namespace`: Linux itself on this side of the cards
 //! - `traffic`: what it sends and receives there
 //! - `scenario`: what every card must be able to do
 //!
@@ -30,12 +31,14 @@
 mod guest;
 mod initramfs;
 mod machine;
+mod namespace;
 mod scenario;
 mod traffic;
 mod wire;
 
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
+pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_flows};
 pub use traffic::{cross, cross_flows, expect_generated, offer};
 pub use wire::Wire;

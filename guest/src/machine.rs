@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::guest::Guest;
 use crate::initramfs;
+use crate::namespace::Namespace;
 use crate::wire::Wire;
 
 /// A machine to be: q35, two processors, 768 MiB.
@@ -21,6 +22,7 @@ pub struct Machine {
     cards: usize,
     folder: TempDir,
     namespace: Option<String>,
+    programs: Vec<String>,
 }
 
 /// Which kernel a guest runs, all from `guest/prepare`.
@@ -51,6 +53,7 @@ impl Machine {
             cards: 0,
             folder,
             namespace: None,
+            programs: Vec::new(),
         }
     }
 
@@ -84,6 +87,27 @@ impl Machine {
         wire
     }
 
+    /// Adds a card as [`card`](Machine::card) does, whose cable ends at a TAP interface of the
+    /// [namespace](Machine::in_namespace).
+    pub fn card_at_tap(&mut self, device: &str, tap: &str, queues: u16) {
+        let number = self.cards;
+        self.cards += 1;
+        let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no,queues={queues}");
+        self.plug(number, &netdev, device);
+    }
+
+    /// Adds a card as [`card`](Machine::card) does, whose cable ends at a hub of QEMU's.
+    pub fn card_at_hub(&mut self, device: &str, hub: usize) {
+        let number = self.cards;
+        self.cards += 1;
+        self.plug(number, &format!("hubport,id=net{number},hubid={hub}"), device);
+    }
+
+    /// Adds one of this machine's programs, with the libraries that it needs.
+    pub fn program(&mut self, name: &str) {
+        self.programs.push(name.to_string());
+    }
+
     /// The card's port, its cable, and itself.
     fn plug(&mut self, number: usize, netdev: &str, device: &str) {
         let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
@@ -98,8 +122,8 @@ impl Machine {
     }
 
     /// QEMU runs in this network namespace, where its TAP interfaces are.
-    pub fn in_namespace(&mut self, name: &str) {
-        self.namespace = Some(name.to_string());
+    pub fn in_namespace(&mut self, namespace: &Namespace) {
+        self.namespace = Some(namespace.name().to_string());
     }
 
     /// Boots it, and waits for its shell.
@@ -107,7 +131,8 @@ impl Machine {
         let folder = self.folder.path();
         let kernel = kernel(self.kernel);
         let initramfs = folder.join("initramfs");
-        fs::write(&initramfs, initramfs::pack(&kernel, programs())).expect("a file in a folder of ours");
+        fs::write(&initramfs, initramfs::pack(&kernel, programs(), &self.programs))
+            .expect("a file in a folder of ours");
         let listen = |name: &str| UnixListener::bind(folder.join(name)).expect("a socket in a folder of ours");
         let (shell, monitor) = (listen("shell"), listen("monitor"));
         let file = |name: &str| folder.join(name).display().to_string();

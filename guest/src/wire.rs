@@ -1,15 +1,18 @@
-//! The other end of a card's cable: each datagram is a frame.
+//! The other end of a card's cable, frame by frame.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A cable that ends in the test.
+/// A cable that ends in the test: each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {
+    /// A packet socket is used like one, too: it sends and receives whole frames.
     socket: UnixDatagram,
-    card: PathBuf,
+    /// Where QEMU's end of a datagram socket is.
+    card: Option<PathBuf>,
     received: Cell<u64>,
 }
 
@@ -19,14 +22,26 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl Wire {
     pub(crate) fn new(folder: &Path, number: usize) -> Wire {
         let socket = UnixDatagram::bind(folder.join(format!("test{number}"))).expect("a socket in a folder of ours");
+        Wire::over(socket, Some(folder.join(format!("card{number}"))))
+    }
+
+    pub(crate) fn of_socket(socket: OwnedFd) -> Wire {
+        Wire::over(socket.into(), None)
+    }
+
+    fn over(socket: UnixDatagram, card: Option<PathBuf>) -> Wire {
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-        Wire { socket, card: folder.join(format!("card{number}")), received: Cell::new(0) }
+        Wire { socket, card, received: Cell::new(0) }
     }
 
     /// Sends a frame, without CRC; waits while the card has no room for it.
     pub fn send(&self, frame: &[u8]) {
-        if let Err(error) = self.socket.send_to(frame, &self.card) {
+        let sent = match &self.card {
+            Some(card) => self.socket.send_to(frame, card),
+            None => self.socket.send(frame),
+        };
+        if let Err(error) = sent {
             panic!("the card takes no frame: {error}");
         }
     }

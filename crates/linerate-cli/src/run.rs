@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
 use linerate::pci::{Take, Through};
-use linerate::port::{Device, Drops, Link, Statistics, TxQueue, Waiter};
+use linerate::port::{Device, Drops, Link, QueueStatistics, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -112,6 +112,7 @@ impl Run {
             pool: Some(pool),
             interrupts: (common.wait != Wait::Poll).then(|| Duration::from_micros(common.throttle.into())),
             take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
+            ..Options::default()
         };
         let devices = options.open_all(names)?;
         Ok(Run {
@@ -206,7 +207,7 @@ impl Run {
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let ports = devices.iter().map(|device| Ok(port_summary(device.name(), &device.statistics()?)));
+        let ports = devices.iter().map(|device| Ok(port_summary(&**device, &device.statistics()?)));
         let ports = ports.collect::<Result<Vec<_>, Error>>()?;
         show.summary(&json!({"summary": {
             "command": command, "seconds": round(seconds), "ports": ports,
@@ -322,9 +323,10 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-fn port_summary(name: &str, statistics: &Statistics) -> Value {
+fn port_summary(device: &dyn Device, statistics: &Statistics) -> Value {
+    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
     json!({
-        "name": name,
+        "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
         "rx_bytes": statistics.rx_bytes, "tx_bytes": statistics.tx_bytes,
         "drops": drops(&statistics.drops),

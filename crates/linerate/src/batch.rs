@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
+use crate::offload::Offload;
 use crate::packet::{Bytes, Packets};
 use crate::slot::Slot;
 
@@ -82,7 +83,7 @@ impl Batch {
     /// The buffers are those of `pool`, or of the pool that the batch already holds packets of.
     /// False, and nothing is changed, if the batch is full or the pool exhausted.
     pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
-        self.push_parts(pool, bytes.len(), std::iter::once(bytes))
+        self.push_parts(pool, bytes.len(), std::iter::once(bytes), None)
     }
 
     /// Appends up to `count` packets of `len` bytes each, and returns how many. Their bytes are
@@ -125,12 +126,32 @@ impl Batch {
         self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())
     }
 
-    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes.
-    pub(crate) fn push_parts<'a>(
+    /// Copies packets from the front of `other`, which is of another region, as many as there is room
+    /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
+    /// freed, and how many packets were too long.
+    pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
+        let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
+        let (mut slots, mut too_long) = (0, 0);
+        for packet in other.packets() {
+            if packet.len() > longest {
+                too_long += 1;
+            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload(theirs.region())) {
+                break;
+            }
+            slots += packet.slots();
+        }
+        other.drop_front(slots);
+        (slots, too_long)
+    }
+
+    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes, and with what is still
+    /// to be done with them.
+    fn push_parts<'a>(
         &mut self,
         pool: &Arc<Pool>,
         len: usize,
         parts: impl Iterator<Item = &'a [u8]>,
+        offload: Option<Offload>,
     ) -> bool {
         if self.len() >= self.capacity() {
             return false;
@@ -151,6 +172,9 @@ impl Batch {
         for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
             let part = room.min(len - index * room);
             *slot = Slot::new(buf, part as u16, index + 1 < count);
+        }
+        if let Some(offload) = offload {
+            offload.note(&mut slots[0], cache.pool().region());
         }
         let view = cache.pool().region().view();
         let mut targets = slots.iter_mut().map(|slot| view.bytes_mut(slot));

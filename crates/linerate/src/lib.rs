@@ -45,6 +45,7 @@ mod error;
 pub mod memory;
 pub mod model;
 pub mod nic;
+mod offload;
 mod open;
 mod packet;
 pub mod pci;

@@ -42,6 +42,9 @@ pub struct Options {
     /// With interrupts, each queue's not more often than this, so that a program can sleep until
     /// packets come ([`Waiter`](crate::port::Waiter)); `None`: polled only.
     pub interrupts: Option<Duration>,
+    /// Leave checksums and segmentation to whom the packets go to, where the card can (`?offloads=on`):
+    /// packets of virtual machines, which never cross a wire, need neither.
+    pub offloads: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
     pub take: Option<Take>,
 }
@@ -93,6 +96,7 @@ impl Options {
             ring,
             max_frame: mtu + HEADERS,
             interrupts: self.interrupts,
+            offloads: name.switch("offloads", self.offloads)?,
             ..Config::new(name.short(), pool.clone())
         })
     }

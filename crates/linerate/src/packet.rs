@@ -1,6 +1,7 @@
 //! The packets of a batch, as a program sees them: bytes.
 
-use crate::memory::View;
+use crate::memory::{Region, View};
+use crate::offload::Offload;
 use crate::slot::Slot;
 
 /// The iterator over a batch's slots' bytes.
@@ -74,6 +75,11 @@ impl Packet<'_> {
     /// The bytes, slot by slot.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.slots.iter().map(|slot| self.view.bytes(slot))
+    }
+
+    /// What is still to be done with it; `region` is the batch's.
+    pub(crate) fn offload(&self, region: &Region) -> Option<Offload> {
+        Offload::of(&self.slots[0], region)
     }
 
     /// The bytes of the first slot, where the headers are.

@@ -17,7 +17,8 @@ pub const HEADROOM: usize = 128;
 /// - `buf`: the number of the buffer in its region
 /// - `len`: bytes of data in this buffer
 /// - `offset`: bytes from the buffer's start to the data, at most 4,095
-/// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot
+/// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot; bit 62,
+///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done
 ///
 /// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
 /// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
@@ -28,6 +29,7 @@ pub struct Slot(u64);
 const LEN: u32 = 32;
 const OFFSET: u32 = 48;
 const MORE: u64 = 1 << 63;
+const UNFINISHED: u64 = 1 << 62;
 
 impl Slot {
     /// A place without a buffer; its length is 0.
@@ -67,17 +69,29 @@ impl Slot {
         self.0 & MORE != 0
     }
 
-    /// The length of a packet that ends here; of one that continues, more than any length.
+    /// True for the first slot of a packet whose sender has left checksum or segmentation to the
+    /// hardware, which happens only on ports that were opened with offloads.
+    #[inline(always)]
+    pub const fn is_unfinished(&self) -> bool {
+        self.0 & UNFINISHED != 0
+    }
+
+    /// Says so, or that it is done.
+    pub(crate) const fn set_unfinished(&mut self, unfinished: bool) {
+        self.0 = self.0 & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
+    }
+
+    /// The length of a finished packet that ends here; of any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
-        (self.0 >> LEN) as usize & (0xFFFF | (MORE >> LEN) as usize)
+        (self.0 >> LEN) as usize & (0xFFFF | ((MORE | UNFINISHED) >> LEN) as usize)
     }
 
     /// Sets where the data lies. The caller keeps `offset + len` within the buffer.
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
-        self.0 = self.0 & (MORE | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
+        self.0 = self.0 & (MORE | UNFINISHED | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
     }
 
     /// Moves the slot out, leaving an empty place.
@@ -91,11 +105,12 @@ impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Slot {{ buf: {}, offset: {}, len: {}{} }}",
+            "Slot {{ buf: {}, offset: {}, len: {}{}{} }}",
             self.buf(),
             self.offset(),
             self.len(),
-            if self.has_more() { ", more" } else { "" }
+            if self.has_more() { ", more" } else { "" },
+            if self.is_unfinished() { ", unfinished" } else { "" }
         )
     }
 }
@@ -114,5 +129,9 @@ mod tests {
         assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 1, 4_095));
         assert!(slot.has_more());
         assert!(!Slot::new(0, 0, false).has_more());
+        slot.set_unfinished(true);
+        assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
+        slot.set_unfinished(false);
+        assert!(!slot.is_unfinished() && slot.len() == 1);
     }
 }

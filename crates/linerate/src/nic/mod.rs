@@ -42,6 +42,9 @@ pub struct Config {
     pub max_frame: usize,
     /// With interrupts, one for each receive queue, not more often than this; `None`: polled only.
     pub interrupts: Option<Duration>,
+    /// Leave checksums and segmentation to whom the packets go to, where the card can: received packets
+    /// may then be unfinished, and up to 65,553 bytes long.
+    pub offloads: bool,
     /// Where packets live.
     pub pool: Arc<Pool>,
 }
@@ -57,6 +60,7 @@ impl Config {
             ring: 512,
             max_frame: DEFAULT_FRAME,
             interrupts: None,
+            offloads: false,
             pool,
         }
     }

@@ -79,6 +79,7 @@ impl MappedBar {
     }
 
     /// Bytes of registers.
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.memory.len()
     }

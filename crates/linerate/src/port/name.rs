@@ -30,9 +30,9 @@ pub(crate) enum Kind {
 }
 
 /// Options that every port takes, and those of `sim:`.
-const OPTIONS: [&str; 9] = ["queues", "ring", "mtu", "wire", "record", "size", "flows", "rate", "count"];
+const OPTIONS: [&str; 10] = ["queues", "ring", "mtu", "offloads", "wire", "record", "size", "flows", "rate", "count"];
 /// How many of them a card takes, too.
-const COMMON: usize = 3;
+const COMMON: usize = 4;
 
 impl PortName {
     /// Takes a name apart.
@@ -100,6 +100,19 @@ impl PortName {
     /// An option's value; the last one counts.
     pub fn option(&self, option: &str) -> Option<&str> {
         self.options.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+    }
+
+    /// An option that is `on` or `off`.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] if it is neither.
+    pub fn switch(&self, option: &str, default: bool) -> Result<bool> {
+        match self.option(option) {
+            None => Ok(default),
+            Some("on") => Ok(true),
+            Some("off") => Ok(false),
+            Some(_) => Err(self.bad_option(option, "it must be on or off")),
+        }
     }
 
     /// An option that is a number; thousands can be written as `k`, millions as `M`.

@@ -24,6 +24,7 @@ use super::hardware::Hardware;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Pool, Reservation};
+use crate::offload::{Offload, Segmentation};
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
@@ -245,14 +246,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             self.recv(&mut copies);
         }
         let before = batch.len();
-        let mut copied = 0;
-        for packet in copies.packets() {
-            if !batch.push_parts(&self.pool, packet.len(), packet.segments()) {
-                break;
-            }
-            copied += packet.slots();
-        }
-        copies.drop_front(copied);
+        batch.copy_from(&self.pool, &mut copies, usize::MAX);
         self.copies = copies;
         batch.len() - before
     }
@@ -400,14 +394,18 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     }
 
     /// Sends the packet that begins at slot `at`, where it is a chain, too short for the card to
-    /// pad, or too long. Returns how many slots it took, 0 if the ring has no room for it.
+    /// pad, too long, or without its checksum. Returns how many slots it took, 0 if the ring has no room for it.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let slots = &mut batch.slots()[at..];
         let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
-        if length > self.longest || count > transmit::MOST_DESCRIPTORS {
+        let region = self.pool.region();
+        let unfinished = Offload::of(&slots[0], region).is_some_and(|offload| {
+            offload.segmentation() != Segmentation::None || !offload.finish_checksum(slots, region.view())
+        });
+        if length > self.longest || count > transmit::MOST_DESCRIPTORS || unfinished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);
@@ -455,19 +453,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             if !copies.is_empty() {
                 break;
             }
-            let mut copied = 0;
-            for packet in batch.packets() {
-                if packet.len() > self.longest {
-                    self.counters.dropped();
-                } else if !copies.push_parts(&self.pool, packet.len(), packet.segments()) {
-                    break;
-                }
-                copied += packet.slots();
-            }
+            let (copied, too_long) = copies.copy_from(&self.pool, batch, self.longest);
+            (0..too_long).for_each(|_| self.counters.dropped());
             if copied == 0 {
                 break;
             }
-            batch.drop_front(copied);
             taken += copied;
         }
         self.copies = copies;

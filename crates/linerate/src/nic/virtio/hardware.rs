@@ -69,6 +69,16 @@ struct State {
     promiscuous: bool,
 }
 
+/// What is negotiated with a port's offloads.
+const OFFLOADS: u64 = feature::CSUM
+    | feature::GUEST_CSUM
+    | feature::GUEST_TSO4
+    | feature::GUEST_TSO6
+    | feature::HOST_TSO4
+    | feature::HOST_TSO6;
+/// An IP packet's 65,535 bytes behind an Ethernet header with a VLAN tag.
+const LONGEST_UNCUT: usize = 65_535 + 18;
+
 /// Zeros for headers, beside the rings.
 const ZEROS: usize = 0;
 const COMMAND: usize = ZEROS + 64;
@@ -76,7 +86,7 @@ const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
 impl Hardware {
     /// Finds out what the device can do, and maps the memory.
-    pub fn new(device: &Arc<dyn PciDevice>, config: Config) -> Result<Hardware> {
+    pub fn new(device: &Arc<dyn PciDevice>, mut config: Config) -> Result<Hardware> {
         let bus = device.clone().bus();
         let interrupts: Box<[Arc<Interrupt>]> = match config.interrupts {
             Some(_) => bus.interrupts(config.rx_queues)?.into_iter().map(Arc::new).collect(),
@@ -86,10 +96,19 @@ impl Hardware {
         let transport = Transport::find(&**device, vectors)?;
         reset(&transport, &config.name)?;
         let offered = transport.features();
-        let features = match offered & wanted(&transport) {
+        let offloads = if config.offloads { OFFLOADS } else { 0 };
+        let features = match offered & (wanted(&transport) | offloads) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
+        // Segments need the checksum, too, and buffers that add up (5.1.3.1, 5.1.6.3.1).
+        let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
+            both if both == feature::GUEST_CSUM | feature::MRG_RXBUF => features,
+            _ => features & !(feature::GUEST_TSO4 | feature::GUEST_TSO6),
+        };
+        if features & (feature::GUEST_TSO4 | feature::GUEST_TSO6) != 0 {
+            config.max_frame = config.max_frame.max(LONGEST_UNCUT);
+        }
         let pairs = config.rx_queues.max(config.tx_queues);
         let most = match features & feature::MQ {
             0 => 1,
@@ -103,6 +122,7 @@ impl Hardware {
                 as u32,
             separate: features & (feature::VERSION_1 | feature::ANY_LAYOUT) == 0,
             mergeable: features & feature::MRG_RXBUF != 0,
+            offloads: features & feature::GUEST_CSUM != 0,
         };
         let region = config.pool.region();
         if !layout.mergeable && region.room() < config.max_frame {
@@ -114,6 +134,8 @@ impl Hardware {
             });
         }
 
+        // Which queues there are depends on the features.
+        negotiate(&transport, features)?;
         let mut end = FIRST_RING;
         let mut place = |number: u16| -> Result<QueueMemory> {
             let largest = transport.queue_size(number);
@@ -184,18 +206,7 @@ impl Hardware {
         state.taken.clear();
         state.receiving = 0;
 
-        transport.set_status(status::ACKNOWLEDGE);
-        let mut reached = status::ACKNOWLEDGE | status::DRIVER;
-        transport.set_status(reached);
-        transport.accept(self.features);
-        if self.features & feature::VERSION_1 != 0 {
-            reached |= status::FEATURES_OK;
-            transport.set_status(reached);
-            if transport.status() & status::FEATURES_OK == 0 {
-                transport.set_status(status::FAILED);
-                return Err(Error::BadDevice { why: "it takes back features that it has offered" });
-            }
-        }
+        let reached = negotiate(transport, self.features)?;
 
         let memory = self.rings.memory();
         memory.words(0, memory.len() / 8).iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
@@ -382,6 +393,7 @@ impl Hardware {
             zeros: self.rings.addresses().at(ZEROS),
             shift: pool.region().shift(),
             longest: self.config.max_frame,
+            features: self.features,
             pool: pool.clone(),
             counters: self.tx[usize::from(queue)].counters.clone(),
             broken: false,
@@ -507,6 +519,23 @@ fn wanted(transport: &Transport) -> u64 {
                 | feature::SPEED_DUPLEX
         }
     }
+}
+
+/// Tells the device that there is a driver, and what it wants (3.1.1, steps 2 to 6); the status reached.
+fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
+    transport.set_status(status::ACKNOWLEDGE);
+    let mut reached = status::ACKNOWLEDGE | status::DRIVER;
+    transport.set_status(reached);
+    transport.accept(features);
+    if features & feature::VERSION_1 != 0 {
+        reached |= status::FEATURES_OK;
+        transport.set_status(reached);
+        if transport.status() & status::FEATURES_OK == 0 {
+            transport.set_status(status::FAILED);
+            return Err(Error::BadDevice { why: "it takes back features that it has offered" });
+        }
+    }
+    Ok(reached)
 }
 
 /// Resets the device, and waits until it has (2.4.1): it has forgotten all addresses then.

@@ -16,12 +16,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::hardware::Hardware;
-use super::registers::header;
+use super::registers::{feature, header};
 use super::ring::{Part, Ring};
 use super::transport::Notify;
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Pool, Reservation};
+use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
@@ -67,6 +68,8 @@ pub(super) struct HeaderLayout {
     pub separate: bool,
     /// It tells how many buffers a packet has.
     pub mergeable: bool,
+    /// It may tell what the sender has left to be done.
+    pub offloads: bool,
 }
 
 impl HeaderLayout {
@@ -137,8 +140,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             let Some((id, written)) = self.ring.finished() else { break };
             let Some(index) = self.index(id) else { break };
             let len = written.wrapping_sub(self.layout.len);
-            let whole = !self.layout.mergeable || self.header(index)[header::NUM_BUFFERS..] == [1, 0];
-            if !whole || len.wrapping_sub(1) >= self.room || len as usize > self.longest {
+            if !self.is_plain(index) || len.wrapping_sub(1) >= self.room || len as usize > self.longest {
                 break;
             }
             *slot = Slot::new(self.bufs[index], len as u16, false);
@@ -154,12 +156,23 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         done
     }
 
+    /// True if a packet that begins here has one buffer, and needs nothing to be done.
+    #[inline(always)]
+    fn is_plain(&self, index: usize) -> bool {
+        let HeaderLayout { mergeable, offloads, .. } = self.layout;
+        if !mergeable && !offloads {
+            return true; // a look at the header costs a cache line
+        }
+        let bytes = self.header(index);
+        (!mergeable || bytes[header::NUM_BUFFERS..] == [1, 0]) && (!offloads || !offload(bytes).is_needed())
+    }
+
     /// Which buffer an id means; `None` if there is no such.
     #[inline(always)]
     fn index(&self, id: u16) -> Option<usize> {
         let each = self.layout.descriptors();
         let index = usize::from(id / each);
-        (id % each == 0 && index < self.bufs.len()).then_some(index)
+        (id.is_multiple_of(each) && index < self.bufs.len()).then_some(index)
     }
 
     /// The header in front of a buffer's data.
@@ -237,6 +250,11 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             let mut slot = Slot::new(self.bufs[index], len as u16, buffers > 1);
             if !is_first {
                 slot.set_data(HEADROOM - self.layout.len as usize, len as usize);
+            } else if self.layout.offloads {
+                let todo = offload(self.header(index));
+                if todo.is_needed() {
+                    todo.note(&mut slot, self.pool.region());
+                }
             }
             if !batch.push_slot(&mut slot) {
                 batch.put(&[new]); // cannot be: a chain of MAX_CHAIN slots fits behind the capacity
@@ -298,17 +316,15 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             self.recv(&mut copies);
         }
         let before = batch.len();
-        let mut copied = 0;
-        for packet in copies.packets() {
-            if !batch.push_parts(&self.pool, packet.len(), packet.segments()) {
-                break;
-            }
-            copied += packet.slots();
-        }
-        copies.drop_front(copied);
+        batch.copy_from(&self.pool, &mut copies, usize::MAX);
         self.copies = copies;
         batch.len() - before
     }
+}
+
+/// The part of a header that is carried on.
+fn offload(header: [u8; header::LEN]) -> Offload {
+    Offload(std::array::from_fn(|index| header[index]))
 }
 
 /// A transmit queue.
@@ -323,6 +339,8 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) zeros: DeviceAddress,
     pub(super) shift: u32,
     pub(super) longest: usize,
+    /// What the device does for us ([`feature`]).
+    pub(super) features: u64,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) broken: bool,
@@ -478,15 +496,18 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// its own, or it is too long. Returns how many slots it took, 0 if the ring has no room for it.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
-        let slots = &batch.slots()[at..];
+        let slots = &mut batch.slots()[at..];
         let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
-        let slots = &slots[..count];
+        let slots = &mut slots[..count];
         let length: usize = slots.iter().map(Slot::len).sum();
         let header = self.layout.len;
+        let (todo, possible) = self.left_to_device(slots);
         let in_front = slots[0].offset() >= header as usize;
         let own_header = self.layout.separate || !in_front;
+        // The header of zeros is for all: nothing can be written there.
+        let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
-        if length == 0 || length > self.longest || needed > self.chains.len.len() {
+        if !possible || length == 0 || length > self.longest || needed > self.chains.len.len() {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);
@@ -502,8 +523,11 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         };
         let place = |slot: &Slot| ((slot.buf() as usize) << self.shift) + slot.offset();
         if in_front {
-            let bytes = &[0; header::LEN][..header as usize];
-            self.pool.region().mapping().write(place(&slots[0]) - header as usize, bytes);
+            let mut bytes = [0; header::LEN];
+            if let Some(Offload(todo)) = todo {
+                bytes[..Offload::LEN].copy_from_slice(&todo);
+            }
+            self.pool.region().mapping().write(place(&slots[0]) - header as usize, &bytes[..header as usize]);
         }
         if own_header {
             let address = match in_front {
@@ -524,6 +548,24 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         count
     }
 
+    /// What of a packet the device shall do, and whether it can be sent at all: a checksum that the device
+    /// does not make is made here.
+    fn left_to_device(&self, slots: &mut [Slot]) -> (Option<Offload>, bool) {
+        let region = self.pool.region();
+        let Some(todo) = Offload::of(&slots[0], region) else { return (None, true) };
+        let needed = match todo.segmentation() {
+            Segmentation::None => feature::CSUM,
+            Segmentation::TcpIpv4 => feature::CSUM | feature::HOST_TSO4,
+            Segmentation::TcpIpv6 => feature::CSUM | feature::HOST_TSO6,
+            Segmentation::Other => return (None, false),
+        };
+        if self.features & needed == needed {
+            return (Some(todo), true);
+        }
+        let finished = todo.segmentation() == Segmentation::None && todo.finish_checksum(slots, region.view());
+        (None, finished)
+    }
+
     /// For a batch of another region: copies as many packets as there is room for, and sends those.
     #[cold]
     fn send_copied(&mut self, batch: &mut Batch) -> usize {
@@ -535,19 +577,11 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             if !copies.is_empty() {
                 break;
             }
-            let mut copied = 0;
-            for packet in batch.packets() {
-                if packet.len() > self.longest {
-                    self.counters.dropped();
-                } else if !copies.push_parts(&self.pool, packet.len(), packet.segments()) {
-                    break;
-                }
-                copied += packet.slots();
-            }
+            let (copied, too_long) = copies.copy_from(&self.pool, batch, self.longest);
+            (0..too_long).for_each(|_| self.counters.dropped());
             if copied == 0 {
                 break;
             }
-            batch.drop_front(copied);
             taken += copied;
         }
         self.copies = copies;

@@ -95,14 +95,11 @@ pub mod config {
 /// | | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
 pub mod header {
     #![allow(missing_docs)]
-    pub const FLAGS: usize = 0;
-    pub const GSO_TYPE: usize = 1;
     pub const NUM_BUFFERS: usize = 10;
     /// With `num_buffers`: of modern devices, and of legacy ones with mergeable buffers.
     pub const LEN: usize = 12;
     /// Of legacy devices without.
     pub const SHORT_LEN: usize = 10;
-    pub const NEEDS_CSUM: u8 = 1;
 }
 
 /// Commands on the control queue (5.1.6.5): class and command.

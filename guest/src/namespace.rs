@@ -1,0 +1,91 @@
+//! A network namespace of the test's own, on this side of the cards: interfaces, Linux's own programs, and
+//! sockets that see every byte. Nothing of the machine's own network is in it.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::Command;
+
+use crate::wire::Wire;
+
+/// A network namespace, removed when it is dropped.
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// A new one, without any interface that is up, and without IPv6, so that nothing is sent unasked.
+    pub fn new(name: &str) -> Namespace {
+        let namespace = Namespace { name: format!("lr-{name}-{}", std::process::id()) };
+        execute("ip", &["netns", "add", &namespace.name]);
+        namespace.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+        namespace
+    }
+
+    /// Its name, for `ip netns`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a command in it that must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn run(&self, command: &str) -> String {
+        execute("ip", &["netns", "exec", &self.name, "sh", "-c", command])
+    }
+
+    /// A TAP interface for a card with `queues` queues, up.
+    pub fn tap(&self, name: &str, queues: u16) {
+        let several = if queues > 1 { "multi_queue" } else { "" };
+        self.run(&format!("ip tuntap add dev {name} mode tap vnet_hdr {several} && ip link set {name} up"));
+    }
+
+    /// The other end of an interface's cable: all that it is sent, and all that it receives.
+    pub fn wire(&self, interface: &str) -> Wire {
+        let (name, interface) = (self.name.clone(), interface.to_string());
+        // A thread that goes into a namespace stays there, so this one ends.
+        let socket = std::thread::spawn(move || {
+            let namespace = File::open(format!("/run/netns/{name}")).expect("the namespace");
+            rustix::thread::move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&namespace),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )
+            .expect("root may enter it");
+            packet_socket(&interface)
+        });
+        Wire::of_socket(socket.join().expect("a packet socket"))
+    }
+}
+
+/// packet(7): all frames of one interface.
+fn packet_socket(interface: &str) -> OwnedFd {
+    const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
+    let name = std::ffi::CString::new(interface).expect("a name");
+    // SAFETY: plain calls; the address is as long as its length says, and the descriptor is ours alone.
+    unsafe {
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(ALL));
+        assert!(socket >= 0, "packet(7): {}", std::io::Error::last_os_error());
+        let socket_fd = OwnedFd::from_raw_fd(socket);
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = ALL;
+        address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let len = size_of_val(&address) as u32;
+        let bound = libc::bind(socket, (&raw const address).cast(), len);
+        assert_eq!(bound, 0, "bind to {interface}: {}", std::io::Error::last_os_error());
+        socket_fd
+    }
+}
+
+#[track_caller]
+fn execute(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}

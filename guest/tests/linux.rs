@@ -1,0 +1,77 @@
+//! Linux itself at the other end of the cables.
+
+use linerate_guest::{A, B, Machine, Namespace, cross_flows};
+use serde_json::{Value, json};
+
+/// QEMU's TAP interfaces have as many queues as the card, and Linux spreads flows over them.
+fn several_queues(device: &str, queues: u16) {
+    let namespace = Namespace::new(&format!("{queues}-queues"));
+    let mut machine = Machine::new().iommu();
+    machine.in_namespace(&namespace);
+    // One vector for each queue, and two more.
+    let device = format!("{device},iommu_platform=on,disable-legacy=on,mq=on,vectors={}", 2 * queues + 2);
+    for tap in ["t0", "t1"] {
+        namespace.tap(tap, queues);
+        machine.card_at_tap(&device, tap, queues);
+    }
+    let mut guest = machine.boot();
+    let (a, b) = (namespace.wire("t0"), namespace.wire("t1"));
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run(&format!("linerate bind {A} {B}"));
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);
+    cross_flows(&a, &b, 10_000, 1514);
+    cross_flows(&b, &a, 10_000, 1514);
+    let summary = guest.interrupt(forwarder).summary();
+    for port in summary["ports"].as_array().unwrap() {
+        assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(10_000), &json!(10_000)), "{summary}");
+        let by_queue = port["rx_slots"].as_array().unwrap();
+        assert_eq!(by_queue.len(), usize::from(queues));
+        assert!(by_queue.iter().all(|slots| slots.as_u64() > Some(0)), "a queue got nothing: {summary}");
+    }
+}
+
+#[test]
+fn two_queue_pairs_split() {
+    several_queues("virtio-net-pci", 2);
+}
+
+#[test]
+fn four_queue_pairs_packed() {
+    several_queues("virtio-net-pci,packed=on", 4);
+}
+
+/// Two kernels, this machine's and this machine's in another namespace, talk through the guest, and leave
+/// checksums and segmentation to each other.
+#[test]
+fn checksums_and_segments_are_carried() {
+    let (left, right) = (Namespace::new("left"), Namespace::new("right"));
+    let mut machine = Machine::new().iommu();
+    machine.in_namespace(&left);
+    for tap in ["t0", "t1"] {
+        left.tap(tap, 1);
+        machine.card_at_tap("virtio-net-pci,iommu_platform=on,disable-legacy=on", tap, 1);
+    }
+    let mut guest = machine.boot();
+    left.run(&format!("ip link set t1 netns {}", right.name()));
+    left.run("ip addr add 10.83.0.1/24 dev t0 && ip link set t0 up");
+    right.run("ip addr add 10.83.0.2/24 dev t1 && ip link set t1 up && ip link set lo up");
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run(&format!("linerate bind {A} {B}"));
+    let mut longest = Vec::new();
+    for offloads in ["on", "off"] {
+        let ports = format!("{A}?offloads={offloads} {B}?offloads={offloads}");
+        let forwarder = guest.start_linerate(&format!("fwd {ports}"), 2);
+        left.run("ping -c 3 -i 0.2 -W 5 10.83.0.2");
+        let server = format!("iperf3 --server --one-off --daemon --pidfile /run/{}.pid", right.name());
+        right.run(&server);
+        let result = left.run("iperf3 --client 10.83.0.2 --bytes 20M --json");
+        let result: Value = serde_json::from_str(&result).unwrap();
+        assert_eq!(result["end"]["sum_sent"]["bytes"], json!(20 << 20), "{result}");
+        let summary = guest.interrupt(forwarder).summary();
+        let port = &summary["ports"][0];
+        longest.push(port["rx_bytes"].as_u64().unwrap() / port["rx_packets"].as_u64().unwrap());
+        assert_eq!(port["drops"], json!({}), "{summary}");
+    }
+    assert!(longest[0] > 1514, "with offloads packets come uncut: {longest:?} bytes on average");
+    assert!(longest[1] <= 1514, "without they do not: {longest:?} bytes on average");
+}
