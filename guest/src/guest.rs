@@ -5,13 +5,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long a command may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What stands before the status at the end of an answer: see `../init`.
+const END: u8 = 0x1E;
 
 /// What a guest's kernel says when something is wrong that no test wants.
 const TROUBLE: [&str; 6] = ["Oops", "BUG:", "Kernel panic", "Call Trace", "general protection", "WARNING: CPU"];
@@ -52,6 +55,15 @@ impl Outcome {
         let last = self.output.lines().last().unwrap_or_default();
         let value: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {}", self.output));
         value["summary"].clone()
+    }
+}
+
+impl Program {
+    /// Its own process, which the shell around it has started.
+    #[track_caller]
+    pub fn child(&self, guest: &mut Guest) -> u32 {
+        let children = guest.run(&format!("cat /proc/{0}/task/{0}/children", self.pid));
+        children.trim().parse().unwrap_or_else(|_| panic!("no process below {}: '{children}'", self.pid))
     }
 }
 
@@ -156,7 +168,8 @@ impl Guest {
 
     /// Sends a signal to the program, not to the shell around it.
     pub fn signal(&mut self, program: &Program, signal: &str) {
-        self.run(&format!("kill -{signal} $(cat /proc/{0}/task/{0}/children)", program.pid));
+        let child = program.child(self);
+        self.run(&format!("kill -{signal} {child}"));
     }
 
     /// Asks QEMU itself for something, over QMP.
@@ -198,17 +211,26 @@ impl Guest {
     /// Reads up to the end of an answer.
     #[track_caller]
     fn answer(&mut self, command: &str) -> Outcome {
-        let mut bytes = Vec::new();
-        let mut status = String::new();
-        let read = self.shell.read_until(0x1E, &mut bytes).and_then(|_| self.shell.read_line(&mut status));
-        let output = String::from_utf8_lossy(&bytes).trim_end_matches('\x1E').to_string();
-        match (read, status.trim().parse()) {
-            (Ok(_), Ok(status)) => {
-                self.check();
-                Outcome { output, status }
+        let start = Instant::now();
+        let (mut output, mut line) = (Vec::new(), Vec::new());
+        while !line.starts_with(&[END]) {
+            output.append(&mut line);
+            let read = self.shell.read_until(b'\n', &mut line);
+            // What never stops printing is as silent as what never begins.
+            if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
+                output.append(&mut line);
+                let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();
+                self.fail(&format!("`{command}`: no end within {PATIENCE:?} ({read:?}) of:\n{output}"));
             }
-            (read, _) => self.fail(&format!("`{command}`: silence ({read:?}) after:\n{output}")),
+            // The end may follow a line that has none of its own.
+            if let Some(end) = line.iter().position(|&byte| byte == END) {
+                output.extend(line.drain(..end));
+            }
         }
+        let status = String::from_utf8_lossy(&line[1..]).trim().parse();
+        self.check();
+        let output = String::from_utf8_lossy(&output).into_owned();
+        Outcome { output, status: status.unwrap_or_else(|_| self.fail("the guest's shell answers nonsense")) }
     }
 
     /// Fails if the kernel was in trouble.

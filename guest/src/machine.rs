@@ -137,14 +137,14 @@ impl Machine {
         let (shell, monitor) = (listen("shell"), listen("monitor"));
         let file = |name: &str| folder.join(name).display().to_string();
 
-        let mut qemu = match &self.namespace {
-            Some(namespace) => {
-                let mut ip = Command::new("ip");
-                ip.args(["netns", "exec", namespace, "qemu-system-x86_64"]);
-                ip
-            }
-            None => Command::new("qemu-system-x86_64"),
+        // It ends with the test, also where that is killed.
+        const QEMU: [&str; 5] = ["setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"];
+        let words: Vec<&str> = match &self.namespace {
+            Some(namespace) => ["ip", "netns", "exec", namespace].into_iter().chain(QEMU).collect(),
+            None => QEMU.to_vec(),
         };
+        let mut qemu = Command::new(words[0]);
+        qemu.args(&words[1..]);
         let image = image(&kernel);
         let mut append = vec!["console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on".to_string()];
         append.extend(self.kernel_arguments);

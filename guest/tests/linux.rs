@@ -66,7 +66,7 @@ fn checksums_and_segments_are_carried() {
         right.run(&server);
         let result = left.run("iperf3 --client 10.83.0.2 --bytes 20M --json");
         let result: Value = serde_json::from_str(&result).unwrap();
-        assert_eq!(result["end"]["sum_sent"]["bytes"], json!(20 << 20), "{result}");
+        assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(20 << 20), "{result}");
         let summary = guest.interrupt(forwarder).summary();
         let port = &summary["ports"][0];
         longest.push(port["rx_bytes"].as_u64().unwrap() / port["rx_packets"].as_u64().unwrap());
@@ -74,4 +74,40 @@ fn checksums_and_segments_are_carried() {
     }
     assert!(longest[0] > 1514, "with offloads packets come uncut: {longest:?} bytes on average");
     assert!(longest[1] <= 1514, "without they do not: {longest:?} bytes on average");
+}
+
+/// Linux's own drivers at both ends: its virtio_net, and its igb in a namespace of its own. Between them a hub,
+/// our igb, our VirtIO, and a hub.
+#[test]
+fn linux_drivers_talk_through_the_forwarder() {
+    let mut machine = Machine::new().iommu();
+    machine.program("iperf3");
+    machine.card_at_hub("igb", 0);
+    machine.card_at_hub("virtio-net-pci,disable-legacy=on,iommu_platform=on", 1);
+    machine.card_at_hub("virtio-net-pci,disable-legacy=on", 0);
+    machine.card_at_hub("igb", 1);
+    let mut guest = machine.boot();
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1 virtio_pci virtio_net igb");
+    guest.run(&format!("linerate bind {A} {B}"));
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+
+    let near = guest.run("ls /sys/bus/pci/devices/0000:03:00.0/virtio*/net").trim().to_string();
+    let far = guest.run("ls /sys/bus/pci/devices/0000:04:00.0/net").trim().to_string();
+    guest.run("unshare -n sleep 1000 >/dev/null 2>&1 & echo $! >/tmp/far");
+    // The shell's child becomes `sleep` in its new namespace; until then it is in ours.
+    guest.run("while [ $(readlink /proc/$(cat /tmp/far)/ns/net) = $(readlink /proc/1/ns/net) ]; do usleep 1000; done");
+    guest.run(&format!("ip link set {far} netns $(cat /tmp/far)"));
+    let there = "nsenter -t $(cat /tmp/far) -n";
+    guest.run(&format!("{there} ip addr add 10.84.0.2/24 dev {far} && {there} ip link set {far} up"));
+    guest.run(&format!("ip addr add 10.84.0.1/24 dev {near} && ip link set {near} up"));
+    // Linux's igb negotiates for some seconds.
+    guest.run(&format!("until {there} ip link show {far} | grep -q LOWER_UP; do usleep 10000; done"));
+    let ping = guest.run("ping -c 5 -i 0.2 -W 5 10.84.0.2");
+    assert!(ping.contains("5 packets received"), "{ping}");
+    guest.run(&format!("{there} iperf3 --server --one-off --daemon"));
+    let result = guest.run("iperf3 --client 10.84.0.2 --bytes 4M --json --connect-timeout 5000");
+    let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
+    assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4 << 20), "{result}");
+    let summary = guest.interrupt(forwarder).summary();
+    assert!(summary["ports"][0]["rx_bytes"].as_u64() > Some(4 << 20), "{summary}");
 }

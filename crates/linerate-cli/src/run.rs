@@ -67,7 +67,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How long links may take; 1 and 10 Gbit/s on copper need some seconds.
 const LINK: Duration = Duration::from_secs(10);
 /// How often the end of a run is looked for.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(100);
 
 /// The time stamp counter, or what the machine has in its place.
 pub fn cycles() -> u64 {

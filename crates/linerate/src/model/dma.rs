@@ -1,8 +1,10 @@
-//! What the card can reach: memory that was mapped for it, under addresses of its own.
+//! What the card is plugged into: memory that was mapped for it, under addresses of its own, and who waits
+//! for its interrupts.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bus, Interrupt};
 
@@ -11,7 +13,16 @@ use crate::pci::{Bus, Interrupt};
 /// Device addresses are deliberately not pointers, and mappings do not touch each other, so that a
 /// mix-up of the two, or a step beyond a mapping, is found.
 #[derive(Default)]
-pub(super) struct Dma(RwLock<Maps>);
+pub(super) struct Dma {
+    maps: RwLock<Maps>,
+    interrupts: Mutex<Interrupts>,
+}
+
+/// By vector: its eventfd, and when it was raised last.
+pub(super) type Interrupts = Vec<(Interrupt, Option<Instant>)>;
+
+/// Vectors of the card (section 7.3.1).
+const VECTORS: u16 = 64;
 
 #[derive(Default)]
 pub(super) struct Maps {
@@ -26,7 +37,11 @@ const GAP: DeviceAddress = 1 << 30;
 
 impl Dma {
     pub fn maps(&self) -> RwLockReadGuard<'_, Maps> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.maps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn interrupts(&self) -> MutexGuard<'_, Interrupts> {
+        self.interrupts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,7 +59,7 @@ impl Maps {
 
 impl DmaSpace for Dma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
         let address = maps.next.max(FIRST);
         maps.next = address + (memory.len() as u64).next_multiple_of(GAP) + GAP;
         maps.ranges.push((address, memory.clone()));
@@ -52,13 +67,23 @@ impl DmaSpace for Dma {
     }
 
     fn unmap(&self, address: DeviceAddress) {
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
         maps.ranges.retain(|(start, _)| *start != address);
     }
 }
 
 impl Bus for Dma {
-    fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
-        todo!()
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
+        if count > VECTORS {
+            return Err(Error::Card {
+                card: "the model".to_string(),
+                why: format!("it has {VECTORS} interrupts, and {count} are needed, one for each queue"),
+                mend: "use fewer queues, or poll: --wait poll".to_string(),
+            });
+        }
+        let ours = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
+        let theirs = ours.iter().map(Interrupt::try_clone).collect::<Result<Vec<_>>>()?;
+        *Dma::interrupts(self) = ours.into_iter().map(|interrupt| (interrupt, None)).collect();
+        Ok(theirs)
     }
 }

@@ -28,7 +28,7 @@ mod wire;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use breach::Breach;
 pub use named::{named, open_named};
@@ -159,7 +159,9 @@ impl Card {
             return 0;
         }
         let maps = self.dma.maps();
-        self.transmit(core, &maps, budget) + self.receive(core, &maps, budget)
+        let moved = self.transmit(core, &maps, budget) + self.receive(core, &maps, budget);
+        self.interrupt(core);
+        moved
     }
 
     /// Pulls the cable out, or puts it back.
@@ -264,8 +266,16 @@ impl Card {
                 self.registers.set(offset, if value & EERD::START != 0 { answer } else { value });
             }
             EICR::OFFSET => self.registers.change(offset, value, false),
-            EICS::OFFSET => self.registers.change(EICR::OFFSET, value, true),
-            EIMS::OFFSET => self.registers.change(offset, value, true),
+            EICS::OFFSET => {
+                let core = &mut *self.core();
+                self.registers.change(EICR::OFFSET, value, true);
+                self.interrupt(core);
+            }
+            EIMS::OFFSET => {
+                let core = &mut *self.core();
+                self.registers.change(offset, value, true);
+                self.interrupt(core);
+            }
             EIMC::OFFSET => self.registers.change(EIMS::OFFSET, value, false),
             AUTOC::OFFSET => {
                 self.registers.set(offset, value & !AUTOC::RESTART_AN);
@@ -441,7 +451,39 @@ impl Card {
         let shift = 16 * (queue as u32 & 1) + if direction == Direction::Transmit { 8 } else { 0 };
         let entry = self.registers.get(IVAR::at(queue / 2)) >> shift;
         if entry & IVAR::VALID != 0 {
-            self.registers.change(EICR::OFFSET, 1 << (entry & 0xF), true);
+            // Causes of queues are 0 to 15; with MSI-X they are vectors, up to 29 with a bit of their own.
+            let mask = if self.registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0 { 0x1F } else { 0xF };
+            self.registers.change(EICR::OFFSET, 1 << (entry & mask), true);
+        }
+    }
+
+    /// Raises the vectors whose causes are set and allowed, no sooner after the last time than EITR
+    /// says (sections 7.3.2.1, 7.3.1.3). `Core` is held, so that only one thread does it.
+    fn interrupt(&self, _: &mut Core) {
+        let registers = &self.registers;
+        let pending = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
+        if pending == 0 || registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX == 0 {
+            return;
+        }
+        for (vector, (interrupt, last)) in self.dma.interrupts().iter_mut().take(24).enumerate() {
+            let bit = 1 << vector;
+            if pending & bit == 0 {
+                continue;
+            }
+            let interval = registers.get(EITR::at(vector as u16)) >> EITR::INTERVAL_SHIFT & EITR::INTERVAL_MASK;
+            if interval > 0 {
+                let now = Instant::now();
+                let interval = Duration::from_micros(2 * u64::from(interval));
+                if last.is_some_and(|last| now - last < interval) {
+                    continue;
+                }
+                *last = Some(now);
+            }
+            registers.change(EICR::OFFSET, registers.get(EIAC::OFFSET) & bit, false);
+            if registers.get(GPIE::OFFSET) & GPIE::EIAME != 0 {
+                registers.change(EIMS::OFFSET, registers.get(EIAM::OFFSET) & bit, false);
+            }
+            interrupt.raise();
         }
     }
 }

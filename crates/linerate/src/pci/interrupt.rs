@@ -35,6 +35,16 @@ impl Interrupt {
         self.line.is_some()
     }
 
+    /// The same interrupt once more, for who raises it.
+    ///
+    /// # Errors
+    /// Where the process has no descriptors left.
+    pub fn try_clone(&self) -> Result<Interrupt> {
+        let event = self.event.try_clone().map_err(|e| Error::system("dup", e))?;
+        let line = self.line.as_ref().map(File::try_clone).transpose().map_err(|e| Error::system("dup", e))?;
+        Ok(Interrupt { event, line })
+    }
+
     /// Raises it, as a card does.
     pub fn raise(&self) {
         // It fails only when the counter is full, and then it is raised already.

@@ -50,7 +50,7 @@ impl Waiter {
     pub const PATIENCE: Duration = Duration::from_micros(100);
 
     /// How long a sleep lasts at most, so that a thread notices when it shall end.
-    pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+    pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
     /// Waits in this way.
     pub fn new(wait: Wait) -> Waiter {

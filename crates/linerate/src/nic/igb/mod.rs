@@ -181,15 +181,19 @@ impl Controller for X82576 {
         }
     }
 
-    /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio
-    /// there is one interrupt line and one queue, and the same bit of `EICR` tells of it.
+    /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio there
+    /// is one interrupt line instead, for one queue, and the older causes of `ICR`.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
         let bar = &hardware.bar;
+        // 8.8.14: an interval in µs, 13 bits.
+        let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
+        if hardware.has_line() {
+            bar.write(GPIE::OFFSET, GPIE::NSICR);
+            return bar.write(EITR::OFFSET, interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+        }
         bar.write(GPIE::OFFSET, GPIE::NSICR | GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
         bar.write(EIAC::OFFSET, (1 << queues) - 1);
         bar.write(EIAM::OFFSET, (1 << queues) - 1);
-        // 8.8.14: an interval in µs, 13 bits.
-        let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
         for queue in 0..queues {
             bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
             // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receiving.
@@ -199,11 +203,19 @@ impl Controller for X82576 {
     }
 
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
-        hardware.bar.write(EIMS::OFFSET, 1 << queue);
+        match hardware.has_line() {
+            true => hardware.bar.write(IMS::OFFSET, ICR::RXDW),
+            false => hardware.bar.write(EIMS::OFFSET, 1 << queue),
+        }
     }
 
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
-        hardware.bar.write(EIMC::OFFSET, 1 << queue);
+        if hardware.has_line() {
+            hardware.bar.write(IMC::OFFSET, ICR::RXDW);
+            hardware.bar.read(ICR::OFFSET); // takes the line back
+        } else {
+            hardware.bar.write(EIMC::OFFSET, 1 << queue);
+        }
     }
 
     /// Section 8.18. `GORC` counts the CRCs, although they are taken off.

@@ -97,6 +97,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         (self.rings.memory(), offset, self.rings.addresses().at(offset))
     }
 
+    /// True where the card has an interrupt line instead of vectors.
+    pub(in crate::nic) fn has_line(&self) -> bool {
+        self.interrupts.first().is_some_and(|interrupt| interrupt.is_line())
+    }
+
     /// Where the card sees the region.
     pub(super) fn packets(&self) -> &Addresses {
         self.packets.addresses()

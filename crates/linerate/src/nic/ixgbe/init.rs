@@ -117,10 +117,13 @@ impl<B: Bar> Hardware<B, X82599> {
 
     /// 4.6.3.1.2 and 7.3.4: receive queue n raises vector n, which masks itself when it is raised.
     pub(super) fn init_interrupts(&self, queues: u16, throttle: Duration) {
-        self.bar.write(GPIE::OFFSET, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
-        // Causes clear themselves, and their masks close, when the message goes out.
-        self.bar.write(EIAC::OFFSET, (1 << queues) - 1);
-        self.bar.write(EIAM::OFFSET, (1 << queues) - 1);
+        // Over uio there is one interrupt line instead, for one queue; the same causes raise it.
+        if !self.has_line() {
+            self.bar.write(GPIE::OFFSET, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+            // Causes clear themselves, and their masks close, when the message goes out.
+            self.bar.write(EIAC::OFFSET, (1 << queues) - 1);
+            self.bar.write(EIAM::OFFSET, (1 << queues) - 1);
+        }
         // 8.2.3.5.12: an interval in units of 2 µs at 10 Gbit/s, 9 bits.
         let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(0x1FF) as u32;
         for queue in 0..queues {

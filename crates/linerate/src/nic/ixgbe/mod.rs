@@ -194,6 +194,9 @@ impl Controller for X82599 {
 
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
         hardware.bar.write(EIMC::OFFSET, 1 << queue);
+        if hardware.has_line() {
+            hardware.bar.read(EICR::OFFSET); // takes the line back
+        }
     }
 
     /// Section 8.2.3.23.

@@ -1,0 +1,143 @@
+//! Interrupts, on the model: who is asleep is woken, and who polls is left alone.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use linerate::Batch;
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::model::{Card, CardBar, Frame, Runner, from_fn};
+use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::port::{Device, Rss, RxQueue, Wait, Waiter};
+use linerate::traffic::Generator;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A card whose wire brings as many frames as the counter says, of 16 flows.
+fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
+    let waiting = Arc::<AtomicUsize>::default();
+    let (left, mut generator) = (waiting.clone(), Generator::new(64, 16));
+    let wire = from_fn(
+        |_| {},
+        move |frame: &mut Frame| {
+            let come = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
+            if come {
+                frame.bad_crc = false;
+                frame.bytes.resize(generator.frame_len(), 0);
+                generator.fill(&mut frame.bytes);
+            }
+            come
+        },
+    );
+    (Card::new(name, wire), waiting)
+}
+
+fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Ixgbe<CardBar> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
+    let pool = Pool::new(Region::new(&options).unwrap());
+    let config = Config { interrupts: Some(throttle), rx_queues: queues, ..Config::new(card.name(), pool) };
+    Ixgbe::open(card.bar(), card.bus(), config).unwrap()
+}
+
+fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
+    poll(&mut [PollFd::new(&interrupt, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+}
+
+/// Whether the queue's interrupt has come; stays armed.
+fn raised(rx: &mut dyn RxQueue) -> bool {
+    is_raised(rx.arm().unwrap())
+}
+
+#[test]
+fn a_packet_raises_its_queues_interrupt_once_where_it_is_allowed() {
+    let (card, wire) = card("interrupts");
+    let mut device = open(&card, 2, Duration::ZERO);
+    let mut queues = [device.rx(0).unwrap(), device.rx(1).unwrap()];
+    device.set_rss(&Rss { table: vec![1], ..Rss::evenly(2) }).unwrap();
+    let mut batch = Batch::new();
+
+    // Polled: none.
+    wire.store(1, Ordering::Release);
+    card.step(32);
+    assert_eq!(queues[1].recv(&mut batch), 1);
+    assert!(raised(&mut *queues[1]), "what came before it was allowed is told at once");
+    queues[1].disarm();
+
+    // Armed, a packet of the other queue, then one of its own.
+    assert!(!raised(&mut *queues[0]) && !raised(&mut *queues[1]));
+    device.set_rss(&Rss { table: vec![0], ..Rss::evenly(2) }).unwrap();
+    wire.store(1, Ordering::Release);
+    card.step(32);
+    assert!(raised(&mut *queues[0]) && !raised(&mut *queues[1]));
+    queues[0].disarm();
+    assert_eq!(queues[0].recv(&mut batch), 1);
+
+    // Disarmed: it masks itself when it is raised, so many packets are one interrupt.
+    wire.store(3, Ordering::Release);
+    card.step(32);
+    assert_eq!(queues[0].recv(&mut batch), 3);
+    assert_eq!(card.breaches(), []);
+}
+
+#[test]
+fn interrupts_are_throttled() {
+    let (card, wire) = card("throttled");
+    let interval = Duration::from_millis(1);
+    let mut device = open(&card, 1, interval);
+    let mut rx = device.rx(0).unwrap();
+    let mut batch = Batch::new();
+    let start = std::time::Instant::now();
+    for turn in 0..5 {
+        rx.arm();
+        wire.store(1, Ordering::Release);
+        while !is_raised(rx.arm().unwrap()) {
+            card.step(1);
+        }
+        rx.disarm();
+        rx.recv(&mut batch);
+        batch.clear();
+        assert!(start.elapsed() >= interval * turn, "interrupt {turn} came after {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_sleeper_misses_nothing() {
+    for wait in [Wait::Interrupt, Wait::Adaptive] {
+        let (card, wire) = card("sleeper");
+        let mut device = open(&card, 1, Duration::from_micros(10));
+        let mut rx = device.rx(0).unwrap();
+        let runner = Runner::start(None).unwrap();
+        runner.run(&card);
+        let (mut batch, mut waiter) = (Batch::new(), Waiter::new(wait));
+        let (mut received, mut offered) = (0, 0);
+        // Bursts of 1 to 64 frames; each comes when the one before has arrived, so every one may meet a sleeper.
+        for burst in (1..=64).cycle().take(1000) {
+            wire.fetch_add(burst, Ordering::AcqRel);
+            offered += burst;
+            while received < offered {
+                let count = rx.recv(&mut batch);
+                received += count;
+                batch.clear();
+                waiter.turn(count, &mut [&mut *rx]);
+            }
+        }
+        assert_eq!((received, card.breaches()), (offered, vec![]));
+    }
+}
+
+#[test]
+fn a_port_without_interrupts_is_polled() {
+    let (card, wire) = card("polled");
+    let pages = Pages::Only(PageSize::Ordinary);
+    let options = RegionOptions { buffers: 2048, buffer_size: 2048, pages, numa_node: None };
+    let pool = Pool::new(Region::new(&options).unwrap());
+    let mut device = Ixgbe::open(card.bar(), card.bus(), Config::new("polled", pool)).unwrap();
+    let mut rx = device.rx(0).unwrap();
+    assert!(rx.arm().is_none());
+    let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
+    waiter.turn(0, &mut [&mut *rx]);
+    wire.store(1, Ordering::Release);
+    card.step(1);
+    assert_eq!(rx.recv(&mut batch), 1);
+}

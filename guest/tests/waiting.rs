@@ -1,0 +1,85 @@
+//! Sleeping until an interrupt comes: MSI-X over vfio, and the one line that uio has.
+
+use linerate_guest::{A, B, Guest, Machine, Program, Wire, cross, offer};
+use serde_json::json;
+
+/// Clock ticks (1/100 s) of processor time that the program has used, all threads together.
+fn ticks(guest: &mut Guest, program: &Program) -> u64 {
+    let child = program.child(guest);
+    let stat = guest.run(&format!("cat /proc/{child}/stat"));
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// One card waits for interrupts, the other adaptively. Nothing comes for 10 seconds, then one frame, then bursts with
+/// pauses between them.
+fn sleeps_and_wakes(guest: &mut Guest, a: &Wire, b: &Wire) {
+    let interrupt = guest.start_linerate(&format!("sink {A} --wait interrupt --count 1"), 1);
+    let adaptive = guest.start_linerate(&format!("sink {B} --wait adaptive --count 1"), 1);
+    let before = [ticks(guest, &interrupt), ticks(guest, &adaptive)];
+    guest.run("sleep 10");
+    for (mode, (program, before)) in ["interrupt", "adaptive"].iter().zip([&interrupt, &adaptive].iter().zip(before)) {
+        let used = ticks(guest, program) - before;
+        println!("--wait {mode}: {used} ms of each idle second");
+        assert!(used < 20, "--wait {mode} used {used} ms of each idle second");
+    }
+    for (wire, program) in [(a, interrupt), (b, adaptive)] {
+        offer(wire, 1, 64);
+        let summary = guest.wait(program).summary();
+        assert_eq!(summary["ports"][0]["rx_packets"], json!(1), "{summary}");
+    }
+    bursts_and_pauses(guest, a, b, "");
+}
+
+fn bursts_and_pauses(guest: &mut Guest, a: &Wire, b: &Wire, options: &str) {
+    for mode in ["adaptive", "interrupt"] {
+        let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait {mode} {options}"), 2);
+        // A burst is over when all of it has come back, so that between two there is a pause.
+        for burst in (0..8).map(|n| 1 << n).cycle().take(80) {
+            cross(a, b, burst, 1514);
+            cross(b, a, burst, 60);
+        }
+        let summary = guest.interrupt(forwarder).summary();
+        assert_eq!((&summary["ports"][0]["drops"], &summary["ports"][1]["drops"]), (&json!({}), &json!({})));
+    }
+}
+
+fn over_vfio(device: &str) {
+    let mut machine = Machine::new().iommu();
+    let (a, b) = (machine.card(device), machine.card(device));
+    let mut guest = machine.boot();
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run(&format!("linerate bind {A} {B}"));
+    sleeps_and_wakes(&mut guest, &a, &b);
+}
+
+fn over_uio(device: &str) {
+    let mut machine = Machine::new();
+    let (a, b) = (machine.card(device), machine.card(device));
+    let mut guest = machine.boot();
+    guest.run("modprobe uio_pci_generic; echo 64 > /proc/sys/vm/nr_hugepages");
+    guest.run(&format!("linerate bind --uio {A} {B}"));
+    let refused = guest.refused(&format!("linerate fwd {A} {B} --wait interrupt --queues 2"));
+    assert!(refused.contains("one interrupt for one queue"), "{refused}");
+    sleeps_and_wakes(&mut guest, &a, &b);
+}
+
+#[test]
+fn igb_over_vfio() {
+    over_vfio("igb");
+}
+
+#[test]
+fn virtio_over_vfio() {
+    over_vfio("virtio-net-pci,disable-legacy=on,iommu_platform=on");
+}
+
+#[test]
+fn igb_over_uio() {
+    over_uio("igb");
+}
+
+#[test]
+fn legacy_virtio_over_uio() {
+    over_uio("virtio-net-pci,disable-modern=on,disable-legacy=off");
+}
