@@ -188,6 +188,16 @@ impl Guest {
         }
     }
 
+    /// Pulls a device out while the guest runs, and waits until the guest has let it go.
+    #[track_caller]
+    pub fn unplug(&mut self, id: &str) {
+        self.monitor("device_del", json!({"id": id}));
+        while {
+            let event = self.monitor_line();
+            event["event"] != "DEVICE_DELETED" || event["data"]["device"] != id
+        } {}
+    }
+
     fn monitor_line(&mut self) -> Value {
         let mut line = String::new();
         self.monitor.read_line(&mut line).expect("QEMU answers");

@@ -215,12 +215,21 @@ fn programs() -> &'static [PathBuf] {
         let folder = root().join("target/guest/build");
         let built = Command::new(env!("CARGO"))
             .current_dir(root())
-            .args(["build", "--quiet", "--release", "--package", "linerate-cli"])
+            .args([
+                "build",
+                "--quiet",
+                "--release",
+                "--package",
+                "linerate-cli",
+                "--package",
+                "linerate-guest",
+                "--bins",
+            ])
             .args(["--target", TARGET, "--target-dir"])
             .arg(&folder)
             .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
             .status();
         assert!(built.is_ok_and(|status| status.success()), "our programs cannot be built for the guest");
-        vec![folder.join(TARGET).join("release/linerate")]
+        ["linerate", "stray"].map(|program| folder.join(TARGET).join("release").join(program)).to_vec()
     })
 }

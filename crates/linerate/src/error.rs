@@ -264,6 +264,21 @@ pub enum Error {
         port: String,
     },
 
+    /// An access of the card that the IOMMU stopped: a wrong address in a descriptor, or in the card.
+    #[error(
+        "port '{port}': the IOMMU stopped the card from {} address {address:#x}, which nothing is mapped at; {queue}\n  this is a bug of a driver or a fault of the card; no memory was touched", if *write { "writing to" } else { "reading from" }
+    )]
+    DmaFault {
+        /// The port.
+        port: String,
+        /// The address, as the card used it.
+        address: u64,
+        /// The card wanted to write.
+        write: bool,
+        /// Whose descriptors name it.
+        queue: String,
+    },
+
     /// A device that asks to be reset, as VirtIO devices do after an error of their own.
     #[error(
         "port '{port}': the device has met an error and wants a reset\n  drop its queues and reset the port, or open it again"

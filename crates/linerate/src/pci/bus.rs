@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Interrupt, IoPorts, MappedBar};
+use super::{Fault, Interrupt, IoPorts, MappedBar};
 use crate::error::Result;
 use crate::memory::DmaSpace;
 
@@ -14,6 +14,11 @@ pub trait Bus: DmaSpace {
     /// # Errors
     /// Where the card, or what it is plugged into, has fewer.
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>>;
+
+    /// The next access of the card that the IOMMU stopped, if there was one and this user may know.
+    fn fault(&self) -> Option<Fault> {
+        None
+    }
 
     /// True once the system wants the card back, because somebody unplugs it: the driver should stop
     /// using it.

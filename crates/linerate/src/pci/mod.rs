@@ -5,7 +5,7 @@
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
 //! - `bus`: what a driver sees of all this: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `interrupt`: [`Interrupt`]
+//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: what the IOMMU has stopped
 //! - `uio`, `vfio`: the kernel's two ways to a card
 //!
 //! Drivers are generic over [`Bar`] and see [`Bus`]; nothing in this room knows a driver. Read
@@ -15,6 +15,7 @@ mod bar;
 mod bind;
 mod bus;
 pub mod config;
+mod fault;
 mod interrupt;
 mod port_io;
 mod sysfs;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
 pub use bind::{Taken, Through, companions, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
+pub use fault::Fault;
 pub use interrupt::Interrupt;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};

@@ -1,7 +1,7 @@
 //! The card as the driver sees it: its registers, what its queues share, and waiting with a bound.
 
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Controller;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping};
 use crate::nic::Config;
-use crate::pci::{Bar, Bus, Interrupt};
+use crate::pci::{Bar, Bus, Fault, Interrupt};
 use crate::port::{QueueCounters, Statistics};
 use crate::slot::HEADROOM;
 
@@ -153,7 +153,29 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         if self.bus.is_leaving() {
             return Err(Error::CardLeaving { port: self.config.name.clone() });
         }
+        if let Some(Fault { address, write }) = self.bus.fault() {
+            let queue = self.queue_of(address);
+            return Err(Error::DmaFault { port: self.config.name.clone(), address, write, queue });
+        }
         self.read_live(STATUS, "STATUS").map(drop)
+    }
+
+    /// Whose ring or descriptors an address of the card's belongs to, for people.
+    fn queue_of(&self, address: DeviceAddress) -> String {
+        const PAGE: DeviceAddress = !0xFFF;
+        let (rx, queues) = (self.config.rx_queues, self.config.rx_queues + self.config.tx_queues);
+        let is_of = |ring: u16| {
+            let (memory, offset, base) = self.ring(ring);
+            let words = memory.words(offset, self.config.ring * 2);
+            let ring = base..base + (self.config.ring * DESCRIPTOR) as u64;
+            ring.contains(&address)
+                || words.iter().step_by(2).any(|word| word.load(Ordering::Relaxed) & PAGE == address & PAGE)
+        };
+        match (0..queues).find(|&ring| is_of(ring)) {
+            Some(ring) if ring < rx => format!("a descriptor of receive queue {ring} names it"),
+            Some(ring) => format!("a descriptor of transmit queue {} names it", ring - rx),
+            None => "no queue's descriptors name it".to_string(),
+        }
     }
 
     /// Waits until the bits of `mask` are `want`, for 200 ms at most; on cards that work it is

@@ -1,6 +1,7 @@
 //! The device as its driver sees it: what was negotiated, where the queues lie, and starting and
 //! stopping them.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
-use crate::memory::{Addresses, DmaMap, DmaSpace, Locate, Mapping};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping};
 use crate::nic::Config;
-use crate::pci::{Bus, Interrupt, PciDevice};
+use crate::pci::{Bus, Fault, Interrupt, PciDevice};
 use crate::port::QueueCounters;
 use crate::slot::HEADROOM;
 
@@ -209,7 +210,7 @@ impl Hardware {
         let reached = negotiate(transport, self.features)?;
 
         let memory = self.rings.memory();
-        memory.words(0, memory.len() / 8).iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+        memory.words(0, memory.len() / 8).iter().for_each(|word| word.store(0, Relaxed));
         for (index, place) in self.rx.iter().enumerate() {
             self.start_queue(place.memory, (!self.interrupts.is_empty()).then_some(index as u16))?;
         }
@@ -306,10 +307,34 @@ impl Hardware {
         if self.bus.is_leaving() {
             return Err(Error::CardLeaving { port: port() });
         }
+        if let Some(Fault { address, write }) = self.bus.fault() {
+            let queue = self.queue_of(address);
+            return Err(Error::DmaFault { port: port(), address, write, queue });
+        }
         match self.transport.status() {
             u8::MAX => Err(Error::CardGone { port: port(), register: "device_status" }),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
             _ => Ok(()),
+        }
+    }
+
+    /// Whose ring or descriptors an address of the device's belongs to, for people.
+    fn queue_of(&self, address: DeviceAddress) -> String {
+        const PAGE: DeviceAddress = !0xFFF;
+        let is_of = |place: &Place| {
+            let QueueMemory { offset, size, .. } = place.memory;
+            let layout = if is_packed(self.features) { Packed::layout(size) } else { Split::layout(size) };
+            let base = self.rings.addresses().at(offset);
+            // Both formats begin with descriptors, whose first word is the address.
+            let words = self.rings.memory().words(offset, 2 * usize::from(size));
+            (base..base + layout.len as u64).contains(&address)
+                || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
+        };
+        let found = |places: &[Place]| places.iter().position(is_of);
+        match (found(&self.rx), found(&self.tx)) {
+            (Some(queue), _) => format!("a descriptor of receive queue {queue} names it"),
+            (_, Some(queue)) => format!("a descriptor of transmit queue {queue} names it"),
+            _ => "no queue's descriptors name it".to_string(),
         }
     }
 

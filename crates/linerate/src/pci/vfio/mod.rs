@@ -17,7 +17,8 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bind::Claim;
-use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
+use super::fault::FaultLog;
+use super::{Bus, Fault, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping};
 use ioctl::*;
@@ -30,6 +31,7 @@ pub(super) struct Vfio {
     device: File,
     /// Raised by the kernel when it wants the device back.
     wanted: Interrupt,
+    faults: Option<FaultLog>,
     _group: Option<Arc<File>>,
     space: Arc<Space>,
     _claim: Option<Claim>,
@@ -42,7 +44,16 @@ impl Vfio {
         let wanted = Interrupt::new()?;
         // Devices that cannot be unplugged have no such interrupt.
         let _ = ioctl::set_interrupts(&device, VFIO_PCI_REQ_IRQ_INDEX, &[&wanted]);
-        let vfio = Vfio { card: card.clone(), device: File::from(device), wanted, _group: group, space, _claim: claim };
+        let faults = FaultLog::open(&card.address);
+        let vfio = Vfio {
+            card: card.clone(),
+            device: File::from(device),
+            wanted,
+            faults,
+            _group: group,
+            space,
+            _claim: claim,
+        };
         config::enable(&vfio)?;
         Ok(Arc::new(vfio))
     }
@@ -90,6 +101,10 @@ impl Bus for Vfio {
         ioctl::set_interrupts(&self.device, VFIO_PCI_MSIX_IRQ_INDEX, &interrupts)
             .map_err(|error| Error::system("VFIO_DEVICE_SET_IRQS", error))?;
         Ok(interrupts)
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.faults.as_ref()?.next()
     }
 
     fn is_leaving(&self) -> bool {

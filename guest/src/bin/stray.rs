@@ -1,0 +1,79 @@
+//! Runs in a guest: drives a card with a driver of the library that is told wrong addresses, as one with a bug
+//! would use them, and prints what the library says to that.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, Pool, Region, RegionOptions};
+use linerate::nic::igb::{Config, Igb};
+use linerate::pci::{self, Bus, Fault, Interrupt, NetworkCard};
+use linerate::port::Device;
+use linerate::{Batch, Error};
+
+/// A bus that lies about where packets are, by 1 GiB.
+struct Stray {
+    bus: Arc<dyn Bus>,
+    packets: Arc<Mapping>,
+}
+
+const ASTRAY: DeviceAddress = 1 << 30;
+
+impl DmaSpace for Stray {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
+        match self.bus.map(memory)? {
+            Addresses::Contiguous(Contiguous(start)) if Arc::ptr_eq(memory, &self.packets) => {
+                Ok(Addresses::Contiguous(Contiguous(start + ASTRAY)))
+            }
+            addresses => Ok(addresses),
+        }
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        self.bus.unmap(address);
+    }
+}
+
+impl Bus for Stray {
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
+        self.bus.interrupts(count)
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.bus.fault()
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.bus.is_leaving()
+    }
+}
+
+fn main() -> ExitCode {
+    let address = std::env::args().nth(1).expect("a card's address");
+    match run(&address) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stray: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(address: &str) -> Result<(), Error> {
+    let card = NetworkCard::find(address)?;
+    let (device, _) = pci::open(&card, None)?;
+    let pool = Pool::new(Region::new(&RegionOptions::default())?);
+    let packets = pool.region().mapping().clone();
+    let bus = Arc::new(Stray { bus: device.clone().bus(), packets });
+    let config = Config { tx_queues: 2, ..Config::new(address, pool.clone()) };
+    let mut port = Igb::open(device.map_bar(0)?, bus, config)?;
+    let mut tx = port.tx(1)?;
+    let mut batch = Batch::new();
+    batch.push(&pool, &[0x55; 60]);
+    tx.send(&mut batch);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(20) {
+        port.statistics()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! What goes wrong with real cards: killed programs, wrong addresses, cards that are pulled out.
+
+use linerate_guest::{A, B, Guest, Machine, Namespace, cross, offer};
+use serde_json::json;
+
+const VFIO: &str = "modprobe -a vfio-pci vfio_iommu_type1";
+const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+
+#[test]
+fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
+    let namespace = Namespace::new("killed");
+    let mut machine = Machine::new().iommu();
+    machine.in_namespace(&namespace);
+    for tap in ["t0", "t1"] {
+        namespace.tap(tap, 1);
+        machine.card_at_tap("igb", tap, 1);
+    }
+    let mut guest = machine.boot();
+    guest.run(&format!("modprobe igb; {VFIO}"));
+    let (a, b) = (namespace.wire("t0"), namespace.wire("t1"));
+
+    // A run that ends by itself, or by a signal, gives the cards back.
+    for signal in ["INT", "TERM"] {
+        let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
+        let ports = guest.run("linerate ports");
+        assert!(ports.contains("is using it, and gives it back to igb"), "{ports}");
+        guest.signal(&forwarder, signal);
+        guest.wait(forwarder).summary();
+        let ports = guest.run("linerate ports");
+        assert!(ports.contains("0000:01:00.0   Intel 82576, 8086:10c9; igb (eth"), "{ports}");
+    }
+
+    // One that is killed in full traffic cannot.
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
+    cross(&a, &b, 1000, 1514);
+    offer(&a, 200, 1500);
+    guest.signal(&forwarder, "KILL");
+    assert_eq!(guest.wait(forwarder).status, 137);
+    let ports = guest.run("linerate ports");
+    assert!(ports.contains("left behind by process") && ports.contains("it was igb's"), "{ports}");
+
+    // The cards work for a fresh one all the same,
+    a.drain();
+    b.drain();
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+    b.drain(); // what had waited in the TAP interface
+    cross(&a, &b, 1000, 1514);
+    cross(&b, &a, 1000, 1514);
+    guest.interrupt(forwarder).summary();
+
+    // and for Linux.
+    let unbound = guest.run(&format!("linerate unbind {A} {B}"));
+    assert!(unbound.contains("0000:01:00.0: vfio-pci -> igb"), "{unbound}");
+    assert!(!guest.run("linerate ports").contains("left behind"));
+    namespace.run("ip addr add 10.85.0.1/24 dev t0");
+    let interface = guest.run("ls /sys/bus/pci/devices/0000:01:00.0/net").trim().to_string();
+    guest.run(&format!("ip addr add 10.85.0.2/24 dev {interface} && ip link set {interface} up"));
+    guest.run(&format!("until ip link show {interface} | grep -q LOWER_UP; do usleep 10000; done"));
+    let ping = guest.run("ping -c 3 -W 5 10.85.0.1");
+    assert!(ping.contains("3 packets received"), "{ping}");
+
+    // Which is using it now.
+    let refused = guest.refused(&format!("linerate bind {A}"));
+    assert!(refused.contains("is up") && refused.contains("has the address 10.85.0.2"), "{refused}");
+    assert!(
+        refused.contains("routes lead over") && refused.contains("sudo linerate bind --force 0000:01:00.0"),
+        "{refused}"
+    );
+    let refused = guest.refused(&format!("linerate sink {A} --bind"));
+    assert!(refused.contains("Linux is using it"), "{refused}");
+    guest.run(&format!("linerate bind --force {A}"));
+}
+
+#[test]
+fn the_iommu_stops_a_wrong_address_and_we_say_whose_it_is() {
+    let mut machine = Machine::new().iommu();
+    machine.card("igb");
+    let mut guest = machine.boot();
+    guest.run(VFIO);
+    guest.run(&format!("linerate bind {A}"));
+    guest.expect_dma_faults();
+    let said = guest.refused(&format!("stray {A}"));
+    assert!(said.contains("the IOMMU stopped the card from reading from address 0x1"), "{said}");
+    assert!(said.contains("a descriptor of transmit queue 1 names it"), "{said}");
+    assert!(guest.console().contains("DMAR: [DMA Read"), "{}", guest.console());
+}
+
+#[test]
+fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
+    for device in ["igb", VIRTIO] {
+        let mut machine = Machine::new().iommu();
+        let (a, b) = (machine.card(device), machine.card(device));
+        let mut guest = machine.boot();
+        guest.run(VFIO);
+        guest.run(&format!("linerate bind {A} {B}"));
+        let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+        cross(&a, &b, 1000, 1514);
+        guest.unplug("card0");
+        let outcome = guest.wait(forwarder);
+        assert_eq!(outcome.status, 1, "{}", outcome.output);
+        assert!(outcome.output.contains("is being unplugged"), "{}", outcome.output);
+        let refused = guest.refused(&format!("linerate sink {A}"));
+        assert!(refused.contains("there is no PCI device at this address"), "{refused}");
+        // The other one works on.
+        let sink = guest.start_linerate(&format!("sink {B} --count 100"), 1);
+        offer(&b, 100, 64);
+        assert_eq!(guest.wait(sink).summary()["ports"][0]["rx_packets"], json!(100));
+    }
+}
+
+#[test]
+fn an_ordinary_user_needs_the_group_and_a_limit() {
+    let mut machine = Machine::new().iommu();
+    let (a, b) = (machine.card("igb"), machine.card(VIRTIO));
+    let mut guest = machine.boot();
+    guest.run(VFIO);
+    guest.run(&format!("linerate bind {A} {B}"));
+    let as_user = |limit: u32, command: &str| format!("(ulimit -l {limit}; exec su user -c \"exec {command}\")");
+    let refused = guest.refused(&as_user(262_144, &format!("linerate sink {A}")));
+    assert!(refused.contains("/dev/vfio/") && refused.contains("belongs to somebody else"), "{refused}");
+    assert!(refused.contains("sudo chown $USER /dev/vfio/"), "{refused}");
+
+    guest.run("chown user /dev/vfio/[0-9]*");
+    let refused = guest.refused(&as_user(8192, &format!("linerate sink {A}")));
+    assert!(refused.contains("the limit of user 1000 is 8192 KiB (ulimit -l)"), "{refused}");
+    assert!(
+        refused.contains("KiB must be kept in memory") && refused.contains("/etc/security/limits.conf"),
+        "{refused}"
+    );
+
+    let forwarder = guest.start(&as_user(262_144, &format!("linerate fwd {A} {B} --json")));
+    guest.wait_for(&forwarder, &format!("{B}.*link up"));
+    cross(&a, &b, 1000, 1514);
+    cross(&b, &a, 1000, 1514);
+    let child = forwarder.child(&mut guest);
+    assert!(guest.run(&format!("grep Uid /proc/{child}/status")).contains("1000"), "it does not run as the user");
+    guest.interrupt(forwarder).summary();
+}
+
+#[test]
+fn uio_is_for_root_and_hugepages() {
+    let mut machine = Machine::new();
+    machine.card("igb");
+    let mut guest = machine.boot();
+    let refused = guest.refused(&format!("su user -c \"linerate sink {A}\""));
+    assert!(
+        refused.contains("uio is for root only") && refused.contains("reaches all memory of the machine"),
+        "{refused}"
+    );
+    let refused = guest.refused(&format!("linerate sink {A} --pages 2M"));
+    assert!(
+        refused.contains("2 MiB hugepages are needed, 0 are free") && refused.contains("nr_hugepages"),
+        "{refused}"
+    );
+    let refused = guest.refused(&format!("linerate sink {A}"));
+    assert!(refused.contains("needs memory that the kernel does not move"), "{refused}");
+    let refused = guest.refused(&format!("modprobe vfio-pci; linerate bind --vfio {A}"));
+    assert!(refused.contains("it has no IOMMU group") && refused.contains("intel_iommu=on"), "{refused}");
+}
+
+#[test]
+fn every_obstacle_is_named_with_what_mends_it() {
+    let mut machine = Machine::new().iommu();
+    machine.card("igb");
+    machine.card("e1000e");
+    // Two cards that the IOMMU cannot keep apart, behind a bridge of old.
+    machine.arguments(&["-device", "pcie-root-port,id=old,chassis=40,addr=10.0"]);
+    machine.arguments(&["-device", "pcie-pci-bridge,id=bridge,bus=old"]);
+    for place in ["1", "2"] {
+        let netdev = format!("hubport,id=old{place},hubid=9");
+        let card =
+            format!("virtio-net-pci,iommu_platform=on,disable-legacy=on,bus=bridge,addr={place},netdev=old{place}");
+        machine.arguments(&["-netdev", &netdev, "-device", &card]);
+    }
+    let mut guest = machine.boot();
+    let refused = |guest: &mut Guest, command: &str, parts: &[&str]| {
+        let said = guest.refused(command);
+        assert!(parts.iter().all(|part| said.contains(part)), "{command}: {said}");
+    };
+    refused(&mut guest, "linerate sink 0000:09:00.0", &["no PCI device at this address", "linerate ports"]);
+    refused(&mut guest, "linerate bind 0000:09:00.0", &["no PCI device at this address"]);
+    refused(&mut guest, "linerate sink 0000:00:00.0", &["it is no network card"]);
+    refused(&mut guest, &format!("linerate sink {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
+    // Without vfio's module, and with the IOMMU in the way of uio.
+    refused(&mut guest, &format!("linerate bind {A}"), &["module vfio-pci is not loaded", "sudo modprobe vfio-pci"]);
+    refused(
+        &mut guest,
+        &format!("linerate sink {A}"),
+        &["IOMMU translates its addresses", "linerate bind 0000:01:00.0"],
+    );
+    guest.run(&format!("modprobe -a igb virtio_pci virtio_net; {VFIO}"));
+    refused(
+        &mut guest,
+        &format!("linerate sink {A}"),
+        &["the kernel has it: driver igb", "sudo linerate bind 0000:01:00.0"],
+    );
+    refused(
+        &mut guest,
+        &format!("su user -c \"linerate bind {A}\""),
+        &["needs root", "sudo linerate bind 0000:01:00.0"],
+    );
+
+    guest.run(&format!("linerate bind {A}"));
+    let sink = guest.start_linerate(&format!("sink {A}"), 1);
+    refused(&mut guest, &format!("linerate sink {A}"), &["another process has it open"]);
+    guest.interrupt(sink).summary();
+
+    let bound = guest.run("linerate bind 0000:04:01.0");
+    assert!(
+        bound.contains("cannot keep 0000:04:01.0 apart from") && bound.contains("0000:04:02.0 (virtio-pci)"),
+        "{bound}"
+    );
+    let parts = ["is not viable", "0000:04:02.0 (virtio-pci)", "sudo linerate bind 0000:04:02.0"];
+    refused(&mut guest, "linerate sink 0000:04:01.0", &parts);
+    guest.run("linerate bind 0000:04:02.0");
+    guest.run("linerate fwd 0000:04:01.0 0000:04:02.0 --seconds 0.1");
+}
