@@ -261,7 +261,10 @@ impl Guest {
     fn fail(&self, what: &str) -> ! {
         let console = self.console();
         let lines: Vec<&str> = console.lines().collect();
-        panic!("{what}\n--- the guest's kernel said last:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        let lines = lines[lines.len().saturating_sub(40)..].join("\n");
+        let state = fs::read_to_string(format!("/proc/{}/status", self.qemu.id())).unwrap_or_default();
+        let state = state.lines().find(|line| line.starts_with("State:")).unwrap_or("State: ended").to_string();
+        panic!("{what}\n--- QEMU: {state}\n--- the guest's kernel said last:\n{lines}");
     }
 }
 

@@ -154,7 +154,7 @@ impl Machine {
             "-cpu",
             "max",
             "-M",
-            "q35,kernel-irqchip=split",
+            "q35,kernel-irqchip=split,hpet=off",
             "-m",
             "768",
             "-smp",
@@ -213,23 +213,17 @@ fn programs() -> &'static [PathBuf] {
     PROGRAMS.get_or_init(|| {
         const TARGET: &str = "x86_64-unknown-linux-gnu";
         let folder = root().join("target/guest/build");
-        let built = Command::new(env!("CARGO"))
-            .current_dir(root())
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "--package",
-                "linerate-cli",
-                "--package",
-                "linerate-guest",
-                "--bins",
-            ])
-            .args(["--target", TARGET, "--target-dir"])
-            .arg(&folder)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
-            .status();
-        assert!(built.is_ok_and(|status| status.success()), "our programs cannot be built for the guest");
-        ["linerate", "stray"].map(|program| folder.join(TARGET).join("release").join(program)).to_vec()
+        for package in [["linerate-cli", "--bin", "linerate"], ["linerate-guest", "--example", "stray"]] {
+            let built = Command::new(env!("CARGO"))
+                .current_dir(root())
+                .args(["build", "--quiet", "--release", "--package"])
+                .args(package)
+                .args(["--target", TARGET, "--target-dir"])
+                .arg(&folder)
+                .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+                .status();
+            assert!(built.is_ok_and(|status| status.success()), "our programs cannot be built for the guest");
+        }
+        ["linerate", "examples/stray"].map(|program| folder.join(TARGET).join("release").join(program)).to_vec()
     })
 }

@@ -31,8 +31,9 @@
 //!
 //! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
 //! - [`port`]: [`Device`](port::Device), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names
-//! - [`pci`]: reaching a card's registers
-//! - [`nic`]: drivers; receive and send of the 82599 are `nic/ixgbe/queue.rs`
+//! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
+//! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
+//!   `nic/virtio/queue.rs`
 //! - [`model`]: the 82599 itself, as its datasheet tells it
 //! - [`traffic`]: frames that can be recognised again
 //!

@@ -15,7 +15,7 @@ pub struct IoPorts {
 
 impl IoPorts {
     /// The ports that begin at byte `start` of `file`.
-    pub(super) fn new(file: File, start: u64) -> IoPorts {
+    pub fn new(file: File, start: u64) -> IoPorts {
         IoPorts { file: Arc::new(file), start }
     }
 

@@ -359,6 +359,8 @@ pub(super) struct Chains {
     bufs: Box<[u32]>,
     /// By first descriptor: how many the chain has; 0 for all others.
     len: Box<[u16]>,
+    /// By first descriptor: bytes of the packet.
+    bytes: Box<[u32]>,
 }
 
 /// A descriptor of no buffer: a header.
@@ -372,13 +374,15 @@ impl Chains {
             next: vec![0; count].into(),
             bufs: vec![NO_BUFFER; count].into(),
             len: vec![0; count].into(),
+            bytes: vec![0; count].into(),
         }
     }
 
-    /// Notes a chain of these descriptors and buffers.
+    /// Notes a packet of so many bytes in these descriptors and buffers.
     #[inline(always)]
-    fn note(&mut self, parts: &[(Part, u32)]) {
-        self.len[usize::from(parts[0].0.descriptor)] = parts.len() as u16;
+    fn note(&mut self, parts: &[(Part, u32)], bytes: usize) {
+        let first = usize::from(parts[0].0.descriptor);
+        (self.len[first], self.bytes[first]) = (parts.len() as u16, bytes as u32);
         for (index, (part, buf)) in parts.iter().enumerate() {
             let descriptor = usize::from(part.descriptor);
             self.bufs[descriptor] = *buf;
@@ -386,10 +390,10 @@ impl Chains {
         }
     }
 
-    /// Frees the chain that begins with `id`, and hands its buffers over; its length, or `None` if there
-    /// is no such.
+    /// Frees the chain that begins with `id`, and hands its buffers over; how many descriptors it has, and
+    /// its packet bytes. `None` if there is no such.
     #[inline(always)]
-    fn release(&mut self, id: u16, mut buffer: impl FnMut(u32)) -> Option<u16> {
+    fn release(&mut self, id: u16, mut buffer: impl FnMut(u32)) -> Option<(u16, u32)> {
         let count = *self.len.get(usize::from(id)).filter(|&&count| count > 0)?;
         self.len[usize::from(id)] = 0;
         let mut descriptor = id;
@@ -401,7 +405,7 @@ impl Chains {
             self.free.push(descriptor);
             descriptor = self.next[usize::from(descriptor)];
         }
-        Some(count)
+        Some((count, self.bytes[usize::from(id)]))
     }
 
     /// The buffers that the device has.
@@ -454,7 +458,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let header = self.layout.len as usize;
-        let (mut filled, mut bytes) = (0, 0);
+        let mut filled = 0;
         for slot in slots {
             let length = slot.whole_len();
             if self.layout.separate || length.wrapping_sub(1) >= self.longest || slot.offset() < header {
@@ -465,23 +469,24 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             self.pool.region().mapping().write(at, &[0; header::LEN][..header]);
             let len = (header + length) as u32;
             let part = Part { descriptor, address: self.addresses.locate(at), len, writable: false };
-            self.chains.note(&[(part, slot.buf())]);
+            self.chains.note(&[(part, slot.buf())], length);
             self.ring.offer(&[part]);
             filled += 1;
-            bytes += length;
-        }
-        if filled > 0 {
-            self.counters.moved_packets(filled, filled, bytes);
         }
         filled
     }
 
-    /// Takes the buffers of all packets that the device has finished with.
+    /// Takes the buffers of all packets that the device has finished with: they count as sent now.
     #[inline(always)]
     fn reclaim(&mut self, batch: &mut Batch) {
+        let (mut packets, mut slots, mut sum) = (0, 0, 0);
         for _ in 0..self.chains.len.len() {
             let Some((id, _)) = self.ring.finished() else { break };
-            let Some(count) = self.chains.release(id, |buf| batch.put(&[buf])) else {
+            let taken = self.chains.release(id, |buf| {
+                batch.put(&[buf]);
+                slots += 1;
+            });
+            let Some((count, bytes)) = taken else {
                 if !self.broken {
                     self.broken = true;
                     self.counters.dropped();
@@ -489,6 +494,11 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
                 break;
             };
             self.ring.take(count);
+            packets += 1;
+            sum += bytes as usize;
+        }
+        if packets > 0 {
+            self.counters.moved_packets(packets, slots, sum);
         }
     }
 
@@ -541,10 +551,9 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             let address = self.addresses.locate(place(slot) - with_header as usize);
             add(address, slot.len() as u32 + with_header, slot.buf());
         }
-        self.chains.note(&parts);
+        self.chains.note(&parts, length);
         let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
         self.ring.offer(&parts);
-        self.counters.moved_packets(1, count, length);
         count
     }
 

@@ -1,0 +1,254 @@
+//! VirtIO devices that hang, lie, or scribble: memory that looks like one, and answers with whatever a test puts there.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use linerate::memory::{
+    Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions,
+};
+use linerate::nic::Config;
+use linerate::nic::virtio::Virtio;
+use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
+use linerate::port::{Device, Link};
+use linerate::{Batch, Error};
+use proptest::prelude::*;
+
+/// Offsets in BAR 0.
+const COMMON: usize = 0;
+const NOTIFY: usize = 0x1000;
+const ISR: usize = 0x2000;
+const DEVICE: usize = 0x3000;
+const BAR: usize = 0x4000;
+
+/// Offered in both halves, since nobody looks at the selection: `VERSION_1` and `ACCESS_PLATFORM` above.
+const SPLIT: u32 = 0b011;
+/// And `RING_PACKED`.
+const PACKED: u32 = 0b111;
+
+/// A device of plain memory: what is written is what is read.
+struct Memory {
+    config: Mutex<[u8; 256]>,
+    bar: Arc<Mapping>,
+    mapped: Mutex<Vec<Arc<Mapping>>>,
+    /// Of a legacy one.
+    ports: Option<IoPorts>,
+}
+
+impl Memory {
+    fn new(features: u32) -> Arc<Memory> {
+        let mut config = [0; 256];
+        config[0x06] = 1 << 4; // there are capabilities
+        config[0x34] = 0x40;
+        for (index, offset) in [COMMON, NOTIFY, ISR, DEVICE].into_iter().enumerate() {
+            let at = 0x40 + 0x18 * index;
+            let next = if index < 3 { at + 0x18 } else { 0 };
+            config[at..at + 4].copy_from_slice(&[0x09, next as u8, 20, index as u8 + 1]);
+            config[at + 8..at + 12].copy_from_slice(&(offset as u32).to_le_bytes());
+            config[at + 12..at + 16].copy_from_slice(&0x1000u32.to_le_bytes());
+        }
+        let bar = Arc::new(Mapping::new(BAR, PageSize::Ordinary, None).unwrap());
+        let device = Memory { config: Mutex::new(config), bar, mapped: Mutex::default(), ports: None };
+        device.set_32(COMMON + 4, features);
+        device.set_32(COMMON + 24, 64); // the size of all queues
+        Arc::new(device)
+    }
+
+    /// Sets 32 bits of the BAR.
+    fn set_32(&self, offset: usize, value: u32) {
+        let word = &self.bar.words(offset & !7, 1)[0];
+        let shift = offset % 8 * 8;
+        let set = |old: u64| Some(old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift);
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
+    }
+
+    /// Sets a byte of configuration space.
+    fn set_config(&self, at: usize, value: u8) {
+        self.config.lock().unwrap()[at] = value;
+    }
+
+    fn device(self: &Arc<Memory>) -> Arc<dyn PciDevice> {
+        self.clone()
+    }
+}
+
+impl DmaSpace for Memory {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
+        let mut mapped = self.mapped.lock().unwrap();
+        mapped.push(memory.clone());
+        Ok(Addresses::Contiguous(Contiguous((mapped.len() as DeviceAddress) << 32)))
+    }
+
+    fn unmap(&self, _: DeviceAddress) {}
+}
+
+impl Bus for Memory {
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
+        (0..count).map(|_| Interrupt::new()).collect()
+    }
+}
+
+impl PciDevice for Memory {
+    fn address(&self) -> &str {
+        "0000:00:00.0"
+    }
+
+    fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<(), Error> {
+        let config = self.config.lock().unwrap();
+        bytes.copy_from_slice(&config[usize::from(offset)..usize::from(offset) + bytes.len()]);
+        Ok(())
+    }
+
+    fn write_config(&self, _: u16, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn map_bar(&self, bar: u8) -> Result<MappedBar, Error> {
+        assert_eq!(bar, 0, "it has one BAR");
+        Ok(MappedBar::new(self.bar.clone()))
+    }
+
+    fn io_ports(&self, _: u8) -> Result<IoPorts, Error> {
+        self.ports.clone().ok_or(Error::BadDevice { why: "it has no I/O ports" })
+    }
+
+    fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
+        self
+    }
+}
+
+fn pool() -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
+    Virtio::open(&device.device(), Config { ring: 64, ..Config::new("liar", pool.clone()) })
+}
+
+fn message<T>(outcome: Result<T, Error>) -> String {
+    outcome.err().expect("it must fail").to_string()
+}
+
+#[test]
+fn a_device_that_behaves_is_opened() {
+    for (features, kind) in [(SPLIT, "split"), (PACKED, "packed")] {
+        let (device, pool) = (Memory::new(features), pool());
+        let mut port = open(&device, &pool).unwrap();
+        assert!(port.info().description.contains(&format!("modern with {kind} queues")), "{:?}", port.info());
+        assert_eq!((port.info().ring, port.link().unwrap()), (64, Link::Up { mbits: 0 }));
+        let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        assert_eq!(pool.available(), 1024 - 64);
+        assert!(message(port.rx(0)).contains("taken already"));
+        assert!(message(port.reset()).contains("2 of its queues"));
+        // One queue cannot be stopped alone: its buffers come back with the last one's end.
+        drop(rx);
+        assert_eq!(pool.available(), 1024 - 64);
+        assert!(message(port.rx(0)).contains("taken already"));
+        drop(tx);
+        assert_eq!(pool.available(), 1024);
+        port.rx(0).unwrap();
+        assert!(message(port.set_promiscuous(false)).contains("always promiscuous"));
+    }
+}
+
+#[test]
+fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
+    // I/O ports that cannot be written to, and whose status stays what it is.
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&[0x0F; 64]).unwrap();
+    let mut device = Memory::new(SPLIT);
+    let legacy = Arc::get_mut(&mut device).unwrap();
+    legacy.set_config(0x06, 0);
+    legacy.ports = Some(IoPorts::new(File::open(file.path()).unwrap(), 0));
+    let said = message(open(&device, &pool()));
+    assert!(said.contains("device_status = 0") && said.contains("2.4.1") && said.contains("500"), "{said}");
+}
+
+#[test]
+fn a_device_that_is_gone_or_wants_a_reset_says_so() {
+    let device = Memory::new(SPLIT);
+    let mut port = open(&device, &pool()).unwrap();
+    device.set_32(COMMON + 20, 0x4F);
+    assert!(message(port.statistics()).contains("wants a reset"));
+    assert!(message(port.rx(0)).contains("wants a reset"));
+    port.reset().unwrap();
+    port.statistics().unwrap();
+    device.set_32(COMMON + 20, 0xFF);
+    assert!(message(port.link()).contains("the card is gone"));
+    device.set_32(COMMON + 20, 0);
+}
+
+#[test]
+fn a_device_without_access_platform_is_not_let_behind_the_iommu() {
+    let said = message(open(&Memory::new(0b001), &pool()));
+    assert!(said.contains("bypasses the IOMMU") && said.contains("iommu_platform=on"), "{said}");
+}
+
+#[test]
+fn capabilities_and_sizes_that_cannot_be_are_refused() {
+    let pool = pool();
+    let lie = |what: &dyn Fn(&Memory)| {
+        let device = Memory::new(SPLIT);
+        what(&device);
+        message(open(&device, &pool))
+    };
+    assert!(lie(&|device| device.set_config(0x40 + 10, 1)).contains("outside its BARs"), "an offset");
+    assert!(lie(&|device| device.set_config(0x40 + 8, 1)).contains("outside its BARs"), "an odd offset");
+    assert!(lie(&|device| device.set_config(0x40 + 13, 0)).contains("outside its BARs"), "a length");
+    assert!(lie(&|device| device.set_config(0x41 + 0x18, 0)).contains("not all"), "the list ends early");
+    assert!(lie(&|device| device.set_config(0x43, 9)).contains("no I/O ports"), "no registers at all");
+    for size in [0, 2, 3, 63] {
+        assert!(lie(&|device| device.set_32(COMMON + 24, size)).contains("impossible sizes"), "{size}");
+    }
+    // A list that goes round.
+    let device = Memory::new(SPLIT);
+    device.set_config(0x40 + 0x18 * 3 + 1, 0x40);
+    open(&device, &pool).unwrap();
+    // Doorbells beyond the BAR.
+    let device = Memory::new(SPLIT);
+    device.set_config(0x40 + 0x18 + 17, 0x40);
+    device.set_32(COMMON + 28, 0xFFFF << 16);
+    let mut port = open(&device, &pool).unwrap();
+    assert!(message(port.rx(0)).contains("outside their BAR"));
+    assert_eq!(pool.available(), 1024);
+}
+
+/// What the device writes into the rings, between two calls.
+fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
+    // Small numbers are ids, indexes and lengths that could be; large ones cannot.
+    let value = prop_oneof![0..64u64, any::<u64>(), (0..64u64, 0..2100u64).prop_map(|(id, len)| len << 32 | id)];
+    // Round the rings' own memory; descriptors are the driver's, but who knows.
+    prop::collection::vec((0..8192usize, value), 0..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_device_that_scribbles_over_its_rings_loses_no_buffer(
+        packed in any::<bool>(),
+        rounds in prop::collection::vec((scribbles(), 0..40usize), 1..12),
+    ) {
+        let (device, pool) = (Memory::new(if packed { PACKED } else { SPLIT }), pool());
+        let mut port = open(&device, &pool).unwrap();
+        let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let rings = device.mapped.lock().unwrap()[1].clone();
+        let mut batch = Batch::new();
+        for (scribbles, packets) in rounds {
+            for (place, value) in scribbles {
+                let words = rings.words(0, rings.len() / 8);
+                words[place % words.len()].store(value, Ordering::Relaxed);
+            }
+            rx.recv(&mut batch);
+            batch.packets().for_each(|packet| assert!(packet.len() <= 1518 && packet.slots() == 1));
+            (0..packets).for_each(|_| { batch.push(&pool, &[0x55; 60]); });
+            tx.send(&mut batch);
+            let held = pool.available() + batch.len() + batch.cached() + rx.buffers() + tx.buffers();
+            prop_assert_eq!(held, 1024);
+        }
+        drop((rx, tx, batch));
+        prop_assert_eq!(pool.available(), 1024);
+    }
+}
