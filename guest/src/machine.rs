@@ -31,6 +31,8 @@ pub enum Kernel {
     /// The distribution's own.
     #[default]
     Default,
+    /// A small one with iommufd, vfio and nothing else: no modules, no network.
+    Iommufd,
 }
 
 /// The place of the first card's port on the root bus.
@@ -191,6 +193,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
 fn kernel(kernel: Kernel) -> PathBuf {
     let name = match kernel {
         Kernel::Default => "default",
+        Kernel::Iommufd => "iommufd",
     };
     let folder = root().join("target/guest").join(name);
     assert!(folder.join("ready").exists(), "there is no kernel in {}: run guest/prepare, or ./test", folder.display());

@@ -108,6 +108,25 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
     }
 }
 
+/// Over uio the kernel does not ask before it takes a card away, registers and all.
+#[test]
+fn a_card_that_is_pulled_out_under_uio_ends_the_run_with_an_error() {
+    let mut machine = Machine::new();
+    let legacy = "virtio-net-pci,disable-modern=on,disable-legacy=off";
+    let (a, b) = (machine.card("igb"), machine.card(legacy));
+    let mut guest = machine.boot();
+    guest.run("echo 64 > /proc/sys/vm/nr_hugepages");
+    for card in ["card0", "card1"] {
+        let address = if card == "card0" { A } else { B };
+        let sink = guest.start_linerate(&format!("sink {address}"), 1);
+        offer(if card == "card0" { &a } else { &b }, 100, 64);
+        guest.unplug(card);
+        let outcome = guest.wait(sink);
+        assert_eq!(outcome.status, 1, "{}", outcome.output);
+        assert!(outcome.output.contains("is being unplugged"), "{}", outcome.output);
+    }
+}
+
 #[test]
 fn an_ordinary_user_needs_the_group_and_a_limit() {
     let mut machine = Machine::new().iommu();

@@ -1,0 +1,34 @@
+//! The newer way to vfio: a device file of its own for each card, and address spaces of an iommufd.
+
+use linerate_guest::{A, B, Kernel, Machine, cross, does_all};
+use serde_json::json;
+
+#[test]
+fn cards_are_used_over_their_device_files() {
+    let mut machine = Machine::new().iommu().kernel(Kernel::Iommufd);
+    let virtio = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+    let (a, b) = (machine.card("igb"), machine.card(virtio));
+    let mut guest = machine.boot();
+    guest.run(&format!("linerate bind {A} {B}"));
+    let files = guest.run("ls /dev/vfio/devices");
+    assert_eq!(files.split_whitespace().count(), 2, "{files}");
+    // One region in one address space: packets pass between the two without a copy.
+    does_all(&mut guest, &a, &b);
+    let output = guest.run(&format!("linerate fwd {A} {B} --seconds 0.1 --json 2>&1"));
+    assert!(output.contains("Intel 82576 (vfio, iommufd)") && output.contains("VirtIO (vfio, iommufd)"), "{output}");
+
+    // A second process is refused, and interrupts come.
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait interrupt"), 2);
+    let refused = guest.refused(&format!("linerate sink {A}"));
+    assert!(refused.contains("another process has it open"), "{refused}");
+    cross(&a, &b, 1000, 1514);
+    let summary = guest.interrupt(forwarder).summary();
+    assert_eq!(summary["ports"][1]["tx_packets"], json!(1000));
+
+    // As an ordinary user: the card's own file, and /dev/iommu.
+    guest.run("chown user /dev/vfio/devices/* /dev/iommu");
+    let forwarder = guest.start(&format!("(ulimit -l 262144; exec su user -c \"exec linerate fwd {A} {B} --json\")"));
+    guest.wait_for(&forwarder, &format!("{B}.*link up"));
+    cross(&b, &a, 1000, 1514);
+    guest.interrupt(forwarder).summary();
+}
