@@ -62,8 +62,10 @@ impl Program {
     /// Its own process, which the shell around it has started.
     #[track_caller]
     pub fn child(&self, guest: &mut Guest) -> u32 {
-        let children = guest.run(&format!("cat /proc/{0}/task/{0}/children", self.pid));
-        children.trim().parse().unwrap_or_else(|_| panic!("no process below {}: '{children}'", self.pid))
+        let status = format!("grep -l '^PPid:[[:space:]]*{}$' /proc/[0-9]*/status", self.pid);
+        let found = guest.run(&status);
+        let number = found.split('/').nth(2).and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("no process below {}: '{found}'", self.pid))
     }
 }
 
@@ -93,8 +95,12 @@ impl Guest {
     #[track_caller]
     pub fn attempt(&mut self, command: &str) -> Outcome {
         assert!(!command.contains('\n'), "one line at a time: {command}");
-        writeln!(self.shell.get_mut(), "{command}").expect("the guest's shell is there");
-        self.answer(command)
+        loop {
+            writeln!(self.shell.get_mut(), "{} {command}", command.len()).expect("the guest's shell is there");
+            if let Some(outcome) = self.answer(command) {
+                return outcome;
+            }
+        }
     }
 
     /// Runs a command that must fail, and returns what it printed.
@@ -218,9 +224,9 @@ impl Guest {
         self.folder.path().join("console")
     }
 
-    /// Reads up to the end of an answer.
+    /// Reads up to the end of an answer; `None` if the command did not arrive as it was sent.
     #[track_caller]
-    fn answer(&mut self, command: &str) -> Outcome {
+    fn answer(&mut self, command: &str) -> Option<Outcome> {
         let start = Instant::now();
         let (mut output, mut line) = (Vec::new(), Vec::new());
         while !line.starts_with(&[END]) {
@@ -237,10 +243,13 @@ impl Guest {
                 output.extend(line.drain(..end));
             }
         }
-        let status = String::from_utf8_lossy(&line[1..]).trim().parse();
+        let status = String::from_utf8_lossy(&line[1..]).trim().to_string();
         self.check();
-        let output = String::from_utf8_lossy(&output).into_owned();
-        Outcome { output, status: status.unwrap_or_else(|_| self.fail("the guest's shell answers nonsense")) }
+        if status == "again" {
+            return None;
+        }
+        let status = status.parse().unwrap_or_else(|_| self.fail("the guest's shell answers nonsense"));
+        Some(Outcome { output: String::from_utf8_lossy(&output).into_owned(), status })
     }
 
     /// Fails if the kernel was in trouble.

@@ -39,6 +39,6 @@ mod wire;
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
 pub use namespace::Namespace;
-pub use scenario::{A, B, does_all, forwards_flows};
+pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
 pub use traffic::{cross, cross_flows, expect_generated, offer};
 pub use wire::Wire;

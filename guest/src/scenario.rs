@@ -41,6 +41,44 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     }
 }
 
+/// `fwd` with frames that do not fit a buffer, and become chains of slots.
+#[track_caller]
+pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
+    // igb has buffers of 1 KiB then, of which a window of frames takes many.
+    let forwarder = guest.start_linerate(&format!("fwd '{A}?mtu=9000&ring=4096' '{B}?mtu=9000&ring=4096'"), 2);
+    cross(a, b, COUNT, 9014);
+    let summary = guest.interrupt(forwarder).summary();
+    let (frames, slots) = (&summary["ports"][0]["rx_packets"], &summary["ports"][0]["rx_slots"][0]);
+    assert!(frames == &json!(COUNT) && slots.as_u64() > Some(2 * COUNT as u64), "{summary}");
+}
+
+/// Address filters, an address of one's own, promiscuous mode and a reset, on the first card.
+#[track_caller]
+pub fn obeys(guest: &mut Guest, a: &Wire) {
+    let own = [0x52, 0x54, 0, 0, 0, 0];
+    let other = [2, 0, 0, 0, 0, 0x77];
+    let program = guest.start(&format!("control {A}"));
+    for what in ["promiscuous", "own address", "another address", "after a reset"] {
+        guest.wait_for(&program, &format!("ready: {what}"));
+        for (number, mac) in [(1, own), (2, other), (3, [4, 0, 0, 0, 0, 1]), (0xFF, [0xFF; 6])] {
+            let mut frame = [0; 60];
+            frame[..6].copy_from_slice(&mac);
+            frame[59] = number;
+            a.send(&frame);
+        }
+    }
+    let output = guest.wait(program).output;
+    for line in [
+        "address 52:54:00:00:00:00",
+        "promiscuous: [01, 02, 03, ff]",
+        "own address: [01, ff]",
+        "another address: [02, ff]",
+        "after a reset: [01, 02, 03, ff]",
+    ] {
+        assert!(output.lines().any(|said| said == line), "{line} is not in:\n{output}");
+    }
+}
+
 /// `fwd` with this many queues.
 #[track_caller]
 pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {

@@ -9,12 +9,10 @@ use crate::wire::Wire;
 /// How many frames are on their way at a time, so that nothing but the guest sets the rate.
 const WINDOW: usize = 64;
 
-/// Frames of all sizes from 60 to `longest` bytes, in steps of 7 and the longest itself; each size is
-/// a flow of its own.
+/// Frames of all sizes from 60 to `longest` bytes; each size is a flow of its own.
 fn assorted(longest: usize) -> Vec<Generator> {
-    let sizes = (60..longest).step_by(7).chain([longest]);
-    let flow = |(flow, size): (usize, usize)| Generator::new(size + 4, 1).with_flows(flow as u16..flow as u16 + 1);
-    sizes.enumerate().map(flow).collect()
+    let flow = |size: usize| Generator::new(size + 4, 1).with_flows(size as u16..size as u16 + 1);
+    (60..=longest).map(flow).collect()
 }
 
 fn frame(generator: &mut Generator) -> Vec<u8> {

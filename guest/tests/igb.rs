@@ -1,6 +1,6 @@
 //! QEMU's 82576, which we did not write, over vfio and over uio.
 
-use linerate_guest::{A, B, Machine, does_all, forwards_flows};
+use linerate_guest::{A, B, Machine, does_all, forwards_chains, forwards_flows, obeys};
 
 #[test]
 fn over_vfio() {
@@ -22,6 +22,8 @@ fn over_vfio() {
 
     forwards_flows(&mut guest, &a, &b, 2);
     forwards_flows(&mut guest, &a, &b, 4);
+    forwards_chains(&mut guest, &a, &b);
+    obeys(&mut guest, &a);
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
     assert!(unbound.contains("0000:02:00.0: vfio-pci -> igb"), "{unbound}");

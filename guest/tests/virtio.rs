@@ -1,6 +1,6 @@
 //! QEMU's VirtIO devices, of all kinds, over uio and over vfio.
 
-use linerate_guest::{A, B, Guest, Machine, does_all};
+use linerate_guest::{A, B, Guest, Machine, does_all, forwards_chains, obeys};
 
 /// Two cards of QEMU's `device`, forwarded between over uio.
 fn over_uio(device: &str, kind: &str) {
@@ -12,6 +12,13 @@ fn over_uio(device: &str, kind: &str) {
     assert!(bound.contains("virtio-pci -> no driver"), "{bound}");
     is(&mut guest, kind);
     does_all(&mut guest, &a, &b);
+    obeys(&mut guest, &a);
+    if device.contains("mrg_rxbuf=off") {
+        let refused = guest.refused(&format!("linerate sink {A}?mtu=9000"));
+        assert!(refused.contains("this device has no mergeable buffers"), "{refused}");
+    } else {
+        forwards_chains(&mut guest, &a, &b);
+    }
     guest.run(&format!("linerate unbind {A} {B}"));
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }
@@ -27,6 +34,8 @@ fn over_vfio(device: &str, kind: &str) {
     assert!(bound.contains("virtio-pci -> vfio-pci"), "{bound}");
     is(&mut guest, kind);
     does_all(&mut guest, &a, &b);
+    obeys(&mut guest, &a);
+    forwards_chains(&mut guest, &a, &b);
     guest.run(&format!("linerate unbind {A} {B}"));
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }

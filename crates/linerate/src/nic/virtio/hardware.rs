@@ -374,6 +374,7 @@ impl Hardware {
             pool: pool.clone(),
             counters: self.rx[usize::from(queue)].counters.clone(),
             missing: 0,
+            slots: 0,
             so_far: 0,
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,

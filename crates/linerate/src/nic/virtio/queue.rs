@@ -44,7 +44,8 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) counters: Arc<QueueCounters>,
     /// How many buffers of the current packet are still to come.
     pub(super) missing: u16,
-    /// Bytes of it that have come.
+    /// Slots and bytes of it that have come.
+    pub(super) slots: usize,
     pub(super) so_far: usize,
     /// Its beginning, while its end has not come yet.
     pub(super) partial: Vec<Slot>,
@@ -264,10 +265,11 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             self.bufs[index] = new;
             self.ring.take(self.layout.descriptors());
             self.refill(index);
+            self.slots += 1;
             self.so_far += len as usize;
             self.missing = buffers - 1;
             if self.missing == 0 {
-                self.counters.moved_packets(1, 1, std::mem::take(&mut self.so_far));
+                self.counters.moved_packets(1, std::mem::take(&mut self.slots), std::mem::take(&mut self.so_far));
                 return true;
             }
         }
@@ -303,7 +305,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         self.missing = buffers - 1;
         self.dropping = self.missing > 0;
         if !self.dropping {
-            self.so_far = 0;
+            (self.slots, self.so_far) = (0, 0);
             self.counters.dropped();
         }
     }

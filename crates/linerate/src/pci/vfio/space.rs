@@ -70,7 +70,8 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
             ..Default::default()
         };
         ioctl::call(&device, DEVICE_BIND_IOMMUFD, &mut bind).map_err(|error| match error.kind() {
-            ErrorKind::ResourceBusy => in_use(card),
+            // Linux says "invalid" where the device file, and "busy" where the group is somebody else's.
+            ErrorKind::ResourceBusy | ErrorKind::InvalidInput => in_use(card),
             _ => refused("binding it to the iommufd")(error),
         })?;
         let mut attach = vfio_device_attach_iommufd_pt {
