@@ -88,5 +88,8 @@ pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
     let summary = guest.interrupt(forwarder).summary();
     for port in summary["ports"].as_array().unwrap() {
         assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");
+        let by_queue = port["rx_slots"].as_array().unwrap();
+        assert_eq!(by_queue.len(), usize::from(queues));
+        assert!(by_queue.iter().all(|slots| slots.as_u64() > Some(0)), "a queue got nothing: {summary}");
     }
 }
