@@ -100,6 +100,9 @@ fn modules(archive: &mut Archive, folder: &Path) {
         archive.file(&format!("lib/modules/{release}/{}", plain(path)), &bytes);
     }
     archive.file(&format!("lib/modules/{release}/modules.dep"), dependencies.as_bytes());
+    // What is a module in one kernel is a part of the next.
+    let built_in = fs::read(folder.join("modules.builtin")).unwrap_or_default();
+    archive.file(&format!("lib/modules/{release}/modules.builtin"), &built_in);
 }
 
 /// Where a command lies.

@@ -280,7 +280,11 @@ impl Hardware {
     /// Sends a command, where the device has a control queue.
     pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         match &mut *self.control() {
-            Some(control) => control.command(number, data, what),
+            // A device that the IOMMU has stopped does not answer, either.
+            Some(control) => {
+                let outcome = control.command(number, data, what);
+                outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
+            }
             None => {
                 Err(Error::Unsupported { port: self.config.name.clone(), what, why: "the device has no control queue" })
             }
