@@ -1,6 +1,6 @@
 //! What every card must be able to do, with every frame checked.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::traffic::{cross, cross_flows, expect_generated, offer};
@@ -21,14 +21,14 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     let generator = guest.start_linerate(&format!("gen {A} --count {COUNT} --size 128"), 1);
     expect_generated(a, COUNT, 128);
     let summary = guest.wait(generator).summary();
-    let sent = (&summary["ports"][0]["tx_packets"], &summary["ports"][0]["tx_bytes"]);
-    assert_eq!(sent, (&json!(COUNT), &json!(COUNT * 124)));
+    assert_eq!(summary["ports"][0]["tx_packets"], json!(COUNT));
+    adds_up(&summary["ports"][0]["tx_bytes"], COUNT * 124);
 
     let sink = guest.start_linerate(&format!("sink {B} --count {COUNT}"), 1);
     offer(b, COUNT, 256);
     let summary = guest.wait(sink).summary();
-    let received = (&summary["ports"][0]["rx_packets"], &summary["ports"][0]["rx_bytes"]);
-    assert_eq!(received, (&json!(COUNT), &json!(COUNT * 252)));
+    assert_eq!(summary["ports"][0]["rx_packets"], json!(COUNT));
+    adds_up(&summary["ports"][0]["rx_bytes"], COUNT * 252);
     assert_eq!((&summary["lost"], &summary["reordered"]), (&json!(0), &json!(0)));
 
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
@@ -39,6 +39,13 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
         assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");
         assert_eq!(port["drops"], json!({}));
     }
+}
+
+/// QEMU's 82576 forgets the bytes that it counts between the reads of a counter's two halves, so some may be missing.
+#[track_caller]
+fn adds_up(counted: &Value, bytes: usize) {
+    let (counted, bytes) = (counted.as_u64().unwrap_or(0), bytes as u64);
+    assert!(counted <= bytes && counted >= bytes * 98 / 100, "{counted} bytes were counted of {bytes}");
 }
 
 /// `fwd` with frames that do not fit a buffer, and become chains of slots.
