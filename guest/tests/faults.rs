@@ -108,7 +108,7 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
     }
 }
 
-/// Over uio the kernel does not ask before it takes a card away, registers and all.
+/// Over uio the kernel does not ask before it takes a card away.
 #[test]
 fn a_card_that_is_pulled_out_under_uio_ends_the_run_with_an_error() {
     let mut machine = Machine::new();

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::gone::Watched;
-use crate::error::Result;
 use crate::memory::Mapping;
 
 /// The registers behind a base address register, 32 bits each.
@@ -42,21 +40,13 @@ pub trait Doorbell: Send {
 /// A BAR as mapped memory.
 #[derive(Clone)]
 pub struct MappedBar {
-    /// Goes before the memory.
-    _watched: Option<Arc<Watched>>,
     memory: Arc<Mapping>,
 }
 
 impl MappedBar {
     /// The registers that `memory` maps.
     pub fn new(memory: Arc<Mapping>) -> MappedBar {
-        MappedBar { _watched: None, memory }
-    }
-
-    /// As [`new`](MappedBar::new), for registers that the kernel takes away with their card: they read as ones
-    /// then. Doorbells must not be rung once the last of these is gone.
-    pub(super) fn watched(memory: Arc<Mapping>) -> Result<MappedBar> {
-        Ok(MappedBar { _watched: Some(Arc::new(Watched::new(&memory)?)), memory })
+        MappedBar { memory }
     }
 
     /// Reads a register of 8, 16 or 32 bits.

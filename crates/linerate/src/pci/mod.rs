@@ -5,8 +5,7 @@
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
 //! - `bus`: what a driver sees of all this: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: what the IOMMU
-//!   has stopped; `gone`: registers of cards that were pulled out
+//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: what the IOMMU has stopped
 //! - `uio`, `vfio`: the kernel's two ways to a card
 //!
 //! Drivers are generic over [`Bar`] and see [`Bus`]; nothing in this room knows a driver. Read
@@ -17,7 +16,6 @@ mod bind;
 mod bus;
 pub mod config;
 mod fault;
-mod gone;
 mod interrupt;
 mod port_io;
 mod sysfs;

@@ -140,7 +140,7 @@ impl PciDevice for Uio {
         if is_io {
             return Err(self.card.error(&format!("its BAR {bar} is I/O ports, not memory"), "is it the right card?"));
         }
-        MappedBar::watched(Arc::new(Mapping::of_device(file.into(), 0, len as usize)?))
+        Ok(MappedBar::new(Arc::new(Mapping::of_device(file.into(), 0, len as usize)?)))
     }
 
     fn io_ports(&self, bar: u8) -> Result<IoPorts> {
