@@ -129,7 +129,7 @@ impl Batch {
     /// Copies packets from the front of `other`, which is of another region, as many as there is room
     /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
     /// freed, and how many packets were too long.
-    pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
+    fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
@@ -281,6 +281,76 @@ impl Batch {
     #[inline(always)]
     pub(crate) fn ends_in_chain(&self) -> bool {
         self.end > self.start && self.slots[self.end - 1].has_more()
+    }
+
+    /// Takes the beginning of a packet whose end is missing away, into `partial`, which is empty: packets are
+    /// delivered whole.
+    pub(crate) fn keep_beginning(&mut self, partial: &mut Vec<Slot>) {
+        while self.ends_in_chain() {
+            partial.extend(self.pop_slot());
+        }
+        partial.reverse();
+    }
+
+    /// Takes up what [`keep_beginning`](Batch::keep_beginning) took away.
+    #[inline(always)]
+    pub(crate) fn resume(&mut self, partial: &mut Vec<Slot>) {
+        for mut slot in partial.drain(..) {
+            if !self.push_slot(&mut slot) {
+                self.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
+            }
+        }
+    }
+
+    /// Drops the beginning of a packet whose end is missing.
+    pub(crate) fn drop_beginning(&mut self) {
+        while self.ends_in_chain() {
+            let slot = self.pop_slot().map(|slot| slot.buf());
+            self.put(slot.as_slice());
+        }
+    }
+
+    /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by
+    /// `receive`, and from here by copying. Returns how many slots were appended.
+    pub(crate) fn receive_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        receive: impl FnOnce(&mut Batch) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            receive(self);
+        }
+        let before = batch.len();
+        batch.copy_from(pool, self, usize::MAX);
+        batch.len() - before
+    }
+
+    /// Sends for `batch`, which holds packets of another region than `pool`'s: copies as many as there is
+    /// room for into this one, and hands those to `send`. Returns how many slots were taken, and how many
+    /// packets were longer than `longest` and dropped.
+    pub(crate) fn send_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        longest: usize,
+        mut send: impl FnMut(&mut Batch) -> usize,
+    ) -> (usize, usize) {
+        let (mut taken, mut dropped) = (0, 0);
+        loop {
+            self.is_of(pool);
+            send(self);
+            if !self.is_empty() {
+                break;
+            }
+            let (copied, too_long) = self.copy_from(pool, batch, longest);
+            dropped += too_long;
+            if copied == 0 {
+                break;
+            }
+            taken += copied;
+        }
+        (taken, dropped)
     }
 
     /// The slots, in order.

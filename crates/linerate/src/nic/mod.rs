@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::memory::Pool;
-use crate::pci::{NetworkCard, PciDevice};
+use crate::memory::{DeviceAddress, Pool};
+use crate::pci::{Bus, Fault, NetworkCard, PciDevice};
 use crate::port::Device;
 
 /// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
@@ -116,6 +116,24 @@ pub fn drive(card: &NetworkCard, device: Arc<dyn PciDevice>, config: Config) -> 
         Some((_, Driver::Virtio)) => Ok(Box::new(virtio::Virtio::open(&device, config)?)),
         None => Err(no_driver(card)),
     }
+}
+
+/// An error if the system wants the card back, or the IOMMU has stopped it; `queue_of` tells whose
+/// descriptors name an address.
+fn check_bus(
+    bus: &dyn Bus,
+    port: &str,
+    queue_of: impl FnOnce(DeviceAddress) -> Option<(&'static str, usize)>,
+) -> Result<()> {
+    if bus.is_leaving() {
+        return Err(Error::CardLeaving { port: port.to_string() });
+    }
+    let Some(Fault { address, write }) = bus.fault() else { return Ok(()) };
+    let queue = match queue_of(address) {
+        Some((direction, queue)) => format!("a descriptor of {direction} queue {queue} names it"),
+        None => "no queue's descriptors name it".to_string(),
+    };
+    Err(Error::DmaFault { port: port.to_string(), address, write, queue })
 }
 
 /// The error for a card that no driver of ours knows.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::Controller;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping};
-use crate::nic::Config;
-use crate::pci::{Bar, Bus, Fault, Interrupt};
+use crate::nic::{Config, check_bus};
+use crate::pci::{Bar, Bus, Interrupt};
 use crate::port::{QueueCounters, Statistics};
 use crate::slot::HEADROOM;
 
@@ -150,18 +150,12 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// An error if the card is gone.
     pub(in crate::nic) fn check_alive(&self) -> Result<()> {
-        if self.bus.is_leaving() {
-            return Err(Error::CardLeaving { port: self.config.name.clone() });
-        }
-        if let Some(Fault { address, write }) = self.bus.fault() {
-            let queue = self.queue_of(address);
-            return Err(Error::DmaFault { port: self.config.name.clone(), address, write, queue });
-        }
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))?;
         self.read_live(STATUS, "STATUS").map(drop)
     }
 
-    /// Whose ring or descriptors an address of the card's belongs to, for people.
-    fn queue_of(&self, address: DeviceAddress) -> String {
+    /// Whose ring or descriptors an address of the card's belongs to.
+    fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
         let (rx, queues) = (self.config.rx_queues, self.config.rx_queues + self.config.tx_queues);
         let is_of = |ring: u16| {
@@ -171,11 +165,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             ring.contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Ordering::Relaxed) & PAGE == address & PAGE)
         };
-        match (0..queues).find(|&ring| is_of(ring)) {
-            Some(ring) if ring < rx => format!("a descriptor of receive queue {ring} names it"),
-            Some(ring) => format!("a descriptor of transmit queue {} names it", ring - rx),
-            None => "no queue's descriptors name it".to_string(),
-        }
+        let ring = (0..queues).find(|&ring| is_of(ring))?;
+        Some(if ring < rx { ("receive", ring.into()) } else { ("transmit", (ring - rx).into()) })
     }
 
     /// Waits until the bits of `mask` are `want`, for 200 ms at most; on cards that work it is

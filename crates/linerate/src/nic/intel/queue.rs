@@ -186,20 +186,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
-        while batch.ends_in_chain() {
-            self.partial.extend(batch.pop_slot());
-        }
-        self.partial.reverse();
+        batch.keep_beginning(&mut self.partial);
         false
     }
 
     /// Drops the packet of which the next descriptor is a part, and what came of it before. True if
     /// that was all of it.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
-        while batch.ends_in_chain() {
-            let slot = batch.pop_slot().map(|slot| slot.buf());
-            batch.put(slot.as_slice());
-        }
+        batch.drop_beginning();
         self.counters.dropped();
         self.dropping = word & receive::EOP == 0;
         self.refill();
@@ -231,24 +225,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[cold]
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
-        for mut slot in self.partial.drain(..) {
-            if !batch.push_slot(&mut slot) {
-                batch.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
-            }
-        }
+        batch.resume(&mut self.partial);
     }
 
     /// For a batch that holds packets of another region: receives into one of our own, and copies.
     #[cold]
     fn recv_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
-        if copies.is_empty() {
-            self.recv(&mut copies);
-        }
-        let before = batch.len();
-        batch.copy_from(&self.pool, &mut copies, usize::MAX);
+        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
         self.copies = copies;
-        batch.len() - before
+        received
     }
 }
 
@@ -446,20 +432,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[cold]
     fn send_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
-        let mut taken = 0;
-        loop {
-            copies.is_of(&self.pool);
-            self.send_own(&mut copies);
-            if !copies.is_empty() {
-                break;
-            }
-            let (copied, too_long) = copies.copy_from(&self.pool, batch, self.longest);
-            (0..too_long).for_each(|_| self.counters.dropped());
-            if copied == 0 {
-                break;
-            }
-            taken += copied;
-        }
+        let longest = self.longest;
+        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
+        (0..too_long).for_each(|_| self.counters.dropped());
         self.copies = copies;
         taken
     }

@@ -1,8 +1,8 @@
 //! The control queue (5.1.6.5): one command at a time, each answered by one byte.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::hardware::wait_until;
 use super::registers::control;
 use super::ring::{Part, Ring};
 use super::transport::Notify;
@@ -32,8 +32,6 @@ impl Control {
     /// # Errors
     /// [`Error::Timeout`], or [`Error::Unsupported`] where the device answers no.
     pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
-        const STEP: Duration = Duration::from_micros(50);
-        const BOUND: Duration = Duration::from_millis(500);
         self.memory.write(self.offset, &command);
         self.memory.write(self.offset + DATA, data);
         self.memory.write(self.offset + ANSWER, &[0xFF]);
@@ -48,15 +46,8 @@ impl Control {
         if self.ring.publish() {
             self.doorbell.ring();
         }
-        let mut waited = Duration::ZERO;
-        while self.ring.finished().is_none() {
-            if waited >= BOUND {
-                let register = format!("control queue: {what}");
-                return Err(Error::Timeout { port: self.port.clone(), register, section: "5.1.6.5", waited });
-            }
-            std::thread::sleep(STEP);
-            waited += STEP;
-        }
+        let finished = || Ok(self.ring.finished().is_some());
+        wait_until(&self.port, &format!("control queue: {what}"), "5.1.6.5", finished)?;
         self.ring.take(parts.len() as u16);
         let mut answer = [0];
         self.memory.read(self.offset + ANSWER, &mut answer);

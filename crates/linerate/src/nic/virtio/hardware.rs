@@ -9,14 +9,14 @@ use super::control::{Control, ROOM};
 use super::packed::Packed;
 use super::queue::{Chains, HeaderLayout, VirtioRx, VirtioTx};
 use super::registers::{config as device_config, control as command, feature, header, status};
-use super::ring::Ring;
+use super::ring::{Layout, Ring};
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping};
-use crate::nic::Config;
-use crate::pci::{Bus, Fault, Interrupt, PciDevice};
+use crate::nic::{Config, check_bus};
+use crate::pci::{Bus, Interrupt, PciDevice};
 use crate::port::QueueCounters;
 use crate::slot::HEADROOM;
 
@@ -148,7 +148,7 @@ impl Hardware {
             if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
                 return Err(Error::BadDevice { why: "it has queues of impossible sizes" });
             }
-            let len = if is_packed(features) { Packed::layout(size).len } else { Split::layout(size).len };
+            let len = ring_layout(features, size).len;
             // Aligned to its size: in one page of any size, and a legacy device's pages.
             let step = len.next_power_of_two().max(4096);
             let offset = end.next_multiple_of(step);
@@ -238,7 +238,7 @@ impl Hardware {
 
     fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {
         let QueueMemory { number, offset, size } = queue;
-        let layout = if is_packed(self.features) { Packed::layout(size) } else { Split::layout(size) };
+        let layout = ring_layout(self.features, size);
         let base = self.rings.addresses().at(offset);
         let addresses = QueueAddresses {
             descriptors: base,
@@ -307,14 +307,8 @@ impl Hardware {
 
     /// An error if the device is gone, or in a state that it cannot leave by itself.
     pub fn check_alive(&self) -> Result<()> {
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))?;
         let port = || self.config.name.clone();
-        if self.bus.is_leaving() {
-            return Err(Error::CardLeaving { port: port() });
-        }
-        if let Some(Fault { address, write }) = self.bus.fault() {
-            let queue = self.queue_of(address);
-            return Err(Error::DmaFault { port: port(), address, write, queue });
-        }
         match self.transport.status() {
             u8::MAX => Err(Error::CardGone { port: port(), register: "device_status" }),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
@@ -322,24 +316,20 @@ impl Hardware {
         }
     }
 
-    /// Whose ring or descriptors an address of the device's belongs to, for people.
-    fn queue_of(&self, address: DeviceAddress) -> String {
+    /// Whose ring or descriptors an address of the device's belongs to.
+    fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
         let is_of = |place: &Place| {
             let QueueMemory { offset, size, .. } = place.memory;
-            let layout = if is_packed(self.features) { Packed::layout(size) } else { Split::layout(size) };
+            let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
             let words = self.rings.memory().words(offset, 2 * usize::from(size));
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
         };
-        let found = |places: &[Place]| places.iter().position(is_of);
-        match (found(&self.rx), found(&self.tx)) {
-            (Some(queue), _) => format!("a descriptor of receive queue {queue} names it"),
-            (_, Some(queue)) => format!("a descriptor of transmit queue {queue} names it"),
-            _ => "no queue's descriptors name it".to_string(),
-        }
+        let found = |direction, places: &[Place]| Some((direction, places.iter().position(is_of)?));
+        found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
     /// Starts a receive queue: from here on the device has all its buffers.
@@ -529,6 +519,10 @@ fn is_packed(features: u64) -> bool {
     features & feature::RING_PACKED != 0
 }
 
+fn ring_layout(features: u64, size: u16) -> Layout {
+    if is_packed(features) { Packed::layout(size) } else { Split::layout(size) }
+}
+
 /// What we want of what a device offers.
 fn wanted(transport: &Transport) -> u64 {
     let both = feature::MAC
@@ -570,20 +564,29 @@ fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
 
 /// Resets the device, and waits until it has (2.4.1): it has forgotten all addresses then.
 fn reset(transport: &Transport, port: &str) -> Result<()> {
-    const STEP: Duration = Duration::from_micros(100);
-    const BOUND: Duration = Duration::from_millis(500);
     transport.set_status(0);
+    wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
+        u8::MAX => Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
+        status => Ok(status == 0),
+    })
+}
+
+/// Waits for the device, for 500 ms at most. `register` and `section` tell people for what.
+pub(super) fn wait_until(
+    port: &str,
+    register: &str,
+    section: &'static str,
+    mut done: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    const STEP: Duration = Duration::from_micros(50);
+    const BOUND: Duration = Duration::from_millis(500);
     let mut waited = Duration::ZERO;
-    loop {
-        match transport.status() {
-            0 => return Ok(()),
-            u8::MAX => return Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
-            _ if waited >= BOUND => {
-                let register = "device_status = 0".to_string();
-                return Err(Error::Timeout { port: port.to_string(), register, section: "2.4.1", waited });
-            }
-            _ => std::thread::sleep(STEP),
+    while !done()? {
+        if waited >= BOUND {
+            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
         }
+        std::thread::sleep(STEP);
         waited += STEP;
     }
+    Ok(())
 }

@@ -86,7 +86,7 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
             return self.recv_copied(batch);
         }
         let before = batch.len();
-        self.resume(batch);
+        batch.resume(&mut self.partial);
         // Once round the ring at most, so that a device that lies cannot keep us here.
         for _ in 0..self.bufs.len() {
             let (slots, fresh) = batch.window(&self.pool, usize::MAX);
@@ -223,13 +223,11 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             };
             let is_first = self.missing == 0;
             // Behind a packet's first buffer there are no headers (5.1.6.4): the data begin where one would be.
+            let header = self.header(index);
             let (buffers, skipped) = match is_first {
                 true if self.layout.mergeable => {
-                    let bytes = self.header(index);
-                    (
-                        u16::from_le_bytes([bytes[header::NUM_BUFFERS], bytes[header::NUM_BUFFERS + 1]]).max(1),
-                        self.layout.len,
-                    )
+                    let [low, high] = [header[header::NUM_BUFFERS], header[header::NUM_BUFFERS + 1]];
+                    (u16::from_le_bytes([low, high]).max(1), self.layout.len)
                 }
                 true => (1, self.layout.len),
                 false => (self.missing, 0),
@@ -252,7 +250,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             if !is_first {
                 slot.set_data(HEADROOM - self.layout.len as usize, len as usize);
             } else if self.layout.offloads {
-                let todo = offload(self.header(index));
+                let todo = offload(header);
                 if todo.is_needed() {
                     todo.note(&mut slot, self.pool.region());
                 }
@@ -277,29 +275,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
 
     /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
-        while batch.ends_in_chain() {
-            self.partial.extend(batch.pop_slot());
-        }
-        self.partial.reverse();
+        batch.keep_beginning(&mut self.partial);
         false
-    }
-
-    /// Takes up a packet that the last call could not finish.
-    #[inline(always)]
-    fn resume(&mut self, batch: &mut Batch) {
-        for mut slot in self.partial.drain(..) {
-            if !batch.push_slot(&mut slot) {
-                batch.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
-            }
-        }
     }
 
     /// Gives a buffer back to the device as it is, and drops what came of its packet before.
     fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
-        while batch.ends_in_chain() {
-            let slot = batch.pop_slot().map(|slot| slot.buf());
-            batch.put(slot.as_slice());
-        }
+        batch.drop_beginning();
         self.ring.take(self.layout.descriptors());
         self.refill(index);
         self.missing = buffers - 1;
@@ -314,13 +296,9 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[cold]
     fn recv_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
-        if copies.is_empty() {
-            self.recv(&mut copies);
-        }
-        let before = batch.len();
-        batch.copy_from(&self.pool, &mut copies, usize::MAX);
+        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
         self.copies = copies;
-        batch.len() - before
+        received
     }
 }
 
@@ -581,20 +559,9 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     #[cold]
     fn send_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
-        let mut taken = 0;
-        loop {
-            copies.is_of(&self.pool);
-            self.send_own(&mut copies);
-            if !copies.is_empty() {
-                break;
-            }
-            let (copied, too_long) = copies.copy_from(&self.pool, batch, self.longest);
-            (0..too_long).for_each(|_| self.counters.dropped());
-            if copied == 0 {
-                break;
-            }
-            taken += copied;
-        }
+        let longest = self.longest;
+        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
+        (0..too_long).for_each(|_| self.counters.dropped());
         self.copies = copies;
         taken
     }
