@@ -8,8 +8,18 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; what they depend on comes with them.
-const MODULES: [&str; 7] =
-    ["vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "igb", "virtio_net", "virtio_pci", "af_packet"];
+const MODULES: [&str; 10] = [
+    "vfio-pci",
+    "vfio_iommu_type1",
+    "uio_pci_generic",
+    "igb",
+    "ixgbe",
+    "ixgbevf",
+    "8021q",
+    "virtio_net",
+    "virtio_pci",
+    "af_packet",
+];
 
 /// Packs it. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to
 /// `/bin`, and so do `others`, this machine's own, with their libraries.

@@ -24,6 +24,7 @@ pub struct Machine {
     folder: TempDir,
     namespace: Option<String>,
     programs: Vec<String>,
+    processors: usize,
 }
 
 /// Which kernel a guest runs, all from `guest/prepare`.
@@ -35,6 +36,9 @@ pub enum Kernel {
     /// A small one with iommufd, vfio and nothing else: no modules, no network.
     Iommufd,
 }
+
+/// What a guest has.
+const MEMORY: &str = "768M";
 
 /// The place of the first card's port on the root bus.
 const FIRST: usize = 4;
@@ -57,6 +61,7 @@ impl Machine {
             folder,
             namespace: None,
             programs: Vec::new(),
+            processors: 1,
         }
     }
 
@@ -106,6 +111,30 @@ impl Machine {
         self.plug(number, &format!("hubport,id=net{number},hubid={hub}"), device);
     }
 
+    /// Adds a card that is served at a socket: a model of ours.
+    pub fn served(&mut self, socket: &Path) {
+        let number = self.cards;
+        self.cards += 1;
+        let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
+        let socket = format!("{{\"type\":\"unix\",\"path\":\"{}\"}}", socket.display());
+        let card = format!(
+            "{{\"driver\":\"vfio-user-pci\",\"id\":\"card{number}\",\"bus\":\"port{number}\",\"socket\":{socket}}}"
+        );
+        self.arguments.extend(["-device", &port, "-device", &card].map(String::from));
+    }
+
+    /// More than one processor.
+    pub fn processors(mut self, count: usize) -> Machine {
+        self.processors = count;
+        self
+    }
+
+    /// Adds to the kernel's arguments.
+    pub fn kernel_argument(mut self, argument: &str) -> Machine {
+        self.kernel_arguments.push(argument.to_string());
+        self
+    }
+
     /// Adds one of this machine's programs, with the libraries that it needs.
     pub fn program(&mut self, name: &str) {
         self.programs.push(name.to_string());
@@ -141,13 +170,13 @@ impl Machine {
         let file = |name: &str| folder.join(name).display().to_string();
 
         // It ends with the test, also where that is killed.
-        const QEMU: [&str; 5] = ["setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"];
-        let words: Vec<&str> = match &self.namespace {
-            Some(namespace) => ["ip", "netns", "exec", namespace].into_iter().chain(QEMU).collect(),
-            None => QEMU.to_vec(),
-        };
-        let mut qemu = Command::new(words[0]);
-        qemu.args(&words[1..]);
+        let mut words = ["setpriv", "--pdeathsig", "KILL", "--"].map(String::from).to_vec();
+        if let Some(namespace) = &self.namespace {
+            words.splice(0..0, ["ip", "netns", "exec", namespace].map(String::from));
+        }
+        words.extend(qemu());
+        let mut qemu = Command::new(&words[0]);
+        qemu.args(&words[1..]).env("QEMU_MODULE_DIR", unpacked("qemu").join("usr/lib/x86_64-linux-gnu/qemu"));
         let image = image(&kernel);
         let mut append = vec!["console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on".to_string()];
         append.extend(self.kernel_arguments);
@@ -157,17 +186,20 @@ impl Machine {
             "-cpu",
             "max",
             "-M",
-            "q35,kernel-irqchip=split,hpet=off",
+            "q35,kernel-irqchip=split,hpet=off,memory-backend=memory",
             "-m",
-            "768",
+            MEMORY,
+            "-object",
+            // Shared, and sealed against shrinking, for devices that other processes serve.
+            &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
             "-smp",
-            "1",
+            &self.processors.to_string(),
         ])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-serial", &format!("file:{}", file("console"))])
         .args(["-chardev", &format!("socket,id=shell,path={}", file("shell")), "-serial", "chardev:shell"])
         .args(["-chardev", &format!("socket,id=monitor,path={}", file("monitor"))])
-        .args(["-mon", "chardev=monitor,mode=control"])
+        .args(["-object", "monitor-qmp,id=control,chardev=monitor"])
         .arg("-kernel")
         .arg(image)
         .arg("-initrd")
@@ -192,13 +224,30 @@ fn accept(listener: &UnixListener) -> UnixStream {
 
 /// The folder of an unpacked kernel.
 fn kernel(kernel: Kernel) -> PathBuf {
-    let name = match kernel {
-        Kernel::Default => "default",
-        Kernel::Iommufd => "iommufd",
-    };
+    match kernel {
+        Kernel::Default => unpacked("default"),
+        Kernel::Iommufd => unpacked("iommufd"),
+    }
+}
+
+/// What `guest/prepare` has unpacked.
+fn unpacked(name: &str) -> PathBuf {
     let folder = root().join("target/guest").join(name);
-    assert!(folder.join("ready").exists(), "there is no kernel in {}: run guest/prepare, or ./test", folder.display());
+    assert!(folder.join("ready").exists(), "there is nothing in {}: run guest/prepare, or ./test", folder.display());
     folder
+}
+
+/// The unpacked QEMU, run with its own libraries.
+fn qemu() -> Vec<String> {
+    let folder = unpacked("qemu");
+    let path = |part: &str| folder.join(part).display().to_string();
+    let libraries = path("usr/lib/x86_64-linux-gnu");
+    let mut words = vec![path("usr/lib64/ld-linux-x86-64.so.2"), "--library-path".to_string(), libraries];
+    words.push(path("usr/bin/qemu-system-x86_64"));
+    for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+        words.extend(["-L".to_string(), path(data)]);
+    }
+    words
 }
 
 /// The kernel's image in its folder.

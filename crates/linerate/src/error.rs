@@ -306,6 +306,17 @@ pub enum Error {
         why: &'static str,
     },
 
+    /// A device cannot be served at a socket.
+    #[error("{}: a device cannot be served there: {why}\n  {mend}", path.display())]
+    Serve {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// What stands in the way.
+        why: String,
+        /// What mends it.
+        mend: String,
+    },
+
     /// A TAP interface, capture file or another thing at the model's outside that cannot be had.
     #[error("wire '{wire}': {why}")]
     Wire {

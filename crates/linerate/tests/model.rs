@@ -189,8 +189,15 @@ fn the_eeprom_has_an_address_and_a_valid_checksum() {
         assert!(value & EERD::DONE != 0);
         (value >> EERD::DATA_SHIFT) as u16
     };
-    assert_eq!((0..0x40).fold(0u16, |sum, address| sum.wrapping_add(word(address))), 0xBABA);
-    let address = [1, 2, 3].map(word);
+    // The sections that words 3 to 14 point to count, too, but for their length in front.
+    let section = |pointer: u32| match word(pointer) {
+        0 | 0xFFFF => 0,
+        at => (1..=u32::from(word(at.into()))).fold(0u16, |sum, n| sum.wrapping_add(word(u32::from(at) + n))),
+    };
+    let sections = (3..0xF).map(section).fold(0, u16::wrapping_add);
+    assert_eq!((0..0x40).map(word).fold(sections, u16::wrapping_add), 0xBABA);
+    let core = u32::from(word(9));
+    let address = [1, 2, 3].map(|n| word(core + n));
     assert_eq!(bench.bar.read(RAL::at(0)), u32::from(address[0]) | u32::from(address[1]) << 16);
     assert_eq!(bench.bar.read(RAH::at(0)), u32::from(address[2]) | RAH::AV);
     assert_eq!(word(0x3FFF), 0xFFFF);
@@ -209,7 +216,8 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
     // Interrupt causes and masks.
     bar.read(EICR::OFFSET);
     bar.write(EICS::OFFSET, 0b1011);
-    assert_eq!(bar.read(EICS::OFFSET), 0);
+    // It shows the causes without clearing them: Linux's driver counts on that.
+    assert_eq!(bar.read(EICS::OFFSET), 0b1011);
     bar.write(EICR::OFFSET, 0b0010);
     assert_eq!((bar.read(EICR::OFFSET), bar.read(EICR::OFFSET)), (0b1001, 0));
     bar.write(EIMS::OFFSET, 0b111);
@@ -382,6 +390,8 @@ fn every_breach_of_the_contract_is_noted() {
     expect("arbiter", bench, &|b| matches!(b, Breach::WrongTime { register: "MTQC", .. }));
     let bench = Bench::bare();
     bench.bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
+    assert_eq!(bench.card.breaches(), [], "nothing is used before receiving begins");
+    bench.bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
     expect("no ring", bench, &|b| matches!(b, Breach::NoRing { direction: Direction::Receive, .. }));
     let bench = Bench::bare();
     bench.bar.write(TDBAL::at(0), 0x1000);
@@ -394,12 +404,6 @@ fn every_breach_of_the_contract_is_noted() {
     let bench = advanced();
     bench.bar.write(RDBAL::at(0), 0);
     expect("base of an enabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "RDBAL", .. }));
-    let bench = Bench::bare();
-    bench.bar.write(RDBAL::at(0), bench.address(0) as u32);
-    bench.bar.write(RDBAH::at(0), (bench.address(0) >> 32) as u32);
-    bench.bar.write(RDLEN::at(0), 1024);
-    bench.bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
-    expect("bit 12", bench, &|b| matches!(b, Breach::WrongTime { register: "RXDCTL", .. }));
     let bench = advanced();
     bench.bar.write(TDT::at(0), LEN);
     expect("tail beyond the ring", bench, &|b| matches!(b, Breach::TailOutOfRange { tail: LEN, .. }));
@@ -463,8 +467,9 @@ fn every_breach_of_the_contract_is_noted() {
         bench,
         &|b| matches!(b, Breach::BadDescriptor { why, .. } if why.contains("more than 40")),
     );
+    bad_command("no context", PACKET | transmit::VLE, 60, "without a context");
     let bench = advanced();
-    bench.place(0, 60, PACKET | transmit::TSE);
+    bench.set(TX_RING, 0, [0, transmit::DEXT | transmit::DTYP_CONTEXT | 1 << 13]);
     send(&bench);
-    expect("offloads", bench, &|b| matches!(b, Breach::NotModelled { .. }));
+    expect("IPsec", bench, &|b| matches!(b, Breach::NotModelled { .. }));
 }

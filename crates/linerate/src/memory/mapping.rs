@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
@@ -92,9 +92,12 @@ impl Mapping {
             PageSize::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
             PageSize::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
-        let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | kind)
+        let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
             .map_err(|e| Error::system("memfd_create", e))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
+        // Whoever gets the descriptor can rely on the memory being there.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|e| Error::system("fcntl(F_ADD_SEALS)", e))?;
         // The node must be chosen before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
         let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
@@ -132,6 +135,21 @@ impl Mapping {
         .map_err(|e| Error::system("mmap of a BAR", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages: PageSize::Ordinary, file })
+    }
+
+    /// All of the memory that another process has handed over. It must be sealed against shrinking (memfd_create(2)),
+    /// so that no access can ever fail.
+    ///
+    /// # Errors
+    /// [`Error::System`] for a file that is not sealed memory, or may not be read and written.
+    pub(crate) fn of_peer(file: OwnedFd) -> Result<Mapping> {
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|e| Error::system("fcntl(F_GET_SEALS)", e))?;
+        let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || len <= 0 {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
+            return Err(Error::system("mapping another process's memory", why));
+        }
+        Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     /// Where the process sees it, for the kernel; a device's address is another thing.

@@ -1,33 +1,40 @@
 //! What the card is plugged into: memory that was mapped for it, under addresses of its own, and who waits
 //! for its interrupts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::interrupt::Receivers;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bus, Interrupt};
 
-/// The card's address space.
+/// The card's address space, and the receivers of its interrupts.
 ///
-/// Device addresses are deliberately not pointers, and mappings do not touch each other, so that a
-/// mix-up of the two, or a step beyond a mapping, is found.
+/// For a driver in this process device addresses are deliberately not pointers, and mappings do not touch
+/// each other, so that a mix-up of the two, or a step beyond a mapping, is found.
 #[derive(Default)]
 pub(super) struct Dma {
     maps: RwLock<Maps>,
-    interrupts: Mutex<Interrupts>,
+    receivers: Mutex<Receivers>,
 }
 
-/// By vector: its eventfd, and when it was raised last.
-pub(super) type Interrupts = Vec<(Interrupt, Option<Instant>)>;
-
 /// Vectors of the card (section 7.3.1).
-const VECTORS: u16 = 64;
+pub(super) const VECTORS: u16 = 64;
 
+/// What is mapped, in order of addresses.
 #[derive(Default)]
 pub(super) struct Maps {
-    ranges: Vec<(DeviceAddress, Arc<Mapping>)>,
-    next: DeviceAddress,
+    ranges: Vec<Range>,
+}
+
+struct Range {
+    start: DeviceAddress,
+    len: u64,
+    memory: Arc<Mapping>,
+    /// Where it begins in the memory.
+    offset: usize,
+    /// The card may write to it, too.
+    writable: bool,
 }
 
 /// The first address given out: 64 GiB, so that both halves of an address matter.
@@ -40,35 +47,149 @@ impl Dma {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn interrupts(&self) -> MutexGuard<'_, Interrupts> {
-        self.interrupts.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until nobody is in them.
+    pub fn change(&self) -> RwLockWriteGuard<'_, Maps> {
+        self.maps.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn receivers(&self) -> MutexGuard<'_, Receivers> {
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Maps {
-    /// The memory that holds `len` bytes from `address` on, and where in it; `None` if any of them
-    /// is not mapped.
+    /// The range that `address` lies in, if any.
     #[inline]
-    pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Arc<Mapping>, usize)> {
-        self.ranges.iter().find_map(|(start, memory)| {
-            let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
-            (offset.checked_add(len)? <= memory.len()).then_some((memory, offset))
-        })
+    fn range(&self, address: DeviceAddress) -> Option<&Range> {
+        let after = self.ranges.partition_point(|range| range.start <= address);
+        let range = &self.ranges[after.checked_sub(1)?];
+        (address - range.start < range.len).then_some(range)
+    }
+
+    /// The memory that holds `len` bytes from `address` on, and where in it; `None` if any of them is not
+    /// mapped, or only in another range.
+    #[inline]
+    pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
+        let range = self.range(address)?;
+        let offset = address - range.start;
+        (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
+    }
+
+    /// As [`find`](Maps::find), for the card to write to.
+    #[inline]
+    pub fn find_writable(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
+        if self.range(address)?.writable { self.find(address, len) } else { None }
+    }
+
+    /// Hands each piece of `len` bytes from `address` on, which may lie in several ranges, to `piece`, with
+    /// where it begins among them. False, and nothing is done, unless all are mapped.
+    fn pieces(
+        &self,
+        address: DeviceAddress,
+        len: usize,
+        write: bool,
+        mut piece: impl FnMut(&Mapping, usize, std::ops::Range<usize>),
+    ) -> bool {
+        // Nearly always there is one.
+        let found = if write { self.find_writable(address, len) } else { self.find(address, len) };
+        if let Some((memory, offset)) = found {
+            piece(memory, offset, 0..len);
+            return true;
+        }
+        let parts = || {
+            let mut done = 0;
+            std::iter::from_fn(move || {
+                if done == len {
+                    return None;
+                }
+                let at = address.checked_add(done as u64);
+                let range = at.and_then(|at| self.range(at)).filter(|range| range.writable || !write);
+                let Some(range) = range else {
+                    done = len;
+                    return Some(None);
+                };
+                let inside = address + done as u64 - range.start;
+                let part = done..len.min(done.saturating_add((range.len - inside) as usize));
+                done = part.end;
+                Some(Some((&*range.memory, range.offset + inside as usize, part)))
+            })
+        };
+        let all = parts().all(|part| part.is_some());
+        if all {
+            parts().flatten().for_each(|(memory, offset, part)| piece(memory, offset, part));
+        }
+        all
+    }
+
+    /// True if all of them are mapped, in whatever ranges.
+    pub fn covers(&self, address: DeviceAddress, len: usize) -> bool {
+        self.pieces(address, len, false, |_, _, _| {})
+    }
+
+    /// The card reads; false if any byte is not mapped.
+    #[inline]
+    pub fn read(&self, address: DeviceAddress, bytes: &mut [u8]) -> bool {
+        self.pieces(address, bytes.len(), false, |memory, offset, part| memory.read(offset, &mut bytes[part]))
+    }
+
+    /// The card writes; false, and nothing is written, if any byte is not mapped for that.
+    #[inline]
+    pub fn write(&self, address: DeviceAddress, bytes: &[u8]) -> bool {
+        self.pieces(address, bytes.len(), true, |memory, offset, part| memory.write(offset, &bytes[part]))
+    }
+
+    /// Maps memory from `offset` on at `start`. False if something is there already, or the memory ends
+    /// before, or an address is not that of a page.
+    pub fn insert(
+        &mut self,
+        start: DeviceAddress,
+        len: u64,
+        memory: Arc<Mapping>,
+        offset: u64,
+        writable: bool,
+    ) -> bool {
+        const PAGE: u64 = 4096;
+        let in_memory = offset.checked_add(len).is_some_and(|end| end <= memory.len() as u64);
+        let aligned = [start, len, offset].iter().all(|value| value.is_multiple_of(PAGE));
+        let Some(end) = start.checked_add(len).filter(|_| len > 0 && in_memory && aligned) else { return false };
+        let at = self.ranges.partition_point(|range| range.start < start);
+        let free_before = at.checked_sub(1).is_none_or(|n| self.ranges[n].start + self.ranges[n].len <= start);
+        let free_after = self.ranges.get(at).is_none_or(|next| end <= next.start);
+        if free_before && free_after {
+            self.ranges.insert(at, Range { start, len, memory, offset: offset as usize, writable });
+        }
+        free_before && free_after
+    }
+
+    /// Takes away all that is mapped from `start` on, and returns how many bytes that were; `None`, and
+    /// nothing is taken, if `len` bytes would cut a mapping in two.
+    pub fn remove(&mut self, start: DeviceAddress, len: u64) -> Option<u64> {
+        let end = start.checked_add(len)?;
+        let first = self.ranges.partition_point(|range| range.start + range.len <= start);
+        let last = self.ranges.partition_point(|range| range.start < end);
+        let inside = self.ranges.get(first..last)?;
+        if inside.iter().any(|range| range.start < start || range.start + range.len > end) {
+            return None;
+        }
+        Some(self.ranges.drain(first..last).map(|range| range.len).sum())
+    }
+
+    pub fn clear(&mut self) {
+        self.ranges.clear();
     }
 }
 
 impl DmaSpace for Dma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
-        let address = maps.next.max(FIRST);
-        maps.next = address + (memory.len() as u64).next_multiple_of(GAP) + GAP;
-        maps.ranges.push((address, memory.clone()));
+        let mut maps = self.change();
+        let after = maps.ranges.last().map_or(0, |last| (last.start + last.len).next_multiple_of(GAP) + GAP);
+        let address = after.max(FIRST);
+        maps.insert(address, memory.len() as u64, memory.clone(), 0, true);
         Ok(Addresses::Contiguous(Contiguous(address)))
     }
 
     fn unmap(&self, address: DeviceAddress) {
-        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
-        maps.ranges.retain(|(start, _)| *start != address);
+        self.change().ranges.retain(|range| range.start != address);
     }
 }
 
@@ -83,7 +204,68 @@ impl Bus for Dma {
         }
         let ours = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
         let theirs = ours.iter().map(Interrupt::try_clone).collect::<Result<Vec<_>>>()?;
-        *Dma::interrupts(self) = ours.into_iter().map(|interrupt| (interrupt, None)).collect();
+        let mut receivers = self.receivers();
+        for (vector, interrupt) in ours.into_iter().enumerate() {
+            receivers.set_vector(vector, Some(interrupt));
+        }
         Ok(theirs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PageSize;
+
+    fn memory(pages: usize) -> Arc<Mapping> {
+        Arc::new(Mapping::new(pages * 4096, PageSize::Ordinary, None).unwrap())
+    }
+
+    #[test]
+    fn a_buffer_may_cross_ranges() {
+        let (mut maps, first, second) = (Maps::default(), memory(2), memory(2));
+        assert!(maps.insert(0x10000, 4096, first.clone(), 4096, true));
+        assert!(maps.insert(0x11000, 4096, second.clone(), 0, true));
+        let bytes: Vec<u8> = (0..200u8).collect();
+        assert!(maps.write(0x10FA0, &bytes));
+        let mut back = [0; 200];
+        assert!(maps.read(0x10FA0, &mut back));
+        assert_eq!(back[..], bytes);
+        let (mut end, mut start) = ([0; 96], [0; 104]);
+        first.read(8192 - 96, &mut end);
+        second.read(0, &mut start);
+        assert_eq!((&end[..], &start[..]), (&bytes[..96], &bytes[96..]));
+        assert!(maps.find(0x10FA0, 200).is_none() && maps.covers(0x10FA0, 200) && !maps.covers(0x11FF0, 17));
+        // Nothing is written if not all is there.
+        assert!(!maps.write(0x11FF0, &[1; 17]));
+        assert_eq!(
+            maps.find(0x11FF0, 8).map(|(memory, at)| memory.words(at, 1)[0].load(std::sync::atomic::Ordering::Relaxed)),
+            Some(0)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_refused() {
+        let (mut maps, memory) = (Maps::default(), memory(4));
+        assert!(maps.insert(0x10000, 0x2000, memory.clone(), 0, true));
+        for (start, len, offset) in [
+            (0x11000, 0x1000, 0),
+            (0xF000, 0x2000, 0),
+            (0x20000, 0x5000, 0),
+            (0x20000, 0x1000, 0x4000),
+            (0x20000, 0, 0),
+            (0x20010, 0x1000, 0),
+            (0x20000, 0x1000, 8),
+            (0x20000, 0x1000, u64::MAX - 4095),
+            (u64::MAX - 0xFFF, 0x1000, 0),
+        ] {
+            assert!(!maps.insert(start, len, memory.clone(), offset, true), "{start:#x} {len:#x} {offset:#x}");
+        }
+        assert!(maps.insert(0x12000, 0x1000, memory.clone(), 0, false));
+        assert!(maps.read(0x12000, &mut [0; 8]) && !maps.write(0x12000, &[0; 8]) && !maps.write(0x11FFC, &[0; 8]));
+        assert_eq!(maps.remove(0x10000, 0x1000), None);
+        assert_eq!(maps.remove(0x10000, 0x3000), Some(0x3000));
+        assert_eq!(maps.remove(0x10000, 0x3000), Some(0));
+        assert_eq!(maps.remove(u64::MAX, 2), None);
     }
 }

@@ -1,8 +1,7 @@
-//! Which frames a card accepts, and what it sees in their headers.
+//! Which frames a card accepts.
 
 use super::registers::Registers;
-use crate::nic::ixgbe::descriptor::receive::{TYPE_IPV4, TYPE_IPV6, TYPE_TCP, TYPE_UDP};
-use crate::nic::ixgbe::registers::{FCTRL, MCSTCTRL, MRQC, MTA, RAH, RAL};
+use crate::nic::ixgbe::registers::{FCTRL, MCSTCTRL, MTA, RAH, RAL, VFTA, VLNCTRL};
 
 /// Whether a frame's destination address is let in (section 7.1.1.1).
 pub(super) fn accepts(registers: &Registers, destination: [u8; 6]) -> bool {
@@ -38,75 +37,13 @@ fn multicast_hash(mac: [u8; 6], offset: u32) -> u16 {
     (top >> [4, 3, 2, 0][offset as usize & 3]) & 0xFFF
 }
 
-/// What the card sees in a frame's headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Headers {
-    /// The bits of a receive descriptor's packet type (section 7.1.6.2).
-    pub packet_type: u64,
-    /// Addresses in the frame: where, and how many bytes of both together.
-    addresses: (usize, usize),
-    /// Source and destination port in the frame, if any.
-    ports: Option<usize>,
-}
-
-impl Headers {
-    /// Looks into a frame, as far as it goes; one VLAN tag is stepped over.
-    pub fn parse(frame: &[u8]) -> Headers {
-        Self::network(frame).unwrap_or_default()
-    }
-
-    fn network(frame: &[u8]) -> Option<Headers> {
-        let ethertype = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        let mut at = 14;
-        let mut kind = ethertype(12)?;
-        if kind == 0x8100 {
-            kind = ethertype(16)?;
-            at = 18;
-        }
-        let header = frame.get(at..)?;
-        let (packet_type, addresses, protocol, transport) = match kind {
-            0x0800 => {
-                let length = (header.get(20 - 1).and(header.first())? & 0xF) as usize * 4;
-                // A fragment other than the first has no ports.
-                let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3FFF != 0;
-                (TYPE_IPV4, (at + 12, 8), header[9], (!fragment).then_some(at + length))
-            }
-            0x86DD => (TYPE_IPV6, (at + 8, 32), *header.get(40 - 1).and(header.get(6))?, Some(at + 40)),
-            _ => return None,
-        };
-        let kind = match protocol {
-            6 => TYPE_TCP,
-            17 => TYPE_UDP,
-            _ => 0,
-        };
-        let ports = transport.filter(|&at| kind != 0 && frame.len() >= at + 4);
-        let packet_type = packet_type | if ports.is_some() { kind } else { 0 };
-        Some(Headers { packet_type, addresses, ports })
-    }
-
-    /// What is hashed, by the fields that `MRQC` enables: its RSS type (section 7.1.2.8.1) and
-    /// bytes; `None` where no enabled field fits.
-    pub fn hash_input(&self, frame: &[u8], mrqc: u32) -> Option<(u64, [u8; 36], usize)> {
-        let (with_ports, kind) = match (self.packet_type & TYPE_IPV6 != 0, self.packet_type & (TYPE_TCP | TYPE_UDP)) {
-            _ if self.addresses.1 == 0 => return None,
-            (false, TYPE_TCP) if mrqc & MRQC::TCP_IPV4 != 0 => (true, 0x1),
-            (false, TYPE_UDP) if mrqc & MRQC::UDP_IPV4 != 0 => (true, 0x7),
-            (false, _) if mrqc & MRQC::IPV4 != 0 => (false, 0x2),
-            (true, TYPE_TCP) if mrqc & MRQC::TCP_IPV6 != 0 => (true, 0x3),
-            (true, TYPE_UDP) if mrqc & MRQC::UDP_IPV6 != 0 => (true, 0x8),
-            (true, _) if mrqc & MRQC::IPV6 != 0 => (false, 0x5),
-            _ => return None,
-        };
-        let mut input = [0; 36];
-        let (start, len) = self.addresses;
-        input[..len].copy_from_slice(&frame[start..start + len]);
-        let mut total = len;
-        if let (true, Some(ports)) = (with_ports, self.ports) {
-            input[len..len + 4].copy_from_slice(&frame[ports..ports + 4]);
-            total += 4;
-        }
-        Some((kind, input, total))
-    }
+/// Whether a frame's VLAN is let in (section 7.4.4); one without a tag always is.
+pub(super) fn accepts_vlan(registers: &Registers, tag: Option<u16>) -> bool {
+    let control = registers.get(VLNCTRL::OFFSET);
+    let Some(tag) = tag.filter(|_| control & VLNCTRL::VFE != 0) else { return true };
+    let canonical = control & VLNCTRL::CFIEN == 0 || (tag >> 12 & 1 != 0) == (control & VLNCTRL::CFI != 0);
+    let vlan = tag & 0xFFF;
+    canonical && registers.get(VFTA::at(vlan >> 5)) >> (vlan & 31) & 1 != 0
 }
 
 #[cfg(test)]
@@ -140,17 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_any_bytes_do_not_panic() {
-        let mut frame = [0; 100];
-        for kind in [[0x08, 0x00], [0x86, 0xDD], [0x81, 0x00]] {
-            frame[12..14].copy_from_slice(&kind);
-            frame[16..18].copy_from_slice(&[0x08, 0x00]);
-            frame[14] = 0x4F;
-            frame[23] = 17;
-            for len in 0..frame.len() {
-                let headers = Headers::parse(&frame[..len]);
-                let _ = headers.hash_input(&frame[..len], u32::MAX);
-            }
-        }
+    fn vlans_are_let_in_by_the_table() {
+        let registers = Registers::new();
+        assert!(accepts_vlan(&registers, Some(77)));
+        registers.set(VLNCTRL::OFFSET, 0x8100 | VLNCTRL::VFE);
+        assert!(!accepts_vlan(&registers, Some(77)) && accepts_vlan(&registers, None));
+        registers.set(VFTA::at(2), 1 << 13);
+        assert!(accepts_vlan(&registers, Some(77)) && accepts_vlan(&registers, Some(0xE000 | 77)));
+        assert!(!accepts_vlan(&registers, Some(78)));
     }
 }

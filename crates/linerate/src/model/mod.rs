@@ -8,16 +8,30 @@
 //! - this file: the card, its registers' side effects, and `step`
 //! - `ring`: a descriptor ring as the card sees it, with what the oracle remembers
 //! - `receive`, `transmit`: the two ways of a frame
-//! - `filter`, `rss`: which frames are accepted, and for which queue
+//! - `headers`, `filter`, `rss`, `director`: what a frame is, which are accepted, and for which queue
+//! - `coalesce`, `offload`, `checksum`: segments put together, cut, and summed up
+//! - `link`, `module`, `eeprom`, `clock`, `interrupt`: what else there is on the card
 //! - `registers`, `dma`, `breach`: the register file, the address space, the oracle's list
 //! - `wire`: what is at its outside
+//! - `function`: the card as a PCI function, for whom it is served to
 //!
 //! This room knows memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
 
 mod breach;
+mod checksum;
+mod clock;
+mod coalesce;
+mod director;
 mod dma;
+mod eeprom;
 mod filter;
+mod function;
+mod headers;
+mod interrupt;
+mod link;
+mod module;
 mod named;
+mod offload;
 mod receive;
 mod registers;
 mod ring;
@@ -28,9 +42,10 @@ mod wire;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use breach::Breach;
+pub use function::Function;
 pub use named::{named, open_named};
 pub use runner::Runner;
 pub use wire::{Cable, Frame, Record, Replay, Report, Tap, Traffic, Wire, from_fn};
@@ -39,7 +54,7 @@ use crate::nic::ixgbe::registers::*;
 use crate::pci::{Bar, Bus, Doorbell};
 use breach::Oracle;
 use dma::Dma;
-use registers::Registers;
+use registers::{Found, Registers};
 use ring::Ring;
 use rss::Toeplitz;
 
@@ -52,15 +67,41 @@ pub enum Direction {
     Transmit,
 }
 
+/// Which card it is: what it calls itself, and how its link is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// An 82599 on a backplane (10GBASE-KX4): there is nothing between it and its link.
+    X82599Kx4,
+    /// An 82599 with a cage for an SFP+ module, in which there is one.
+    #[default]
+    X82599Sfp,
+    /// An X540, with a PHY for copper (10GBASE-T) of its own.
+    X540,
+}
+
+impl Kind {
+    /// PCI's device number; the vendor is Intel, 8086.
+    pub fn device(self) -> u16 {
+        match self {
+            Kind::X82599Kx4 => 0x10F7,
+            Kind::X82599Sfp => 0x10FB,
+            Kind::X540 => 0x1528,
+        }
+    }
+}
+
 /// One card.
 pub struct Card {
     name: String,
+    kind: Kind,
     registers: Registers,
     dma: Arc<Dma>,
     oracle: Oracle,
     core: Mutex<Core>,
     /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
     watchful: AtomicBool,
+    /// Off: it begins no DMA and raises no message, by its host's wish.
+    bus_master: AtomicBool,
     /// What fails, for tests.
     unplugged: AtomicBool,
     stuck: AtomicU64,
@@ -75,46 +116,54 @@ struct Core {
     toeplitz: Option<Toeplitz>,
     receive: receive::State,
     transmit: transmit::State,
+    interrupts: interrupt::State,
+    link: link::State,
+    director: director::Director,
+    clock: clock::Clock,
     eeprom: Vec<u16>,
 }
 
 /// No register's offset.
 const NOT_STUCK: u64 = u64::MAX;
 
-/// Words of the EEPROM that count towards its checksum (section 6.3.2.1, as Linux computes it).
-const EEPROM_WORDS: usize = 0x40;
-const EEPROM_SUM: u16 = 0xBABA;
+/// Queues each way.
+const QUEUES: u16 = 128;
 
 impl Card {
     /// A card with `wire` at its outside, just powered on. Its address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
+        Card::of_kind(Kind::default(), name, wire)
+    }
+
+    /// As [`new`](Card::new), of another kind.
+    pub fn of_kind(kind: Kind, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         // A locally administered address.
         let hash = crc32fast::hash(name.as_bytes()).to_le_bytes();
         let mac = [0x02, 0x82, 0x59, hash[0], hash[1], hash[2]];
-        let mut eeprom = vec![0u16; EEPROM_WORDS];
-        for (word, pair) in eeprom[1..4].iter_mut().zip(mac.chunks(2)) {
-            *word = u16::from_le_bytes([pair[0], pair[1]]);
-        }
-        let sum = eeprom.iter().fold(0u16, |sum, &word| sum.wrapping_add(word));
-        eeprom[EEPROM_WORDS - 1] = EEPROM_SUM.wrapping_sub(sum);
-        let rings = |count: u16, direction| (0..count).map(|queue| Ring::new(direction, queue)).collect();
+        let rings = |direction| (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect();
         let core = Core {
             wire,
             cable_in: true,
-            rx: rings(64, Direction::Receive),
-            tx: rings(128, Direction::Transmit),
+            rx: rings(Direction::Receive),
+            tx: rings(Direction::Transmit),
             toeplitz: None,
             receive: receive::State::default(),
             transmit: transmit::State::default(),
-            eeprom,
+            interrupts: interrupt::State::default(),
+            link: link::State::new(kind),
+            director: director::Director::default(),
+            clock: clock::Clock::default(),
+            eeprom: eeprom::image(kind, mac),
         };
         let card = Card {
             name: name.to_string(),
+            kind,
             registers: Registers::new(),
             dma: Arc::default(),
             oracle: Oracle::default(),
             core: Mutex::new(core),
             watchful: AtomicBool::new(true),
+            bus_master: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
         };
@@ -125,6 +174,11 @@ impl Card {
     /// The card's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Which card it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Its registers, for a driver.
@@ -155,7 +209,8 @@ impl Card {
         let core = &mut *self.core();
         self.update_link(core);
         // With bus mastering off, no DMA is begun (section 5.2.4.3.2).
-        if self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0 {
+        let disabled = self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0;
+        if disabled || !self.bus_master.load(Ordering::Relaxed) {
             return 0;
         }
         let maps = self.dma.maps();
@@ -193,6 +248,11 @@ impl Card {
         self.unplugged.store(false, Ordering::Relaxed);
     }
 
+    /// Its host lets it read and write memory, or does not.
+    fn set_bus_master(&self, on: bool) {
+        self.bus_master.store(on, Ordering::Relaxed);
+    }
+
     /// From now on the register at `offset` does not do what a driver waits for; `None` ends it
     /// (and a reset that was stuck).
     pub fn stick(&self, offset: Option<u32>) {
@@ -216,17 +276,24 @@ impl Card {
         if self.unplugged.load(Ordering::Relaxed) {
             return u32::MAX;
         }
-        let Some((register, _)) = Registers::find(offset) else {
+        let Some(Found { register, offset, n }) = Registers::find(offset) else {
             self.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
-        match register.offset {
+        match register.kind {
             LINKS::OFFSET => self.update_link(&mut self.core()),
             // Reading takes the semaphore if it was free (section 10.5.4).
             SWSM::OFFSET => {
                 let value = self.registers.get(offset);
                 self.registers.change(offset, SWSM::SMBI, true);
                 return value;
+            }
+            EICR::OFFSET | EICS::OFFSET | EIMS_EX::OFFSET => {
+                return self.read_interrupt(&mut self.core(), register.kind, n);
+            }
+            I2CCTL::OFFSET => return self.core().link.module_wires(),
+            SYSTIML::OFFSET | SYSTIMH::OFFSET | FRTIMER::OFFSET | RXSTMPH::OFFSET | TXSTMPH::OFFSET => {
+                return self.read_clock(&mut self.core(), offset);
             }
             _ => {}
         }
@@ -237,7 +304,7 @@ impl Card {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
         }
-        let Some((register, n)) = Registers::find(offset) else {
+        let Some(Found { register, offset, n }) = Registers::find(offset) else {
             return self.oracle.note(Breach::NoRegister { offset, write: true });
         };
         let name = register.name;
@@ -257,28 +324,37 @@ impl Card {
                 self.registers.set(offset, value);
             };
         }
-        match register.offset {
+        match register.kind {
             CTRL::OFFSET => self.write_ctrl(offset, value),
+            // 6.5.3.2, access by bits: granted at once, to who asks.
+            EEC::OFFSET => {
+                let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
+                let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
+                self.registers.set(offset, old & fixed | value & !(fixed | EEC::GNT) | granted);
+            }
             EERD::OFFSET => {
                 let word = (value >> EERD::ADDR_SHIFT & 0x3FFF) as usize;
                 let data = self.core().eeprom.get(word).copied().unwrap_or(0xFFFF);
                 let answer = value & 0xFFFC | EERD::DONE | (data as u32) << EERD::DATA_SHIFT;
                 self.registers.set(offset, if value & EERD::START != 0 { answer } else { value });
             }
-            EICR::OFFSET => self.registers.change(offset, value, false),
-            EICS::OFFSET => {
-                let core = &mut *self.core();
-                self.registers.change(EICR::OFFSET, value, true);
-                self.interrupt(core);
+            EICR::OFFSET
+            | EICS::OFFSET
+            | EIMS::OFFSET
+            | EIMC::OFFSET
+            | EICS_EX::OFFSET
+            | EIMS_EX::OFFSET
+            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), register.kind, n, value),
+            I2CCTL::OFFSET => {
+                self.registers.set(offset, value);
+                self.core().link.drive_module_wires(value);
             }
-            EIMS::OFFSET => {
-                let core = &mut *self.core();
-                self.registers.change(offset, value, true);
-                self.interrupt(core);
+            MSCA::OFFSET => {
+                let answer = self.core().link.mdio(value, &self.registers);
+                self.registers.set(offset, answer);
             }
-            EIMC::OFFSET => self.registers.change(EIMS::OFFSET, value, false),
-            AUTOC::OFFSET => {
-                self.registers.set(offset, value & !AUTOC::RESTART_AN);
+            AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
+                self.registers.set(offset, value & !if offset == AUTOC::OFFSET { AUTOC::RESTART_AN } else { 0 });
                 self.update_link(&mut self.core());
             }
             SECRXCTRL::OFFSET => {
@@ -298,16 +374,30 @@ impl Card {
                 self.registers.set(offset, value);
                 self.core().toeplitz = None;
             }
-            RXDCTL::OFFSET => self.write_control(Direction::Receive, n, offset, value),
+            FDIRCTRL::OFFSET | FDIRCMD::OFFSET | FTQF::OFFSET | ETQF::OFFSET | SYNQF::OFFSET => {
+                self.write_director(&mut self.core(), register.kind, offset, value);
+            }
+            SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET => {
+                self.write_clock(&mut self.core(), offset, value);
+            }
+            RXCTRL::OFFSET => self.write_receive_control(offset, value),
+            // 26 is reserved in the datasheet; Intel's own driver sets it, as TXDCTL's, to flush descriptors.
+            RXDCTL::OFFSET => self.write_control(Direction::Receive, n, offset, value & !RXDCTL::SWFLSH),
             TXDCTL::OFFSET => self.write_control(Direction::Transmit, n, offset, value & !TXDCTL::SWFLSH),
             RDT::OFFSET => self.write_tail(Direction::Receive, n, offset, value),
             TDT::OFFSET => self.write_tail(Direction::Transmit, n, offset, value),
+            // Whether to drop may change at any time: Linux's driver does so when flow control was agreed on.
+            SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {
-                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value);
+                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(register.kind));
             }
             TDBAL::OFFSET | TDBAH::OFFSET | TDLEN::OFFSET | TDH::OFFSET => {
-                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value);
+                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(register.kind));
             }
+            RAH::OFFSET => self.registers.set(offset, value & RAH::BITS),
+            // Linux's self-test writes it, to see that this does nothing.
+            STATUS::OFFSET => {}
+            _ if register.access == Access::W1C => self.registers.change(offset, value, false),
             _ => self.registers.set(offset, value),
         }
     }
@@ -328,23 +418,37 @@ impl Card {
         core.toeplitz = None;
         core.receive = receive::State::default();
         core.transmit = transmit::State::default();
+        core.interrupts = interrupt::State::default();
+        core.director = director::Director::default();
+        core.clock = clock::Clock::default();
         self.load_eeprom(core);
         self.update_link(core);
     }
 
     /// What the card reads from its EEPROM after a reset: its address.
     fn load_eeprom(&self, core: &mut Core) {
-        let word = |n: usize| core.eeprom[n] as u32;
-        self.registers.set(RAL::at(0), word(1) | word(2) << 16);
-        self.registers.set(RAH::at(0), word(3) | RAH::AV);
+        let (low, high) = eeprom::address(&core.eeprom);
+        self.registers.set(RAL::at(0), low);
+        self.registers.set(RAH::at(0), high | RAH::AV);
     }
 
-    fn update_link(&self, core: &mut Core) {
-        let up = core.cable_in && core.wire.link();
-        let links = if up { LINKS::UP | LINKS::SPEED_10G } else { 0 };
-        if self.registers.get(LINKS::OFFSET) != links {
-            self.registers.set(LINKS::OFFSET, links);
-            self.registers.change(EICR::OFFSET, EICR::LSC, true);
+    /// RXCTRL: what was prepared is looked at when receiving begins.
+    fn write_receive_control(&self, offset: u32, value: u32) {
+        let begins = value & !self.registers.get(offset) & RXCTRL::RXEN != 0;
+        self.registers.set(offset, value);
+        if !begins {
+            return;
+        }
+        for queue in 0..QUEUES {
+            let (enabled, bad) = {
+                let ring = &self.core().rx[queue as usize];
+                (ring.enabled, ring.bad.clone())
+            };
+            if let Some(breach) = bad {
+                self.oracle.note(breach);
+            } else if enabled {
+                self.write_tail(Direction::Receive, queue, RDT::at(queue), self.registers.get(RDT::at(queue)));
+            }
         }
     }
 
@@ -365,7 +469,7 @@ impl Card {
             Direction::Transmit => &mut core.tx[queue as usize],
         };
         if value & on == 0 {
-            if ring.enabled {
+            if ring.enabled || ring.bad.is_some() {
                 ring.disable();
                 core.receive.forget(direction, queue);
             }
@@ -376,22 +480,25 @@ impl Card {
         }
         let base = self.registers.get(low) as u64 | (self.registers.get(high) as u64) << 32;
         let bytes = self.registers.get(len);
-        if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
-            return self.oracle.note(Breach::NoRing { direction, queue, len: bytes });
-        }
-        if self.dma.maps().find(base, bytes as usize).is_none() {
-            return self.oracle.note(Breach::Unmapped { direction, queue, address: base, len: bytes as usize });
-        }
-        if direction == Direction::Receive && self.registers.get(DCA_RXCTRL::at(queue)) & DCA_RXCTRL::BIT_12 != 0 {
-            let why = "bit 12 of DCA_RXCTRL must be cleared before (section 4.6.7)";
-            self.oracle.note(Breach::WrongTime { register: "RXDCTL", queue, why });
-        }
         if direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
             self.oracle.note(Breach::WrongTime { register: "TXDCTL", queue, why });
         }
-        let (head, tail) = (self.registers.get(head), self.registers.get(tail));
-        ring.enable(base, bytes / 16, head, tail);
+        let bad = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
+            Some(Breach::NoRing { direction, queue, len: bytes })
+        } else if !self.dma.maps().covers(base, bytes as usize) {
+            Some(Breach::Unmapped { direction, queue, address: base, len: bytes as usize })
+        } else {
+            None
+        };
+        // Nothing of a receive queue is used before receiving begins: Linux's self-test of registers enables
+        // queues without rings.
+        let in_use = direction == Direction::Transmit || self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0;
+        match bad {
+            Some(breach) if in_use => self.oracle.note(breach),
+            Some(breach) => ring.bad = Some(breach),
+            None => ring.enable(base, bytes / 16, self.registers.get(head), self.registers.get(tail)),
+        }
     }
 
     /// Registers that may change only while their queue is disabled (sections 4.6.7.1, 4.6.8.1).
@@ -407,11 +514,12 @@ impl Card {
     /// RDT, TDT. In line, the oracle looks at what the card was given at once; on a thread, `step`
     /// looks later, and a doorbell is one store.
     fn write_tail(&self, direction: Direction, queue: u16, offset: u32, tail: u32) {
-        if !self.watchful.load(Ordering::Relaxed) {
-            return self.registers.set(offset, tail);
+        self.registers.set(offset, tail);
+        let waits = direction == Direction::Receive && self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0;
+        if waits || !self.watchful.load(Ordering::Relaxed) {
+            return;
         }
         let core = &mut *self.core();
-        self.registers.set(offset, tail);
         let buffer = self.most_written(queue);
         let (ring, others) = match direction {
             Direction::Receive => (&mut core.rx[queue as usize], Some(buffer)),
@@ -432,9 +540,6 @@ impl Card {
 
     /// `SRRCTL.BSIZEPACKET` in bytes.
     fn buffer_bytes(&self, queue: u16) -> usize {
-        if queue >= 64 {
-            return 0;
-        }
         (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
     }
 
@@ -445,46 +550,14 @@ impl Card {
         let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
         self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)
     }
+}
 
-    /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).
-    fn cause(&self, direction: Direction, queue: u16) {
-        let shift = 16 * (queue as u32 & 1) + if direction == Direction::Transmit { 8 } else { 0 };
-        let entry = self.registers.get(IVAR::at(queue / 2)) >> shift;
-        if entry & IVAR::VALID != 0 {
-            // Causes of queues are 0 to 15; with MSI-X they are vectors, up to 29 with a bit of their own.
-            let mask = if self.registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0 { 0x1F } else { 0xF };
-            self.registers.change(EICR::OFFSET, 1 << (entry & mask), true);
-        }
-    }
-
-    /// Raises the vectors whose causes are set and allowed, no sooner after the last time than EITR
-    /// says (sections 7.3.2.1, 7.3.1.3). `Core` is held, so that only one thread does it.
-    fn interrupt(&self, _: &mut Core) {
-        let registers = &self.registers;
-        let pending = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
-        if pending == 0 || registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX == 0 {
-            return;
-        }
-        for (vector, (interrupt, last)) in self.dma.interrupts().iter_mut().take(24).enumerate() {
-            let bit = 1 << vector;
-            if pending & bit == 0 {
-                continue;
-            }
-            let interval = registers.get(EITR::at(vector as u16)) >> EITR::INTERVAL_SHIFT & EITR::INTERVAL_MASK;
-            if interval > 0 {
-                let now = Instant::now();
-                let interval = Duration::from_micros(2 * u64::from(interval));
-                if last.is_some_and(|last| now - last < interval) {
-                    continue;
-                }
-                *last = Some(now);
-            }
-            registers.change(EICR::OFFSET, registers.get(EIAC::OFFSET) & bit, false);
-            if registers.get(GPIE::OFFSET) & GPIE::EIAME != 0 {
-                registers.change(EIMS::OFFSET, registers.get(EIAM::OFFSET) & bit, false);
-            }
-            interrupt.raise();
-        }
+/// Of registers of rings, the bits that are not ignored.
+fn kept(kind: u32) -> u32 {
+    match kind {
+        RDBAL::OFFSET | TDBAL::OFFSET => RDBAL::BITS,
+        RDLEN::OFFSET | TDLEN::OFFSET => RDLEN::BITS,
+        _ => u32::MAX,
     }
 }
 

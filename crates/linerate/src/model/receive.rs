@@ -1,11 +1,15 @@
 //! From the wire to memory (sections 1.8.2 and 7.1).
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use super::breach::{Breach, Oracle};
+use super::checksum;
+use super::coalesce::{self, Packet};
+use super::director::Verdict;
 use super::dma::Maps;
-use super::filter::{self, Headers};
-use super::registers::Registers;
+use super::filter;
+use super::headers::{Headers, word};
 use super::ring::Ring;
 use super::rss::Toeplitz;
 use super::wire::Frame;
@@ -17,10 +21,28 @@ use crate::nic::ixgbe::registers::*;
 #[derive(Default)]
 pub(super) struct State {
     frame: Frame,
-    /// The packet buffer: frames for queues without a descriptor, and their bytes together.
-    waiting: VecDeque<(u16, Frame)>,
+    /// Frames that the card sends to itself: loopback.
+    pub looped: VecDeque<Frame>,
+    /// The packet buffer: packets for queues without a descriptor, and their bytes together.
+    waiting: VecDeque<Arrived>,
     waiting_bytes: usize,
+    /// Packets that segments are put together into.
+    coalescing: Vec<Packet>,
+    /// The partner was told to pause.
+    paused: Option<Instant>,
     counted: Counted,
+}
+
+/// A frame that passed the filters, with its queue and what its descriptor says of it.
+#[derive(Clone, Default)]
+struct Arrived {
+    queue: u16,
+    frame: Frame,
+    word0: u64,
+    /// Bits of word 1, for the last descriptor.
+    status: u64,
+    /// Of packets put together: how many segments.
+    segments: u32,
 }
 
 #[derive(Default)]
@@ -43,8 +65,9 @@ impl State {
     /// A queue was disabled: what waits for it is lost.
     pub fn forget(&mut self, direction: Direction, queue: u16) {
         if direction == Direction::Receive {
-            self.waiting.retain(|(waiting, _)| *waiting != queue);
-            self.waiting_bytes = self.waiting.iter().map(|(_, frame)| frame.bytes.len()).sum();
+            self.coalescing.retain(|packet| packet.queue != queue);
+            self.waiting.retain(|arrived| arrived.queue != queue);
+            self.waiting_bytes = self.waiting.iter().map(|arrived| arrived.frame.bytes.len()).sum();
         }
     }
 }
@@ -54,6 +77,13 @@ enum Delivery {
     Done,
     NoDescriptor,
 }
+
+/// A frame of flow control between two MACs (IEEE 802.3, annex 31B): where it goes, what it is, and its opcode.
+const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xC2, 0x00, 0x00, 0x01];
+const MAC_CONTROL: u16 = 0x8808;
+const PAUSE: u16 = 1;
+/// A pause is told in times of 512 bits.
+const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
 impl Card {
     pub(super) fn receive(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
@@ -71,25 +101,37 @@ impl Card {
         let mut moved = self.deliver_waiting(core, maps);
         let mut room = 0;
         while moved < budget {
-            if core.wire.holds_back() {
-                if room == 0 {
-                    room = self.room(core);
+            if let Some(looped) = core.receive.looped.pop_front() {
+                frame = looped;
+            } else {
+                if core.wire.holds_back() {
+                    if room == 0 {
+                        room = self.room(core);
+                    }
+                    if room == 0 {
+                        break;
+                    }
+                    room -= 1;
                 }
-                if room == 0 {
+                if self.loops_back() || !core.wire.receive(&mut frame) {
                     break;
                 }
-                room -= 1;
-            }
-            if !core.wire.receive(&mut frame) {
-                break;
             }
             moved += 1;
             self.accept(core, maps, &mut frame);
         }
         core.receive.frame = frame;
+        for packet in std::mem::take(&mut core.receive.coalescing) {
+            self.finish_packet(core, maps, packet);
+        }
+        self.control_flow(core);
         if moved > 0 {
             self.count_received(&mut core.receive.counted);
-            core.rx.iter_mut().filter(|ring| ring.packets > 0).for_each(|ring| self.count_delivered(ring));
+            for queue in 0..core.rx.len() {
+                if core.rx[queue].packets > 0 {
+                    self.count_delivered(core, queue as u16);
+                }
+            }
         }
         moved
     }
@@ -130,32 +172,64 @@ impl Card {
         if len < 64 {
             return registers.count(RUC::OFFSET, 1);
         }
-        let tag = if frame.bytes[12..14] == [0x81, 0x00] { 4 } else { 0 };
-        if len > self.longest_frame() + tag {
+        let headers = Headers::parse(&frame.bytes);
+        if len > self.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
             return registers.count(ROC::OFFSET, 1);
         }
         let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
-        if !filter::accepts(registers, destination) {
+        if headers.ethertype == MAC_CONTROL && self.take_control(core, frame, destination) {
             return;
         }
+        if !filter::accepts(registers, destination) || !filter::accepts_vlan(registers, headers.vlan) {
+            return;
+        }
+        let counted = &mut core.receive.counted;
         counted.good += 1;
         counted.good_octets += len as u64;
         counted.sizes[size_class(len)] += 1;
         counted.broadcast += u64::from(destination == [0xFF; 6]);
         counted.multicast += u64::from(destination[0] & 1 != 0 && destination != [0xFF; 6]);
 
-        let (queue, word0) = self.classify(core, &frame.bytes);
+        let Some((queue, word0, mut status)) = self.classify(core, &frame.bytes, &headers) else { return };
+        status |= self.check_sums(&frame.bytes, &headers);
+        if self.stamp_received(core, &frame.bytes, &headers) {
+            status |= receive::TS;
+        }
+        if headers.vlan.is_some() {
+            status |= receive::VP;
+        }
         let strip = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
+        if self.coalesces(queue)
+            && strip
+            && !frame.bad_crc
+            && !self.joins(core, maps, frame, &headers, queue, word0, status)
+        {
+            return;
+        }
+        if let Some(tag) = headers.vlan.filter(|_| registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0) {
+            frame.bytes.drain(12..16);
+            status |= u64::from(tag) << receive::VLAN_SHIFT;
+        }
         if !strip {
             let crc = crc32fast::hash(&frame.bytes) ^ u32::from(frame.bad_crc);
             frame.bytes.extend_from_slice(&crc.to_le_bytes());
         }
+        if frame.bad_crc {
+            status |= receive::RXE_82599;
+        }
+        self.arrive(core, maps, queue, frame, word0, status, 1);
+    }
+
+    /// To the queue, or to the packet buffer until it has a descriptor.
+    #[allow(clippy::too_many_arguments)]
+    fn arrive(&self, core: &mut Core, maps: &Maps, queue: u16, frame: &Frame, word0: u64, status: u64, segments: u32) {
+        let registers = &self.registers;
         let ring = &mut core.rx[queue as usize];
         if !ring.enabled {
             return self.drop_at_queue(queue);
         }
-        if !core.receive.waiting.iter().any(|(waiting, _)| *waiting == queue)
-            && let Delivery::Done = self.deliver(maps, ring, frame, word0)
+        if !core.receive.waiting.iter().any(|arrived| arrived.queue == queue)
+            && let Delivery::Done = self.deliver(maps, ring, frame, word0, status, segments)
         {
             return;
         }
@@ -168,7 +242,7 @@ impl Card {
             return registers.count(RXMPC::at(0), 1);
         }
         core.receive.waiting_bytes += frame.bytes.len();
-        core.receive.waiting.push_back((queue, frame.clone()));
+        core.receive.waiting.push_back(Arrived { queue, frame: frame.clone(), word0, status, segments });
     }
 
     fn drop_at_queue(&self, queue: u16) {
@@ -181,9 +255,10 @@ impl Card {
 
     fn deliver_waiting(&self, core: &mut Core, maps: &Maps) -> usize {
         let mut moved = 0;
-        while let Some((queue, frame)) = core.receive.waiting.front() {
-            let (_, word0) = Self::classify_with(&self.registers, &mut core.toeplitz, &frame.bytes);
-            let Delivery::Done = self.deliver(maps, &mut core.rx[*queue as usize], frame, word0) else { break };
+        while let Some(arrived) = core.receive.waiting.front() {
+            let Arrived { queue, frame, word0, status, segments } = arrived;
+            let ring = &mut core.rx[*queue as usize];
+            let Delivery::Done = self.deliver(maps, ring, frame, *word0, *status, *segments) else { break };
             core.receive.waiting_bytes -= frame.bytes.len();
             core.receive.waiting.pop_front();
             moved += 1;
@@ -191,19 +266,41 @@ impl Card {
         moved
     }
 
-    /// The frame's queue, and word 0 of its descriptor: packet type and hash.
-    fn classify(&self, core: &mut Core, frame: &[u8]) -> (u16, u64) {
-        Self::classify_with(&self.registers, &mut core.toeplitz, frame)
-    }
-
-    fn classify_with(registers: &Registers, toeplitz: &mut Option<Toeplitz>, frame: &[u8]) -> (u16, u64) {
-        let headers = Headers::parse(frame);
-        let mrqc = registers.get(MRQC::OFFSET);
-        if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
-            return (0, headers.packet_type);
+    /// The frame's queue, word 0 of its descriptor (packet type and hash), and bits of word 1; `None` if a filter
+    /// drops it.
+    fn classify(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u16, u64, u64)> {
+        let registers = &self.registers;
+        let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
+        if core.director.active {
+            match self.direct(core, frame, headers) {
+                Verdict::Drop => return None,
+                Verdict::Queue(queue, bits, filter) => {
+                    chosen = Some(queue);
+                    word0 |= bits;
+                    if let Some(name) = filter {
+                        status |= receive::FLM;
+                        if registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::REPORT_STATUS != 0 {
+                            word0 |= receive::RSS_TYPE_MASK | u64::from(name) << receive::RSS_HASH_SHIFT;
+                            return Some((queue, word0, status));
+                        }
+                    }
+                }
+                Verdict::Undecided(bits) => word0 |= bits,
+            }
         }
-        let Some((kind, input, len)) = headers.hash_input(frame, mrqc) else { return (0, headers.packet_type) };
-        let toeplitz = toeplitz.get_or_insert_with(|| {
+        let mrqc = registers.get(MRQC::OFFSET);
+        // A hash, or what belongs to fragments, but not both (section 8.2.3.7.5).
+        let reports_hash = registers.get(RXCSUM::OFFSET) & RXCSUM::PCSD != 0;
+        if !reports_hash && headers.is_ipv4() {
+            word0 |= u64::from(word(frame, headers.network + 4).unwrap_or(0)) << receive::RSS_HASH_SHIFT;
+        }
+        if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
+            return Some((chosen.unwrap_or(0), word0, status));
+        }
+        let Some((kind, input, len)) = headers.hash_input(frame, mrqc) else {
+            return Some((chosen.unwrap_or(0), word0, status));
+        };
+        let toeplitz = core.toeplitz.get_or_insert_with(|| {
             let mut key = [0; 40];
             for (n, bytes) in key.chunks_exact_mut(4).enumerate() {
                 bytes.copy_from_slice(&registers.get(RSSRK::at(n as u16)).to_le_bytes());
@@ -213,11 +310,75 @@ impl Card {
         let hash = toeplitz.hash(&input[..len]);
         let entry = hash as u16 & 0x7F;
         let queue = registers.get(RETA::at(entry / 4)) >> (entry % 4 * 8) & 0xF;
-        (queue as u16, headers.packet_type | kind | (hash as u64) << receive::RSS_HASH_SHIFT)
+        if reports_hash {
+            word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
+        }
+        Some((chosen.unwrap_or(queue as u16), word0, status))
     }
 
-    /// Writes a frame to its queue's buffers, and its descriptors back.
-    fn deliver(&self, maps: &Maps, ring: &mut Ring, frame: &Frame, word0: u64) -> Delivery {
+    /// What the checksums were found to be, as bits of word 1 (section 7.1.11).
+    fn check_sums(&self, frame: &[u8], headers: &Headers) -> u64 {
+        let checksum::Checked { ip, transport } = checksum::check(frame, headers);
+        let bits = |checked: Option<bool>, done: u64, wrong: u64| match checked {
+            None => 0,
+            Some(true) => done,
+            Some(false) => done | wrong,
+        };
+        bits(ip, receive::IPCS, receive::IPE) | bits(transport, receive::L4CS, receive::L4E)
+    }
+
+    fn coalesces(&self, queue: u16) -> bool {
+        self.registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0
+            && self.registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
+    }
+
+    /// Puts a segment to the others of its packet, or begins one. True if it is none that can be put together, and is
+    /// to be delivered as it is; what came before it was, then.
+    #[allow(clippy::too_many_arguments)]
+    fn joins(
+        &self,
+        core: &mut Core,
+        maps: &Maps,
+        frame: &Frame,
+        headers: &Headers,
+        queue: u16,
+        word0: u64,
+        status: u64,
+    ) -> bool {
+        let right = receive::L4CS | if headers.is_ipv4() { receive::IPCS } else { 0 };
+        let is_segment = status == right && coalesce::segment(&frame.bytes, headers).is_some();
+        let list = &mut core.receive.coalescing;
+        let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
+        if let Some(at) = at {
+            let descriptors =
+                [1, 4, 8, 16][(self.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
+            let most = descriptors * self.buffer_bytes(queue);
+            if is_segment && list[at].append(&frame.bytes, headers, status, most) {
+                return false;
+            }
+            let packet = list.remove(at);
+            self.finish_packet(core, maps, packet);
+        }
+        if !is_segment {
+            return true;
+        }
+        match Packet::begin(queue, frame, headers, word0, status) {
+            Some(packet) => {
+                core.receive.coalescing.push(packet);
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn finish_packet(&self, core: &mut Core, maps: &Maps, mut packet: Packet) {
+        packet.finish();
+        let Packet { queue, frame, word0, status, count, .. } = &packet;
+        self.arrive(core, maps, *queue, frame, *word0, *status, *count);
+    }
+
+    /// Writes a packet to its queue's buffers, and its descriptors back.
+    fn deliver(&self, maps: &Maps, ring: &mut Ring, frame: &Frame, word0: u64, status: u64, segments: u32) -> Delivery {
         let bytes = &frame.bytes;
         let room = self.buffer_bytes(ring.queue);
         let control = self.registers.get(SRRCTL::at(ring.queue));
@@ -229,31 +390,47 @@ impl Card {
                 return Delivery::Done;
             }
         };
-        let count = bytes.len().div_ceil(room.max(1)) as u32;
+        if room == 0 {
+            return Delivery::Done;
+        }
+        let count = bytes.len().div_ceil(room) as u32;
         if count > ring.owned() {
             return Delivery::NoDescriptor;
         }
+        let most_written = self.most_written(ring.queue);
         for (n, part) in bytes.chunks(room).enumerate() {
             let n = n as u32;
             let Some(words) = ring.read(maps, n, &self.oracle) else { return Delivery::Done };
-            ring.compare(maps, n, words, self.most_written(ring.queue), &self.oracle);
+            ring.compare(maps, n, words, most_written, &self.oracle);
             Self::write_buffer(maps, ring, words[0], part, &self.oracle);
             let last = n + 1 == count;
             let written = match legacy {
                 false => [
-                    word0,
+                    word0 | if segments > 1 && last { u64::from(segments) << receive::RSCCNT_SHIFT } else { 0 },
                     receive::DD
-                        | if last { receive::EOP } else { 0 }
-                        | if last && frame.bad_crc { receive::RXE_82599 } else { 0 }
+                        | if last { receive::EOP | status } else { 0 }
+                        | if !last {
+                            u64::from(ring.index(n + 1)) << receive::NEXTP_SHIFT & Self::next_mask(segments)
+                        } else {
+                            0
+                        }
                         | (part.len() as u64) << receive::LENGTH_SHIFT,
                 ],
-                true => [
-                    words[0],
-                    legacy_receive::DD
-                        | if last { legacy_receive::EOP } else { 0 }
-                        | if last && frame.bad_crc { legacy_receive::RXE } else { 0 }
-                        | part.len() as u64,
-                ],
+                true => {
+                    let bit = |from: u64, to: u64| if last && status & from != 0 { to } else { 0 };
+                    [
+                        words[0],
+                        legacy_receive::DD
+                            | if last { legacy_receive::EOP } else { 0 }
+                            | bit(receive::VP, legacy_receive::VP)
+                            | bit(receive::IPCS, legacy_receive::IPCS)
+                            | bit(receive::L4CS, legacy_receive::L4CS)
+                            | bit(receive::L4E, legacy_receive::L4E)
+                            | bit(receive::RXE_82599 | receive::IPE, legacy_receive::RXE)
+                            | status >> receive::VLAN_SHIFT << receive::VLAN_SHIFT
+                            | part.len() as u64,
+                    ]
+                }
             };
             ring.write_back(maps, n, written);
         }
@@ -264,22 +441,77 @@ impl Card {
         Delivery::Done
     }
 
+    /// Only packets that were put together tell where they go on (section 7.11.5.2).
+    fn next_mask(segments: u32) -> u64 {
+        if segments > 1 { 0xFFFF << receive::NEXTP_SHIFT } else { 0 }
+    }
+
     fn write_buffer(maps: &Maps, ring: &Ring, address: u64, bytes: &[u8], oracle: &Oracle) {
-        match maps.find(address, bytes.len()) {
-            Some((memory, offset)) => memory.write(offset, bytes),
-            None => {
-                let Ring { direction, queue, .. } = *ring;
-                oracle.note(Breach::Unmapped { direction, queue, address, len: bytes.len() });
+        if !maps.write(address, bytes) {
+            let Ring { direction, queue, .. } = *ring;
+            oracle.note(Breach::Unmapped { direction, queue, address, len: bytes.len() });
+        }
+    }
+
+    /// A frame for the MAC itself: a pause (section 3.7.7.3). True if nobody else is to see it.
+    fn take_control(&self, core: &mut Core, frame: &Frame, destination: [u8; 6]) -> bool {
+        let registers = &self.registers;
+        let control = registers.get(MFLCN::OFFSET);
+        let ours = destination == PAUSE_ADDRESS || filter::accepts(registers, destination);
+        if ours && word(&frame.bytes, 14) == Some(PAUSE) && control & MFLCN::RFCE != 0 {
+            let quanta = word(&frame.bytes, 16).unwrap_or(0);
+            registers.count(if quanta == 0 { LXONRXCNT::OFFSET } else { LXOFFRXCNT::OFFSET }, 1);
+            core.transmit.paused_until = (quanta > 0).then(|| Instant::now() + PAUSE_UNIT * u32::from(quanta));
+        }
+        control & MFLCN::PMCF == 0
+    }
+
+    /// Tells the partner to pause while the packet buffer is too full, and to go on (section 3.7.7.4).
+    fn control_flow(&self, core: &mut Core) {
+        let registers = &self.registers;
+        let high = registers.get(FCRTH::at(0));
+        if registers.get(FCCFG::OFFSET) & FCCFG::TFCE_MASK != FCCFG::TFCE_LINK || high & FCRTH::FCEN == 0 {
+            return;
+        }
+        let waiting = core.receive.waiting_bytes as u32;
+        let time = registers.get(FCTTV::at(0)) as u16;
+        let low = registers.get(FCRTL::at(0));
+        let again = core.receive.paused.is_none_or(|since| since.elapsed() > PAUSE_UNIT * u32::from(time) / 2);
+        if waiting > high & FCRTH::MASK && again {
+            core.receive.paused = Some(Instant::now());
+            registers.count(LXOFFTXC::OFFSET, 1);
+            self.send_pause(core, time);
+        } else if core.receive.paused.is_some() && waiting <= low & FCRTL::MASK {
+            core.receive.paused = None;
+            if low & FCRTL::XONE != 0 {
+                registers.count(LXONTXC::OFFSET, 1);
+                self.send_pause(core, 0);
             }
         }
     }
 
+    fn send_pause(&self, core: &mut Core, time: u16) {
+        let mut bytes = vec![0; 60];
+        bytes[..6].copy_from_slice(&PAUSE_ADDRESS);
+        let (low, high) = (self.registers.get(RAL::at(0)), self.registers.get(RAH::at(0)));
+        bytes[6..10].copy_from_slice(&low.to_le_bytes());
+        bytes[10..12].copy_from_slice(&high.to_le_bytes()[..2]);
+        bytes[12..14].copy_from_slice(&MAC_CONTROL.to_be_bytes());
+        bytes[14..16].copy_from_slice(&PAUSE.to_be_bytes());
+        bytes[16..18].copy_from_slice(&time.to_be_bytes());
+        core.wire.transmit(&Frame { bytes, bad_crc: false });
+    }
+
     /// A queue's counters, and the interrupt cause, once for all frames of a step.
-    fn count_delivered(&self, ring: &mut Ring) {
-        let place = self.statistics_place(ring.queue);
-        self.registers.count(QPRC::at(place), std::mem::take(&mut ring.packets));
-        self.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), std::mem::take(&mut ring.octets));
-        self.cause(Direction::Receive, ring.queue);
+    fn count_delivered(&self, core: &mut Core, queue: u16) {
+        let place = self.statistics_place(queue);
+        let ring = &mut core.rx[queue as usize];
+        let (packets, octets) = (std::mem::take(&mut ring.packets), std::mem::take(&mut ring.octets));
+        self.registers.count(QPRC::at(place), packets);
+        self.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), octets);
+        self.registers.count(RXDGPC::OFFSET, packets);
+        self.registers.count_wide(RXDGBCL::OFFSET, RXDGBCH::OFFSET, octets);
+        self.cause(core, Direction::Receive, queue);
     }
 
     fn count_received(&self, counted: &mut Counted) {

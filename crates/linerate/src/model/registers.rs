@@ -3,10 +3,20 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::nic::ixgbe::registers::{Access, MAP, Register};
+use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
 
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
+
+/// Where an access goes.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub register: &'static Register,
+    /// Its own offset, also if it was reached by another.
+    pub offset: u32,
+    /// Which one of its kind.
+    pub n: u16,
+}
 
 /// One word per offset. Writes only latch here; what they set off is the card's.
 pub(super) struct Registers(Box<[AtomicU32]>);
@@ -27,22 +37,26 @@ impl Registers {
         }
     }
 
-    /// The register at `offset`, and which one of its kind; `None` if there is none.
-    pub fn find(offset: u32) -> Option<(&'static Register, u16)> {
-        static INDEX: OnceLock<Vec<u8>> = OnceLock::new();
+    /// The register at `offset`, or at the place that it is an alias of, and which one of its kind; `None` if
+    /// there is none.
+    pub fn find(offset: u32) -> Option<Found> {
+        static INDEX: OnceLock<Vec<Option<Found>>> = OnceLock::new();
         let index = INDEX.get_or_init(|| {
-            let mut index = vec![0; (BAR_BYTES / 4) as usize];
-            for (line, register) in MAP.iter().enumerate() {
+            let mut index = vec![None; (BAR_BYTES / 4) as usize];
+            for register in MAP {
                 for n in 0..register.count {
-                    index[((register.offset + n * register.stride) / 4) as usize] = line as u8 + 1;
+                    let offset = register.offset + n * register.stride;
+                    index[(offset / 4) as usize] = Some(Found { register, offset, n: (register.first + n) as u16 });
+                }
+            }
+            for (alias, count, stride, offset, meant) in ALIASES {
+                for n in 0..*count {
+                    index[((alias + n * stride) / 4) as usize] = index[((offset + n * meant) / 4) as usize];
                 }
             }
             index
         });
-        let line = *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?;
-        let register = &MAP[line.checked_sub(1)? as usize];
-        let n = (offset - register.offset).checked_div(register.stride).unwrap_or(0);
-        Some((register, n as u16))
+        *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {

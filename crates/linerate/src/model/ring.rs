@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Direction;
 use super::breach::{Breach, Oracle};
 use super::dma::Maps;
+use super::offload::Context;
 use crate::nic::ixgbe::descriptor::transmit;
 
 /// One queue's ring.
@@ -18,6 +19,8 @@ pub(super) struct Ring {
     pub direction: Direction,
     pub queue: u16,
     pub enabled: bool,
+    /// Enabled, but with a ring that cannot be: noted when it is used.
+    pub bad: Option<Breach>,
     pub base: u64,
     pub len: u32,
     pub head: u32,
@@ -30,6 +33,8 @@ pub(super) struct Ring {
     /// many descriptors are through since the last write-back.
     pub reports: VecDeque<u32>,
     pub through: u32,
+    /// Transmit: what data descriptors refer to.
+    pub contexts: [Option<Context>; 2],
     /// Receive: frames and bytes delivered in this step.
     pub packets: u64,
     pub octets: u64,
@@ -47,6 +52,7 @@ impl Ring {
             direction,
             queue,
             enabled: false,
+            bad: None,
             base: 0,
             len: 0,
             head: 0,
@@ -55,6 +61,7 @@ impl Ring {
             buffers: BTreeSet::new(),
             reports: VecDeque::new(),
             through: 0,
+            contexts: [None; 2],
             packets: 0,
             octets: 0,
         }
@@ -104,7 +111,7 @@ impl Ring {
     /// The two words of the descriptor `n` after the head; `None` if the ring is not mapped any more.
     #[inline]
     pub fn read(&self, maps: &Maps, n: u32, oracle: &Oracle) -> Option<[u64; 2]> {
-        let address = self.base + self.index(n) as u64 * 16;
+        let address = self.base.wrapping_add(self.index(n) as u64 * 16);
         let Some((memory, offset)) = maps.find(address, 16) else {
             oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
             return None;
@@ -122,8 +129,8 @@ impl Ring {
     /// As [`write_back`](Ring::write_back), by the descriptor's index.
     #[inline]
     pub fn write_back_at(&self, maps: &Maps, index: u32, words: [u64; 2]) {
-        let address = self.base + index as u64 * 16;
-        if let Some((memory, offset)) = maps.find(address, 16) {
+        let address = self.base.wrapping_add(index as u64 * 16);
+        if let Some((memory, offset)) = maps.find_writable(address, 16) {
             let target = memory.words(offset, 2);
             target[0].store(words[0], Ordering::Relaxed);
             target[1].store(words[1], Ordering::Release);
@@ -144,7 +151,13 @@ impl Ring {
         for n in self.given.len() as u32..self.owned() {
             let Some(words) = self.read(maps, n, oracle) else { return };
             let (direction, queue, index) = (self.direction, self.queue, self.index(n));
-            let len = receive_bytes.unwrap_or((words[1] & transmit::DTALEN_MASK) as usize);
+            let is_context =
+                words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
+            let len = match receive_bytes {
+                Some(len) => len,
+                None if is_context => 0,
+                None => (words[1] & transmit::DTALEN_MASK) as usize,
+            };
             if receive_bytes.is_some() {
                 let overlapping = words[0].saturating_sub(len as u64 - 1)..words[0].saturating_add(len as u64);
                 if self.buffers.range(overlapping).next().is_some() || !self.buffers.insert(words[0]) {
@@ -155,7 +168,7 @@ impl Ring {
                     oracle.note(Breach::BadDescriptor { direction, queue, index, word: words[1], why });
                 }
             }
-            if maps.find(words[0], len).is_none() {
+            if len > 0 && !maps.covers(words[0], len) {
                 oracle.note(Breach::Unmapped { direction, queue, address: words[0], len });
             }
             self.given.push_back(Given { words, hash: Self::hash(maps, words[0], len) });
@@ -175,9 +188,7 @@ impl Ring {
     }
 
     fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
-        let (memory, offset) = maps.find(address, len)?;
         let mut bytes = vec![0; len];
-        memory.read(offset, &mut bytes);
-        Some(crc32fast::hash(&bytes))
+        maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))
     }
 }

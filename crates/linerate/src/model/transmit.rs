@@ -1,20 +1,38 @@
 //! From memory to the wire (sections 1.8.1 and 7.2).
 
+use std::time::Instant;
+
 use super::breach::Breach;
 use super::dma::Maps;
+use super::offload::{self, Context, Wanted};
 use super::ring::Ring;
 use super::wire::Frame;
 use super::{Card, Core, Direction};
-use crate::nic::ixgbe::descriptor::{legacy_transmit, transmit};
+use crate::nic::ixgbe::descriptor::{context, legacy_transmit, transmit};
 use crate::nic::ixgbe::registers::*;
 
 /// What lives between two steps.
 #[derive(Default)]
 pub(super) struct State {
-    frame: Frame,
+    packet: Frame,
+    segment: Frame,
     /// The queue that comes first in the next step: they take turns.
     turn: usize,
+    /// The partner asked for a pause.
+    pub paused_until: Option<Instant>,
     counted: Counted,
+}
+
+/// A packet of descriptors that was gathered.
+struct Gathered {
+    /// How many they are, those of its context included.
+    descriptors: u32,
+    wanted: Wanted,
+    vlan: Option<u16>,
+    insert_crc: bool,
+    stamp: bool,
+    /// It broke the rules in a way that leaves nothing to send.
+    broken: bool,
 }
 
 #[derive(Default)]
@@ -24,10 +42,14 @@ struct Counted {
     multicast: u64,
     broadcast: u64,
     sizes: [u64; 6],
+    /// Packets of the queue whose turn it is.
+    of_queue: u64,
 }
 
 /// The longest packet that the card sends (section 7.2.1.1: 15.5 KiB).
 const LONGEST: usize = 15_872;
+/// More than a packet to be cut can have (section 7.2.4.1: 256 KiB).
+const MOST_GATHERED: usize = 256 << 10;
 
 impl Card {
     pub(super) fn transmit(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
@@ -35,6 +57,10 @@ impl Card {
         if registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 || registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
             return 0;
         }
+        if core.transmit.paused_until.is_some_and(|until| Instant::now() < until) {
+            return 0;
+        }
+        core.transmit.paused_until = None;
         let mut sent = 0;
         let queues = core.tx.len();
         for turn in 0..queues {
@@ -47,22 +73,28 @@ impl Card {
                 core.tx[queue].move_tail(tail, &self.oracle);
             }
             let before = sent;
-            let (mut packets, mut octets) = (0, 0);
+            let octets = core.transmit.counted.octets;
             while sent < budget && core.tx[queue].owned() > 0 && core.wire.ready() {
-                let Some(count) = self.fetch(maps, &core.tx[queue], &mut core.transmit.frame) else { break };
-                let len = core.transmit.frame.bytes.len();
-                core.wire.transmit(&core.transmit.frame);
-                core.transmit.counted.add(&core.transmit.frame.bytes);
-                self.report(maps, &mut core.tx[queue], count);
-                (packets, octets) = (packets + 1, octets + len as u64 + 4);
+                let mut packet = std::mem::take(&mut core.transmit.packet);
+                let gathered = self.gather(maps, &mut core.tx[queue], &mut packet.bytes);
+                let Some(gathered) = gathered else {
+                    core.transmit.packet = packet;
+                    break;
+                };
+                if !gathered.broken && !packet.bytes.is_empty() {
+                    self.send(core, &mut packet, &gathered, queue as u16);
+                }
+                core.transmit.packet = packet;
+                self.report(maps, &mut core.tx[queue], gathered.descriptors);
                 sent += 1;
             }
             if sent > before {
-                let place = registers.get(TQSM::at(queue as u16 / 4)) >> (queue % 4 * 8) & 0xF;
-                registers.count(QPTC::at(place as u16), packets);
-                registers.count_wide(QBTC_L::at(place as u16), QBTC_H::at(place as u16), octets);
+                let place = (registers.get(TQSM::at(queue as u16 / 4)) >> (queue % 4 * 8) & 0xF) as u16;
+                let counted = &mut core.transmit.counted;
+                registers.count(QPTC::at(place), std::mem::take(&mut counted.of_queue));
+                registers.count_wide(QBTC_L::at(place), QBTC_H::at(place), counted.octets - octets);
                 registers.set(TDH::at(queue as u16), core.tx[queue].head);
-                self.cause(Direction::Transmit, queue as u16);
+                self.cause(core, Direction::Transmit, queue as u16);
             }
         }
         core.transmit.turn = (core.transmit.turn + 1) % queues;
@@ -70,75 +102,189 @@ impl Card {
         sent
     }
 
-    /// Gathers the packet at the ring's head into `frame`, and returns how many descriptors it has;
-    /// `None` if it is not complete yet. A packet that breaks the rules is taken as far as it goes.
-    fn fetch(&self, maps: &Maps, ring: &Ring, frame: &mut Frame) -> Option<u32> {
+    /// Gathers the packet at the ring's head into `packet`; `None` if it is not complete yet. A packet that breaks
+    /// the rules is taken as far as it goes.
+    fn gather(&self, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>) -> Option<Gathered> {
         let Ring { direction, queue, .. } = *ring;
-        frame.bytes.clear();
-        frame.bad_crc = false;
-        let mut announced = None;
+        packet.clear();
+        let (mut announced, mut first, mut data) = (None, None, 0);
         for n in 0..ring.owned() {
             let words = ring.read(maps, n, &self.oracle)?;
             let [address, word] = words;
+            let bad = |ring: &Ring, why| {
+                self.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
+            };
+            let is_advanced = word & transmit::DEXT != 0;
+            if is_advanced && word & transmit::DTYP_MASK == transmit::DTYP_CONTEXT {
+                ring.compare(maps, n, words, 0, &self.oracle);
+                if first.is_some() {
+                    bad(ring, "a context descriptor inside a packet (section 7.2.3.3)");
+                }
+                if word & context::OTHERS != 0 {
+                    self.oracle.note(Breach::NotModelled { what: "IPsec and Fibre Channel" });
+                }
+                ring.contexts[(word >> transmit::IDX_SHIFT & 1) as usize] = Some(Context::parse(words));
+                continue;
+            }
             let len = (word & transmit::DTALEN_MASK) as usize;
             ring.compare(maps, n, words, len, &self.oracle);
-            let bad =
-                |why| self.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why });
-            if word & transmit::DEXT != 0 {
+            data += 1;
+            if is_advanced {
                 if word & transmit::DTYP_MASK != transmit::DTYP_DATA {
-                    self.oracle.note(Breach::NotModelled { what: "context descriptors" });
+                    bad(ring, "DTYP is neither that of data nor of a context (section 7.2.3.2.4)");
                 }
                 if word & transmit::RESERVED != 0 || word & transmit::DD != 0 {
-                    bad("reserved bits are set (section 7.2.3.2.4)");
-                }
-                if word & (transmit::TSE | transmit::VLE) != 0 {
-                    self.oracle.note(Breach::NotModelled { what: "transmit offloads" });
+                    bad(ring, "reserved bits are set (section 7.2.3.2.4)");
                 }
                 announced.get_or_insert((word >> transmit::PAYLEN_SHIFT) as usize);
-            } else if word & (legacy_transmit::IC | transmit::VLE) != 0 {
-                self.oracle.note(Breach::NotModelled { what: "legacy transmit offloads" });
             }
+            first.get_or_insert(word);
             if len == 0 {
-                bad("a data buffer of length 0 (section 7.2.3.2.4)");
+                bad(ring, "a data buffer of length 0 (section 7.2.3.2.4)");
             }
-            match maps.find(address, len) {
-                Some((memory, offset)) => {
-                    let start = frame.bytes.len();
-                    frame.bytes.resize(start + len, 0);
-                    memory.read(offset, &mut frame.bytes[start..]);
-                }
-                None => self.oracle.note(Breach::Unmapped { direction, queue, address, len }),
+            let start = packet.len();
+            packet.resize(start + len, 0);
+            if !maps.read(address, &mut packet[start..]) {
+                packet.truncate(start);
+                self.oracle.note(Breach::Unmapped { direction, queue, address, len });
             }
             if word & transmit::EOP == 0 {
-                if word & transmit::RS != 0 {
-                    bad("RS without EOP (section 7.2.3.2.4)");
+                if word & transmit::RS != 0 && !is_advanced {
+                    // 7.2.3.2.2: of a legacy descriptor each may be reported.
+                } else if word & transmit::RS != 0 {
+                    bad(ring, "RS without EOP (section 7.2.3.2.4)");
                 }
-                if n as usize + 1 >= transmit::MOST_DESCRIPTORS {
-                    bad("a packet of more than 40 descriptors (section 7.2.1.1)");
+                if data >= transmit::MOST_DESCRIPTORS && first.is_some_and(|word| word & transmit::TSE == 0) {
+                    bad(ring, "a packet of more than 40 descriptors (section 7.2.1.1)");
+                }
+                if packet.len() > MOST_GATHERED {
+                    let broken = true;
+                    return Some(Gathered { broken, ..self.wanted(ring, n + 1, word, word, packet.len(), None, &bad) });
                 }
                 continue;
             }
-            let total = frame.bytes.len();
-            if announced.is_some_and(|announced| announced != total) {
-                bad("PAYLEN is not the packet's length (section 7.2.3.2.4)");
-            }
-            if !(transmit::SHORTEST..=LONGEST).contains(&total) {
-                bad("a packet shorter than 17 bytes, or longer than 15.5 KiB (section 7.2.1.1)");
-            }
-            self.finish_frame(frame, word);
-            return Some(n + 1);
+            return Some(self.wanted(ring, n + 1, first.unwrap_or(word), word, packet.len(), announced, &bad));
+        }
+        // A context alone is through when it was read.
+        if first.is_none() && ring.owned() > 0 {
+            let wanted = Wanted::default();
+            let descriptors = ring.owned();
+            packet.clear();
+            return Some(Gathered { descriptors, wanted, vlan: None, insert_crc: true, stamp: false, broken: true });
         }
         None
     }
 
-    /// Padding and CRC.
-    fn finish_frame(&self, frame: &mut Frame, word: u64) {
-        if word & transmit::IFCS == 0 && frame.bytes.len() > 4 {
+    /// What the first and the last descriptor of a packet ask for.
+    #[allow(clippy::too_many_arguments)]
+    fn wanted(
+        &self,
+        ring: &Ring,
+        descriptors: u32,
+        first: u64,
+        last: u64,
+        total: usize,
+        announced: Option<usize>,
+        bad: &dyn Fn(&Ring, &'static str),
+    ) -> Gathered {
+        let mut gathered = Gathered {
+            descriptors,
+            wanted: Wanted::default(),
+            vlan: None,
+            insert_crc: last & transmit::IFCS != 0,
+            stamp: false,
+            broken: false,
+        };
+        if first & transmit::DEXT == 0 {
+            if first & transmit::VLE != 0 {
+                gathered.vlan = Some((first >> legacy_transmit::VLAN_SHIFT) as u16);
+            }
+            if first & legacy_transmit::IC != 0 {
+                gathered.wanted.anywhere = Some((
+                    (first >> legacy_transmit::CSS_SHIFT & 0xFF) as usize,
+                    (first >> legacy_transmit::CSO_SHIFT & 0xFF) as usize,
+                ));
+            }
+        } else {
+            let offloads = transmit::TSE | transmit::VLE | transmit::IXSM | transmit::TXSM;
+            let found = ring.contexts[(first >> transmit::IDX_SHIFT & 1) as usize];
+            if first & offloads != 0 && found.is_none() {
+                bad(ring, "offloads without a context descriptor before (section 7.2.3.3)");
+                gathered.broken = true;
+            }
+            let context = found.unwrap_or_default();
+            let flags = (self.registers.get(DTXTCPFLGL::OFFSET), self.registers.get(DTXTCPFLGH::OFFSET));
+            gathered.stamp = first & transmit::TSTAMP != 0;
+            gathered.vlan = (first & transmit::VLE != 0).then_some(context.vlan);
+            gathered.wanted = Wanted {
+                context,
+                ip_checksum: first & transmit::IXSM != 0,
+                transport_checksum: first & transmit::TXSM != 0,
+                segments: first & transmit::TSE != 0,
+                flags: [flags.0 as u8, (flags.0 >> 16) as u8, flags.1 as u8],
+                anywhere: None,
+            };
+            let expected = if gathered.wanted.segments { total.saturating_sub(context.headers()) } else { total };
+            if announced.is_some_and(|announced| announced != expected) {
+                bad(ring, "PAYLEN is not the packet's length (section 7.2.3.2.4)");
+            }
+        }
+        if !gathered.wanted.segments && !(transmit::SHORTEST..=LONGEST).contains(&total) {
+            bad(ring, "a packet shorter than 17 bytes, or longer than 15.5 KiB (section 7.2.1.1)");
+            gathered.broken |= total > LONGEST;
+        }
+        gathered
+    }
+
+    /// What a packet's descriptors asked for, and then each of its frames to the wire.
+    fn send(&self, core: &mut Core, packet: &mut Frame, gathered: &Gathered, queue: u16) {
+        let bad = |why| {
+            let index = core.tx[queue as usize].head;
+            self.oracle.note(Breach::BadDescriptor { direction: Direction::Transmit, queue, index, word: 0, why });
+        };
+        packet.bad_crc = false;
+        if gathered.wanted.segments {
+            let mut segment = std::mem::take(&mut core.transmit.segment);
+            let mut frames = Vec::new();
+            let cut =
+                offload::cut(&packet.bytes, &gathered.wanted, &mut segment.bytes, |bytes| frames.push(bytes.clone()));
+            if let Err(why) = cut {
+                bad(why);
+            }
+            for bytes in frames {
+                segment.bytes = bytes;
+                self.send_frame(core, &mut segment, gathered);
+            }
+            core.transmit.segment = segment;
+            return;
+        }
+        if let Err(why) = offload::insert_checksums(&mut packet.bytes, &gathered.wanted) {
+            bad(why);
+        }
+        self.send_frame(core, packet, gathered);
+    }
+
+    /// The tag, padding and CRC.
+    fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered) {
+        if let Some(tag) = gathered.vlan {
+            let ethertype = self.registers.get(VLNCTRL::OFFSET) & VLNCTRL::VET_MASK;
+            offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
+        }
+        if !gathered.insert_crc && frame.bytes.len() > 4 {
             // The driver brings the CRC itself, in the last four bytes.
             let crc = frame.bytes.split_off(frame.bytes.len() - 4);
             frame.bad_crc = crc != crc32fast::hash(&frame.bytes).to_le_bytes();
         } else if self.registers.get(HLREG0::OFFSET) & HLREG0::TXPADEN != 0 && frame.bytes.len() < 60 {
             frame.bytes.resize(60, 0);
+        }
+        if gathered.stamp {
+            self.stamp_sent(core);
+        }
+        core.transmit.counted.add(&frame.bytes);
+        if self.loops_back() {
+            core.receive.looped.push_back(frame.clone());
+        } else {
+            core.wire.transmit(frame);
         }
     }
 
@@ -157,6 +303,13 @@ impl Card {
         ring.through += count;
         if ring.through >= threshold || ring.owned() == 0 {
             ring.through = 0;
+            let head_address = u64::from(self.registers.get(TDWBAL::at(ring.queue)))
+                | u64::from(self.registers.get(TDWBAH::at(ring.queue))) << 32;
+            if head_address & 1 != 0 && !ring.reports.is_empty() {
+                // Instead of each descriptor's status, the head (section 7.2.3.5.2).
+                ring.reports.clear();
+                maps.write(head_address & !3, &ring.head.to_le_bytes());
+            }
             while let Some(index) = ring.reports.pop_front() {
                 ring.write_back_at(maps, index, [0, transmit::DD]);
             }
@@ -165,12 +318,14 @@ impl Card {
 
     fn count_transmitted(&self, counted: &mut Counted) {
         let registers = &self.registers;
-        let Counted { packets, octets, multicast, broadcast, sizes } = std::mem::take(counted);
+        let Counted { packets, octets, multicast, broadcast, sizes, .. } = std::mem::take(counted);
         if packets == 0 {
             return;
         }
         registers.count(GPTC::OFFSET, packets);
         registers.count(TPT::OFFSET, packets);
+        registers.count(TXDGPC::OFFSET, packets);
+        registers.count_wide(TXDGBCL::OFFSET, TXDGBCH::OFFSET, octets);
         registers.count_wide(GOTCL::OFFSET, GOTCH::OFFSET, octets);
         registers.count(MPTC::OFFSET, multicast);
         registers.count(BPTC::OFFSET, broadcast);
@@ -181,6 +336,7 @@ impl Card {
 impl Counted {
     fn add(&mut self, frame: &[u8]) {
         self.packets += 1;
+        self.of_queue += 1;
         self.octets += frame.len() as u64 + 4;
         self.sizes[super::receive::size_class(frame.len() + 4)] += 1;
         match frame.first() {

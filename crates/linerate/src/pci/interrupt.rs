@@ -30,6 +30,11 @@ impl Interrupt {
         Interrupt { event, line: Some(line) }
     }
 
+    /// An eventfd that somebody else has given us, to raise.
+    pub(super) fn of_peer(event: OwnedFd) -> Interrupt {
+        Interrupt { event, line: None }
+    }
+
     /// True for an interrupt line, which the card holds until its driver has asked for the reason.
     pub fn is_line(&self) -> bool {
         self.line.is_some()

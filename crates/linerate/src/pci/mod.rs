@@ -6,7 +6,7 @@
 //! - `bus`: what a driver sees of all this: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
 //! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: what the IOMMU has stopped
-//! - `uio`, `vfio`: the kernel's two ways to a card
+//! - `uio`, `vfio`: the kernel's two ways to a card; [`vfio_user`]: a process that serves one, or is served
 //!
 //! Drivers are generic over [`Bar`] and see [`Bus`]; nothing in this room knows a driver. Read
 //! [`PciDevice`], then [`crate::nic`].
@@ -21,6 +21,7 @@ mod port_io;
 mod sysfs;
 mod uio;
 mod vfio;
+pub mod vfio_user;
 
 use std::sync::Arc;
 

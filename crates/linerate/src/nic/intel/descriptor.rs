@@ -29,14 +29,44 @@ pub mod receive {
     pub const LENGTH_SHIFT: u32 = 32;
     /// Word 1: the length in its place.
     pub const LENGTH_MASK: u64 = 0xFFFF << LENGTH_SHIFT;
+    /// Word 1: a filter of the flow director's matched.
+    pub const FLM: u64 = 1 << 2;
+    /// Word 1: there was a VLAN tag; if it was stripped it is in the VLAN field.
+    pub const VP: u64 = 1 << 3;
+    /// Word 1: the transport's checksum was looked at.
+    pub const L4CS: u64 = 1 << 5;
+    /// Word 1: IPv4's header checksum was looked at.
+    pub const IPCS: u64 = 1 << 6;
+    /// Word 1: its time was taken.
+    pub const TS: u64 = 1 << 16;
+    /// Word 1: it came from another function of this card.
+    pub const LB: u64 = 1 << 18;
+    /// Word 1: the transport's checksum is wrong.
+    pub const L4E: u64 = 1 << 30;
+    /// Word 1: IPv4's header checksum is wrong.
+    pub const IPE: u64 = 1 << 31;
+    /// Word 1: of packets put together, where the packet goes on, 16 bits from here on; instead of errors.
+    pub const NEXTP_SHIFT: u32 = 4;
+    /// Word 1: the VLAN tag, 16 bits from here on.
+    pub const VLAN_SHIFT: u32 = 48;
+    /// Word 0: how many segments were put together, 4 bits from here on.
+    pub const RSCCNT_SHIFT: u32 = 17;
     /// Word 0: the packet type's bits (section 7.1.6.2).
     pub const TYPE_IPV4: u64 = 1 << 4;
+    /// Word 0: IPv4 with options.
+    pub const TYPE_IPV4_OPTIONS: u64 = 1 << 5;
     /// Word 0: IPv6.
     pub const TYPE_IPV6: u64 = 1 << 6;
+    /// Word 0: IPv6 with extension headers.
+    pub const TYPE_IPV6_OPTIONS: u64 = 1 << 7;
     /// Word 0: TCP.
     pub const TYPE_TCP: u64 = 1 << 8;
     /// Word 0: UDP.
     pub const TYPE_UDP: u64 = 1 << 9;
+    /// Word 0: SCTP.
+    pub const TYPE_SCTP: u64 = 1 << 10;
+    /// Word 0: a filter of ethertypes matched; its number is in bits 6 to 4.
+    pub const TYPE_ETQF: u64 = 1 << 15;
     /// Word 0: which fields the hash is of (section 7.1.2.8), 4 bits.
     pub const RSS_TYPE_MASK: u64 = 0xF;
     /// Word 0: the RSS hash, 32 bits from here on.
@@ -50,7 +80,15 @@ pub mod legacy_receive {
     pub const DD: u64 = 1 << 32;
     /// Word 1: end of packet.
     pub const EOP: u64 = 1 << 33;
-    /// Word 1: the MAC found an error.
+    /// Word 1: there was a VLAN tag.
+    pub const VP: u64 = 1 << 35;
+    /// Word 1: the transport's checksum was looked at.
+    pub const L4CS: u64 = 1 << 37;
+    /// Word 1: IPv4's header checksum was looked at.
+    pub const IPCS: u64 = 1 << 38;
+    /// Word 1: the transport's checksum is wrong.
+    pub const L4E: u64 = 1 << 46;
+    /// Word 1: IPv4's header checksum, or the MAC, found an error.
     pub const RXE: u64 = 1 << 47;
 }
 
@@ -61,6 +99,18 @@ pub mod legacy_receive {
 ///  word 1  |   PAYLEN   | POPTS  |CC| IDX | STA |  DCMD  | DTYP | MAC ..|  DTALEN   |
 /// ```
 pub mod transmit {
+    /// DTYP: a context descriptor.
+    pub const DTYP_CONTEXT: u64 = 0b0010 << 20;
+    /// MAC: take the time when it leaves.
+    pub const TSTAMP: u64 = 1 << 19;
+    /// CC: look at the context.
+    pub const CC: u64 = 1 << 39;
+    /// IDX: which of two contexts, 1 bit from here on.
+    pub const IDX_SHIFT: u32 = 36;
+    /// POPTS: insert IPv4's header checksum.
+    pub const IXSM: u64 = 1 << 40;
+    /// POPTS: insert the transport's checksum.
+    pub const TXSM: u64 = 1 << 41;
     /// DTYP: a data descriptor.
     pub const DTYP_DATA: u64 = 0b0011 << 20;
     /// All bits of DTYP.
@@ -91,10 +141,40 @@ pub mod transmit {
     pub const MOST_DESCRIPTORS: usize = 40;
 }
 
+/// Advanced transmit context descriptors (section 7.2.3.2.3): what data descriptors after it refer to.
+///
+/// ```text
+///           63      48 47    40 39 38 36  32 31    24 23  20 19    9 8           0
+///  word 0  |  ...                 | VLAN (31 to 16)        | MACLEN |   IPLEN     |
+///  word 1  |   MSS   | L4LEN  |  | IDX | ... |  DEXT | DTYP | TUCMD  |            |
+/// ```
+pub mod context {
+    /// Word 0: bytes before the IP header, 7 bits from here on.
+    pub const MACLEN_SHIFT: u32 = 9;
+    /// Word 0: the VLAN tag, 16 bits from here on.
+    pub const VLAN_SHIFT: u32 = 16;
+    /// Word 1, TUCMD: the packet is IPv4.
+    pub const IPV4: u64 = 1 << 10;
+    /// Word 1, TUCMD: UDP, TCP or SCTP, 2 bits from here on.
+    pub const L4T_SHIFT: u32 = 11;
+    /// Word 1, TUCMD: IPsec, and Fibre Channel.
+    pub const OTHERS: u64 = 0b111 << 13;
+    /// Word 1: bytes of the transport's header, 8 bits from here on.
+    pub const L4LEN_SHIFT: u32 = 40;
+    /// Word 1: payload of each segment, 16 bits from here on.
+    pub const MSS_SHIFT: u32 = 48;
+}
+
 /// Legacy transmit descriptors (section 7.2.3.2.2): word 1 is `VLAN, CSS, reserved, STA, CMD, CSO,
 /// length` in 16, 8, 4, 4, 8, 8 and 16 bits. CMD and STA have EOP, IFCS, RS, DEXT, VLE and DD where
 /// advanced descriptors have them.
 pub mod legacy_transmit {
     /// CMD: insert a checksum.
     pub const IC: u64 = 1 << 26;
+    /// Where it goes, and where what it is of begins, 8 bits each from here on.
+    pub const CSO_SHIFT: u32 = 16;
+    /// See `CSO_SHIFT`.
+    pub const CSS_SHIFT: u32 = 40;
+    /// The VLAN tag, 16 bits from here on.
+    pub const VLAN_SHIFT: u32 = 48;
 }

@@ -1,0 +1,128 @@
+//! Time on the card (section 7.9): a counter that advances by what the driver says, and stamps of it.
+
+use std::time::Instant;
+
+use super::headers::{Headers, UDP};
+use super::{Card, Core};
+use crate::nic::ixgbe::registers::*;
+
+/// SYSTIM, as what it was at a moment.
+pub(super) struct Clock {
+    then: Instant,
+    value: u64,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { then: Instant::now(), value: 0 }
+    }
+}
+
+/// A tick of the clock at 10 Gbit/s is 6.4 ns (section 8.2.3.26.12).
+const TICK_PICOSECONDS: u128 = 6_400;
+/// IEEE 1588's ethertype.
+const PTP: u16 = 0x88F7;
+
+impl Card {
+    fn time(&self, core: &Core) -> u64 {
+        let attributes = self.registers.get(TIMINCA::OFFSET);
+        let period = u128::from(attributes >> TIMINCA::PERIOD_SHIFT);
+        if period == 0 {
+            return core.clock.value;
+        }
+        let ticks = core.clock.then.elapsed().as_nanos() * 1_000 / (period * TICK_PICOSECONDS);
+        let steps = ticks * u128::from(attributes & TIMINCA::VALUE_MASK);
+        core.clock.value.wrapping_add(steps as u64)
+    }
+
+    pub(super) fn read_clock(&self, core: &mut Core, offset: u32) -> u32 {
+        let registers = &self.registers;
+        match offset {
+            // Reading the low half holds the high half.
+            SYSTIML::OFFSET => {
+                let time = self.time(core);
+                registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
+                time as u32
+            }
+            // Reading the high half of a stamp frees its place for the next.
+            RXSTMPH::OFFSET => {
+                registers.change(TSYNCRXCTL::OFFSET, TSYNCRXCTL::VALID, false);
+                registers.get(offset)
+            }
+            TXSTMPH::OFFSET => {
+                registers.change(TSYNCTXCTL::OFFSET, TSYNCTXCTL::VALID, false);
+                registers.get(offset)
+            }
+            FRTIMER::OFFSET => core.clock.then.elapsed().as_micros() as u32,
+            _ => registers.get(offset),
+        }
+    }
+
+    pub(super) fn write_clock(&self, core: &mut Core, offset: u32, value: u32) {
+        let registers = &self.registers;
+        let now = self.time(core);
+        registers.set(offset, value);
+        let low = u64::from(registers.get(SYSTIML::OFFSET));
+        core.clock.value = match offset {
+            // The low half is taken with the high one.
+            SYSTIMH::OFFSET => u64::from(value) << 32 | low,
+            TIMADJH::OFFSET => {
+                let by = u64::from(value & 0x7FFF_FFFF) << 32 | u64::from(registers.get(TIMADJL::OFFSET));
+                if value >> 31 != 0 { now.wrapping_sub(by) } else { now.wrapping_add(by) }
+            }
+            _ => now,
+        };
+        core.clock.then = Instant::now();
+    }
+
+    /// Stamps a received frame if the driver wants that kind stamped and has read the last stamp. True if it did.
+    pub(super) fn stamp_received(&self, core: &Core, frame: &[u8], headers: &Headers) -> bool {
+        let registers = &self.registers;
+        let control = registers.get(TSYNCRXCTL::OFFSET);
+        if control & TSYNCRXCTL::ENABLE == 0 || control & TSYNCRXCTL::VALID != 0 {
+            return false;
+        }
+        let (layer_2, layer_4, events_only) = match control >> TSYNCRXCTL::TYPE_SHIFT & 0x7 {
+            0 => (true, false, false),
+            1 => (false, true, false),
+            2 => (true, true, false),
+            4 => return self.stamp(core, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET),
+            5 => (true, true, true),
+            _ => return false,
+        };
+        let kinds = registers.get(RXMTRL::OFFSET);
+        let port = (kinds >> RXMTRL::PORT_SHIFT) as u16;
+        let message = if headers.ethertype == PTP && layer_2 {
+            frame.get(headers.network)
+        } else if headers.protocol == UDP && layer_4 && headers.ports(frame).is_some_and(|(_, to)| to == port) {
+            headers.transport.and_then(|at| frame.get(at + 8))
+        } else {
+            None
+        };
+        let Some(message) = message else { return false };
+        let wanted = match (layer_2, events_only) {
+            // Version 2: events are kinds 0 to 3 in the low four bits.
+            (true, true) => message & 0xF < 4,
+            (true, false) => message & 0xF == (kinds >> RXMTRL::MESSAGE_SHIFT) as u8 & 0xF,
+            // Version 1: the control field, 32 bytes on.
+            _ => headers.transport.and_then(|at| frame.get(at + 8 + 32)) == Some(&(kinds as u8)),
+        };
+        wanted && self.stamp(core, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET)
+    }
+
+    /// Stamps a frame whose descriptor asked for it.
+    pub(super) fn stamp_sent(&self, core: &Core) {
+        let control = self.registers.get(TSYNCTXCTL::OFFSET);
+        if control & TSYNCTXCTL::ENABLE != 0 && control & TSYNCTXCTL::VALID == 0 {
+            self.stamp(core, TXSTMPL::OFFSET, TXSTMPH::OFFSET, TSYNCTXCTL::OFFSET);
+        }
+    }
+
+    fn stamp(&self, core: &Core, low: u32, high: u32, control: u32) -> bool {
+        let time = self.time(core);
+        self.registers.set(low, time as u32);
+        self.registers.set(high, (time >> 32) as u32);
+        self.registers.change(control, TSYNCTXCTL::VALID, true);
+        true
+    }
+}

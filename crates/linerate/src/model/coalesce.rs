@@ -1,0 +1,109 @@
+//! Receive-side coalescing: TCP segments of a flow that follow each other are put together into one packet
+//! (section 7.11).
+
+use super::checksum;
+use super::headers::{Headers, TCP, word};
+use super::wire::Frame;
+
+/// A packet in the making, for a queue.
+pub(super) struct Packet {
+    pub queue: u16,
+    pub frame: Frame,
+    pub headers: Headers,
+    /// Segments in it.
+    pub count: u32,
+    /// The first word of its descriptor.
+    pub word0: u64,
+    /// What it reports of each segment: all had right checksums.
+    pub status: u64,
+    /// The sequence number that goes on from it.
+    next: u32,
+    /// Nothing may follow.
+    pub closed: bool,
+}
+
+/// The longest packet (section 7.11.4.2: IP's limit), and the most segments that `RSCCNT` can tell.
+const LONGEST: usize = 65_535;
+const MOST: u32 = 15;
+
+/// TCP's flags.
+const ACK: u8 = 0x10;
+const PUSH: u8 = 0x08;
+
+/// What a segment is to packets in the making.
+pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8)> {
+    if headers.protocol != TCP || headers.fragment || headers.vlan.is_some() {
+        return None;
+    }
+    let at = headers.transport?;
+    let data = at + usize::from(frame[at + 12] >> 4) * 4;
+    let sequence = u32::from(word(frame, at + 4)?) << 16 | u32::from(word(frame, at + 6)?);
+    let flags = frame[at + 13];
+    // Only plain data (section 7.11.2).
+    let plain = flags & !PUSH == ACK && data < headers.end && data >= at + 20 && headers.end <= frame.len();
+    plain.then_some((data, sequence, flags))
+}
+
+impl Packet {
+    /// Begins with a segment, without what pads it.
+    pub fn begin(queue: u16, frame: &Frame, headers: &Headers, word0: u64, status: u64) -> Option<Packet> {
+        let (data, sequence, flags) = segment(&frame.bytes, headers)?;
+        let mut frame = frame.clone();
+        frame.bytes.truncate(headers.end);
+        let next = sequence.wrapping_add((headers.end - data) as u32);
+        Some(Packet { queue, frame, headers: *headers, count: 1, word0, status, next, closed: flags & PUSH != 0 })
+    }
+
+    /// Same flow: addresses, ports, and headers of the same length.
+    pub fn is_of(&self, frame: &[u8], headers: &Headers) -> bool {
+        let (Some(ours), Some(theirs)) = (self.headers.transport, headers.transport) else { return false };
+        self.headers.protocol == headers.protocol
+            && self.headers.packet_type == headers.packet_type
+            && ours == theirs
+            && self.headers.addresses(&self.frame.bytes) == headers.addresses(frame)
+            && self.frame.bytes[ours..ours + 4] == frame[theirs..theirs + 4]
+    }
+
+    /// Takes the next segment in, if it fits; `most` is how long the packet may become.
+    pub fn append(&mut self, frame: &[u8], headers: &Headers, status: u64, most: usize) -> bool {
+        let Some((data, sequence, flags)) = segment(frame, headers) else { return false };
+        let at = headers.transport.unwrap_or_default();
+        let payload = &frame[data..headers.end];
+        let fits = self.frame.bytes.len() + payload.len() <= most.min(LONGEST) && self.count < MOST;
+        // TCP options must be the same but for a time stamp, and IP's header but for lengths: a change of the kind
+        // of service ends the packet.
+        let same = frame[at + 12] == self.frame.bytes[at + 12]
+            && frame[headers.network + 1] == self.frame.bytes[headers.network + 1];
+        if self.closed || !fits || !same || sequence != self.next || status != self.status {
+            return false;
+        }
+        self.next = self.next.wrapping_add(payload.len() as u32);
+        self.count += 1;
+        // The last one's acknowledgement, flags and window, and its options (section 7.11.5.1).
+        self.frame.bytes[at + 8..at + 16].copy_from_slice(&frame[at + 8..at + 16]);
+        self.frame.bytes[at + 20..data].copy_from_slice(&frame[at + 20..data]);
+        self.frame.bytes.extend_from_slice(payload);
+        self.closed = flags & PUSH != 0;
+        true
+    }
+
+    /// Corrects IP's length, and its checksum.
+    pub fn finish(&mut self) {
+        if self.count == 1 {
+            return;
+        }
+        let at = self.headers.network;
+        let bytes = &mut self.frame.bytes;
+        if self.headers.is_ipv4() {
+            let length = ((bytes.len() - at) as u16).to_be_bytes();
+            bytes[at + 2..at + 4].copy_from_slice(&length);
+            bytes[at + 10..at + 12].fill(0);
+            let header = at + usize::from(bytes[at] & 0xF) * 4;
+            let sum = checksum::finish(checksum::sum(&bytes[at..header], 0));
+            bytes[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            let length = ((bytes.len() - at - 40) as u16).to_be_bytes();
+            bytes[at + 4..at + 6].copy_from_slice(&length);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Filters that choose a queue (or none) before receive-side scaling does: by ethertype, SYN, five tuples, and the
+//! flow director's perfect filters (sections 7.1.2.3 to 7.1.2.7).
+
+use super::headers::{Headers, SCTP, TCP, UDP};
+use super::{Card, Core};
+use crate::nic::ixgbe::descriptor::receive::TYPE_ETQF;
+use crate::nic::ixgbe::registers::*;
+
+/// What is set.
+#[derive(Default)]
+pub(super) struct Director {
+    filters: Vec<Filter>,
+    /// Any of `ETQF`, `SYNQF`, `FTQF`, or the director is: looked at per frame only then.
+    pub active: bool,
+}
+
+/// A perfect filter (section 7.1.2.7.5): the registers as they were when it was added.
+struct Filter {
+    /// Bucket and software's index: its name.
+    hash: u32,
+    source: u32,
+    destination: u32,
+    ports: u32,
+    vlan: u16,
+    flex: u16,
+    kind: u32,
+    queue: u16,
+    drops: bool,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// To a queue; with bits for word 0 of its descriptor, and if the flow director said it, the filter's name.
+    Queue(u16, u64, Option<u32>),
+    Drop,
+    /// No filter matched.
+    Undecided(u64),
+}
+
+/// Bits of `FDIRHASH` that name a filter: the bucket, 13 bits, and software's index, 15 bits.
+const NAME: u32 = 0x7FFF_1FFF;
+
+impl Card {
+    pub(super) fn write_director(&self, core: &mut Core, kind: u32, offset: u32, value: u32) {
+        let registers = &self.registers;
+        match kind {
+            FDIRCTRL::OFFSET => {
+                // Writing it begins anew; there is nothing to wait for.
+                registers.set(offset, value | FDIRCTRL::INIT_DONE);
+                core.director.filters.clear();
+                let free = if value & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (value & 0x3) >> 1 } else { 0 };
+                registers.set(FDIRFREE::OFFSET, free);
+            }
+            FDIRCMD::OFFSET => self.command(core, value),
+            _ => registers.set(offset, value),
+        }
+        core.director.active = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK != 0
+            || registers.get(SYNQF::OFFSET) & SYNQF::ENABLE != 0
+            || (0..8).any(|n| registers.get(ETQF::at(n)) & ETQF::ENABLE != 0)
+            || (0..128).any(|n| registers.get(FTQF::at(n)) & FTQF::ENABLE != 0);
+    }
+
+    /// FDIRCMD: adds, removes or looks for a filter, and is done at once (section 8.2.3.21.20).
+    fn command(&self, core: &mut Core, value: u32) {
+        let registers = &self.registers;
+        let name = registers.get(FDIRHASH::OFFSET) & NAME;
+        let filters = &mut core.director.filters;
+        let found = filters.iter().position(|filter| filter.hash == name);
+        let mut valid = 0;
+        if value & FDIRCMD::CLEARHT != 0 {
+            filters.clear();
+        }
+        // Signature filters (7.1.2.7.4) are taken, and match nothing.
+        let perfect = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PERFECT_MATCH != 0;
+        match value & FDIRCMD::CMD_MASK {
+            FDIRCMD::CMD_ADD if perfect => {
+                let vlan = registers.get(FDIRVLAN::OFFSET);
+                let filter = Filter {
+                    hash: name,
+                    source: registers.get(FDIRIPSA::OFFSET),
+                    destination: registers.get(FDIRIPDA::OFFSET),
+                    ports: registers.get(FDIRPORT::OFFSET),
+                    vlan: vlan as u16,
+                    flex: (vlan >> FDIRVLAN::FLEX_SHIFT) as u16,
+                    kind: value & (FDIRCMD::L4TYPE_MASK | FDIRCMD::IPV6),
+                    queue: (value >> FDIRCMD::RX_QUEUE_SHIFT & 0x7F) as u16,
+                    drops: value & FDIRCMD::DROP != 0,
+                };
+                match found {
+                    Some(at) => filters[at] = filter,
+                    None => {
+                        filters.push(filter);
+                        registers.set(FDIRFREE::OFFSET, registers.get(FDIRFREE::OFFSET).saturating_sub(1));
+                        registers.count(FDIRUSTAT::OFFSET, 1);
+                    }
+                }
+            }
+            FDIRCMD::CMD_REMOVE => match found {
+                Some(at) => {
+                    filters.remove(at);
+                    registers.set(FDIRFREE::OFFSET, registers.get(FDIRFREE::OFFSET) + 1);
+                    registers.count(FDIRUSTAT::OFFSET, 1 << FDIRUSTAT::REMOVE_SHIFT);
+                }
+                None if perfect => registers.count(FDIRFSTAT::OFFSET, 1 << FDIRFSTAT::REMOVE_SHIFT),
+                None => {}
+            },
+            FDIRCMD::CMD_QUERY if found.is_some() => valid = FDIRCMD::VALID,
+            _ => {}
+        }
+        registers.set(FDIRCMD::OFFSET, value & !(FDIRCMD::CMD_MASK | FDIRCMD::VALID) | valid);
+    }
+
+    /// What the filters say of a frame, in the datasheet's order (figure 7-5: ethertype, SYN or five tuples, flow
+    /// director).
+    pub(super) fn direct(&self, core: &Core, frame: &[u8], headers: &Headers) -> Verdict {
+        let registers = &self.registers;
+        let by_type = |n: &u16| {
+            let filter = registers.get(ETQF::at(*n));
+            filter & ETQF::ENABLE != 0 && filter as u16 == headers.ethertype
+        };
+        if let Some(n) = (0..8).find(by_type) {
+            let bits = TYPE_ETQF | u64::from(n) << 4;
+            let select = registers.get(ETQS::at(n));
+            return match select & ETQS::ENABLE {
+                0 => Verdict::Undecided(bits),
+                _ => Verdict::Queue((select >> ETQS::QUEUE_SHIFT & 0x7F) as u16, bits, None),
+            };
+        }
+        let syn = registers.get(SYNQF::OFFSET);
+        let is_syn = headers.protocol == TCP
+            && headers.transport.and_then(|at| frame.get(at + 13)).is_some_and(|flags| flags & 0x12 == 0x02);
+        let by_syn = (syn & SYNQF::ENABLE != 0 && is_syn).then_some((syn >> SYNQF::QUEUE_SHIFT & 0x7F) as u16);
+        let by_tuple = self.five_tuple(frame, headers);
+        let both = if syn & SYNQF::PRIORITY != 0 { by_syn.or(by_tuple) } else { by_tuple.or(by_syn) };
+        if let Some(queue) = both {
+            return Verdict::Queue(queue, 0, None);
+        }
+        let control = registers.get(FDIRCTRL::OFFSET);
+        if control & FDIRCTRL::PBALLOC_MASK == 0 || control & FDIRCTRL::PERFECT_MATCH == 0 {
+            return Verdict::Undecided(0);
+        }
+        match core.director.filters.iter().find(|filter| self.matches(filter, frame, headers)) {
+            Some(filter) => {
+                registers.count(FDIRMATCH::OFFSET, 1);
+                match filter.drops {
+                    true => Verdict::Drop,
+                    false => Verdict::Queue(filter.queue, 0, Some(filter.hash)),
+                }
+            }
+            None => {
+                registers.count(FDIRMISS::OFFSET, 1);
+                Verdict::Undecided(0)
+            }
+        }
+    }
+
+    /// The queue of the five-tuple filter that matches, with the highest priority (section 7.1.2.5).
+    fn five_tuple(&self, frame: &[u8], headers: &Headers) -> Option<u16> {
+        let registers = &self.registers;
+        if !headers.is_ipv4() || headers.fragment {
+            return None;
+        }
+        let (source, destination) = ipv4_addresses(frame, headers);
+        let (from, to) = headers.ports(frame).unwrap_or_default();
+        let protocol = match headers.protocol {
+            TCP => 0,
+            UDP => 1,
+            SCTP => 2,
+            _ => 3,
+        };
+        let matching = (0..128u16).filter(|&n| {
+            let filter = registers.get(FTQF::at(n));
+            let ports = registers.get(SDPQF::at(n));
+            // The network's order in registers: the first byte of an address is the lowest.
+            filter & FTQF::ENABLE != 0
+                && (filter & FTQF::PROTOCOL != 0 || filter & 0x3 == protocol)
+                && (filter & FTQF::SOURCE != 0 || registers.get(SAQF::at(n)).swap_bytes() == source)
+                && (filter & FTQF::DESTINATION != 0 || registers.get(DAQF::at(n)).swap_bytes() == destination)
+                && (filter & FTQF::SOURCE_PORT != 0 || (ports as u16).swap_bytes() == from)
+                && (filter & FTQF::DESTINATION_PORT != 0 || ((ports >> 16) as u16).swap_bytes() == to)
+        });
+        let best = matching.max_by_key(|&n| (registers.get(FTQF::at(n)) >> FTQF::PRIORITY_SHIFT & 0x7, 128 - n))?;
+        Some((registers.get(L34TIMIR::at(best)) >> L34TIMIR::RX_QUEUE_SHIFT & 0x7F) as u16)
+    }
+
+    fn matches(&self, filter: &Filter, frame: &[u8], headers: &Headers) -> bool {
+        let registers = &self.registers;
+        let mask = registers.get(FDIRM::OFFSET);
+        // IPv6 addresses cannot be matched by perfect filters.
+        if !headers.is_ipv4() || filter.kind & FDIRCMD::IPV6 != 0 {
+            return false;
+        }
+        let (source, destination) = ipv4_addresses(frame, headers);
+        if (source ^ filter.source) & !registers.get(FDIRSIP4M::OFFSET) != 0
+            || (destination ^ filter.destination) & !registers.get(FDIRDIP4M::OFFSET) != 0
+        {
+            return false;
+        }
+        let protocol = match headers.protocol {
+            _ if headers.transport.is_none() => 0,
+            UDP => 1,
+            TCP => 2,
+            SCTP => 3,
+            _ => 0,
+        };
+        if mask & FDIRM::L4P == 0 && protocol != filter.kind >> FDIRCMD::L4TYPE_SHIFT & 0x3 {
+            return false;
+        }
+        if let Some((from, to)) = headers.ports(frame) {
+            let port_mask = match headers.protocol {
+                TCP => registers.get(FDIRTCPM::OFFSET),
+                UDP => registers.get(FDIRUDPM::OFFSET),
+                _ => registers.get(FDIRSCTPM::OFFSET),
+            };
+            // Each half's bits are in reverse (section 8.2.3.21.6).
+            let ignored = u32::from(((port_mask >> 16) as u16).reverse_bits()) << 16
+                | u32::from((port_mask as u16).reverse_bits());
+            let ports = u32::from(to) << FDIRPORT::DESTINATION_SHIFT | u32::from(from);
+            if (ports ^ filter.ports) & !ignored != 0 {
+                return false;
+            }
+        }
+        let tag = headers.vlan.unwrap_or(0);
+        let ignored =
+            if mask & FDIRM::VLANID != 0 { 0x0FFF } else { 0 } | if mask & FDIRM::VLANP != 0 { 0xE000 } else { 0 };
+        if (tag ^ filter.vlan) & !(ignored | 0x1000) != 0 {
+            return false;
+        }
+        mask & FDIRM::FLEX != 0 || {
+            let at = (registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::FLEX_MASK) >> FDIRCTRL::FLEX_SHIFT;
+            super::headers::word(frame, 2 * at as usize) == Some(filter.flex)
+        }
+    }
+}
+
+fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {
+    match headers.addresses(frame) {
+        &[a, b, c, d, e, f, g, h] => (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])),
+        _ => (0, 0),
+    }
+}

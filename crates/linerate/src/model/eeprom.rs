@@ -1,0 +1,85 @@
+//! The EEPROM: what is in it, and how it is read (section 6, and 8.2.3.2).
+
+use super::Kind;
+
+/// Words; `EEC.EE_SIZE` tells drivers 6, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
+const WORDS: usize = 4096;
+
+/// What the words up to the checksum, and the sections that they point to, add up to (section 6.3.2.11).
+const SUM: u16 = 0xBABA;
+const CHECKSUM: usize = 0x3F;
+
+// Where pointers to sections lie (section 6.1), and where the sections are here. All others point nowhere.
+const CORE_0: usize = 0x09;
+const FIRMWARE: usize = 0x0F;
+const PBA_GUARD: usize = 0x15;
+const PBA: usize = 0x16;
+const ALTERNATIVE_SAN: usize = 0x27;
+const SAN: usize = 0x28;
+/// Of the modules that the driver may meet, what to tell the analog part (Linux and DPDK read it).
+const MODULES: usize = 0x2B;
+const CAPABILITIES: usize = 0x2C;
+const SECTION_CORE_0: usize = 0x50;
+const SECTION_FIRMWARE: usize = 0x60;
+const SECTION_PATCH: usize = 0x70;
+const SECTION_MODULES: usize = 0x80;
+const SECTION_ANALOG: usize = 0x90;
+const SECTION_PBA: usize = 0xA0;
+
+/// The image of a card with this address.
+pub(super) fn image(kind: Kind, mac: [u8; 6]) -> Vec<u16> {
+    let mut words = vec![0xFFFF; WORDS];
+    words[..=CHECKSUM].fill(0);
+    // Not 0: an EEPROM is there (6.3.2.1: signature 01b).
+    words[0] = 0x4000;
+    words[CORE_0] = SECTION_CORE_0 as u16;
+    words[FIRMWARE] = SECTION_FIRMWARE as u16;
+    words[ALTERNATIVE_SAN] = 0xFFFF;
+    words[SAN] = 0xFFFF;
+    // Any module will do, and the driver needs no help against crosstalk of empty cages.
+    words[CAPABILITIES] = 1 << 0 | 1 << 7;
+
+    // The core's section (6.3.5): its length, then the address.
+    words[SECTION_CORE_0] = 3;
+    for (word, pair) in words[SECTION_CORE_0 + 1..].iter_mut().zip(mac.chunks(2)) {
+        *word = u16::from_le_bytes([pair[0], pair[1]]);
+    }
+
+    // Firmware that passes packets through, of a version that drivers accept, with nothing that they must
+    // care for.
+    words[SECTION_FIRMWARE..SECTION_FIRMWARE + 8].fill(0);
+    words[SECTION_FIRMWARE + 4] = SECTION_PATCH as u16;
+    words[SECTION_PATCH..SECTION_PATCH + 8].fill(0);
+    words[SECTION_PATCH + 7] = 6;
+
+    // Each kind of module, by the numbers of the drivers, with one harmless write to CORECTL.
+    if kind == Kind::X82599Sfp {
+        words[MODULES] = SECTION_MODULES as u16;
+        words[SECTION_MODULES] = 0;
+        for (n, module) in (3..=6).enumerate() {
+            words[SECTION_MODULES + 1 + 2 * n] = module;
+            words[SECTION_MODULES + 2 + 2 * n] = SECTION_ANALOG as u16;
+        }
+        words[SECTION_ANALOG..SECTION_ANALOG + 2].copy_from_slice(&[0, 0x0001]);
+    }
+
+    // The number of the board, as text (6.4.5.5).
+    words[PBA_GUARD] = 0xFAFA;
+    words[PBA] = SECTION_PBA as u16;
+    let text = b"LINERATE01";
+    words[SECTION_PBA] = text.len() as u16 / 2 + 1;
+    for (word, pair) in words[SECTION_PBA + 1..].iter_mut().zip(text.chunks(2)) {
+        *word = u16::from_be_bytes([pair[0], pair[1]]);
+    }
+
+    let section: u16 = words[SECTION_CORE_0 + 1..][..3].iter().fold(0, |sum, &word| sum.wrapping_add(word));
+    let first = words[..CHECKSUM].iter().fold(section, |sum, &word| sum.wrapping_add(word));
+    words[CHECKSUM] = SUM.wrapping_sub(first);
+    words
+}
+
+/// The address in an image.
+pub(super) fn address(words: &[u16]) -> (u32, u32) {
+    let word = |n: usize| u32::from(words[SECTION_CORE_0 + 1 + n]);
+    (word(0) | word(1) << 16, word(2))
+}

@@ -1,0 +1,252 @@
+//! The card as a PCI function: configuration space, BARs, and what its host maps for it (section 9). Served over
+//! vfio-user, or used by a test.
+
+use std::sync::Arc;
+
+use super::dma::VECTORS;
+use super::{Card, Kind};
+use crate::memory::Mapping;
+use crate::nic::ixgbe::registers::{RDT, TDT};
+use crate::pci::Interrupt;
+use crate::pci::vfio_user::{self, Kind as InterruptKind};
+
+/// A card that is plugged in somewhere.
+pub struct Function {
+    card: Arc<Card>,
+    config: Config,
+    /// MSI-X's table and its pending bits: whoever emulates a processor has its own, and this is storage.
+    table: Vec<u8>,
+}
+
+/// Regions as vfio numbers them.
+const REGISTERS: u32 = 0;
+const TABLE: u32 = 4;
+const CONFIG: u32 = 7;
+
+/// Bytes of BAR 0 (section 9.3.6.1, with a flash of 512 KiB), and of BAR 4.
+const REGISTERS_BYTES: u64 = 512 << 10;
+const TABLE_BYTES: u64 = 16 << 10;
+const CONFIG_BYTES: usize = 4096;
+
+/// Frames each way that a doorbell sets off at once; the rest is the runner's.
+const BUDGET: usize = 64;
+
+impl Function {
+    /// Plugs the card in. From now on memory, interrupts and bus mastering are its host's.
+    pub fn new(card: Arc<Card>) -> Function {
+        let config = Config::new(card.kind());
+        let mut function = Function { card, config, table: vec![0; TABLE_BYTES as usize] };
+        vfio_user::Function::disconnect(&mut function);
+        function
+    }
+
+    /// Bus mastering, and resets, are asked for in configuration space.
+    fn configured(&mut self) {
+        if self.config.take_reset() {
+            vfio_user::Function::reset(self);
+        }
+        self.card.set_bus_master(self.config.is_bus_master());
+    }
+}
+
+impl vfio_user::Function for Function {
+    fn region(&self, region: u32) -> u64 {
+        match region {
+            REGISTERS => REGISTERS_BYTES,
+            TABLE => TABLE_BYTES,
+            CONFIG => CONFIG_BYTES as u64,
+            _ => 0,
+        }
+    }
+
+    fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
+        match region {
+            CONFIG => self.config.read(offset as usize, bytes),
+            TABLE => bytes.copy_from_slice(&self.table[offset as usize..offset as usize + bytes.len()]),
+            _ => {
+                // A register is 32 bits; parts of it can be read, and two together.
+                let mut done = 0;
+                while done < bytes.len() {
+                    let at = offset + done as u64;
+                    let value = self.card.read(at as u32 & !3).to_le_bytes();
+                    let part = &value[(at % 4) as usize..];
+                    let count = part.len().min(bytes.len() - done);
+                    bytes[done..done + count].copy_from_slice(&part[..count]);
+                    done += count;
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+        match region {
+            CONFIG => {
+                self.config.write(offset as usize, bytes);
+                self.configured();
+            }
+            TABLE => self.table[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes),
+            // Registers are written whole (section 8.1); anything else goes nowhere.
+            _ if offset.is_multiple_of(4) => {
+                for (n, word) in bytes.chunks_exact(4).enumerate() {
+                    let at = offset as u32 + 4 * n as u32;
+                    self.card.write(at, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+                    if is_doorbell(at) {
+                        self.card.step(BUDGET);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn interrupts(&self, kind: InterruptKind) -> u32 {
+        match kind {
+            InterruptKind::Line | InterruptKind::Message => 1,
+            InterruptKind::Vector => VECTORS.into(),
+        }
+    }
+
+    fn set_receiver(&mut self, kind: InterruptKind, number: u32, receiver: Option<Interrupt>) {
+        let mut receivers = self.card.dma.receivers();
+        match kind {
+            InterruptKind::Line => receivers.set_line(receiver),
+            InterruptKind::Message => receivers.set_message(receiver),
+            InterruptKind::Vector => receivers.set_vector(number as usize, receiver),
+        }
+    }
+
+    fn mask_line(&mut self, masked: bool) {
+        self.card.dma.receivers().mask_line(masked);
+        self.card.interrupt(&mut self.card.core());
+    }
+
+    fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {
+        self.card.dma.change().insert(address, len, memory, offset, writable)
+    }
+
+    fn unmap(&mut self, address: u64, len: u64) -> Option<u64> {
+        self.card.dma.change().remove(address, len)
+    }
+
+    fn reset(&mut self) {
+        self.config = Config::new(self.card.kind());
+        self.card.set_bus_master(false);
+        self.card.plug_in();
+    }
+
+    fn disconnect(&mut self) {
+        vfio_user::Function::reset(self);
+        self.card.dma.change().clear();
+        self.card.dma.receivers().clear();
+    }
+}
+
+/// True for the tails of rings.
+fn is_doorbell(offset: u32) -> bool {
+    let lower = RDT::at(0)..=RDT::at(63);
+    let upper = RDT::at(64)..=RDT::at(127);
+    let transmit = TDT::at(0)..=TDT::at(127);
+    offset % 0x40 == RDT::OFFSET % 0x40
+        && (lower.contains(&offset) || upper.contains(&offset) || transmit.contains(&offset))
+}
+
+/// Configuration space (section 9.3), with what may be written of it.
+struct Config {
+    bytes: Vec<u8>,
+    writable: Vec<u8>,
+    reset: bool,
+}
+
+// Where capabilities lie (section 9.3.1).
+const COMMAND: usize = 0x04;
+const POWER: usize = 0x40;
+const MSI: usize = 0x50;
+const MSI_X: usize = 0x70;
+const EXPRESS: usize = 0xA0;
+const SERIAL_NUMBER: usize = 0x140;
+const ERRORS: usize = 0x100;
+
+impl Config {
+    fn new(kind: Kind) -> Config {
+        let mut config = Config { bytes: vec![0; CONFIG_BYTES], writable: vec![0; CONFIG_BYTES], reset: false };
+        config.set(0x00, &0x8086u16.to_le_bytes());
+        config.set(0x02, &kind.device().to_le_bytes());
+        // Bus mastering, memory, parity, system errors, no line.
+        config.allow(COMMAND, &0x0546u16.to_le_bytes());
+        config.set(0x06, &0x0010u16.to_le_bytes()); // there are capabilities
+        config.set(0x08, &[1, 0x00, 0x00, 0x02]); // revision, Ethernet
+        config.allow(0x0C, &[0xFF]);
+        for (at, size) in [(0x10, REGISTERS_BYTES), (0x20, TABLE_BYTES)] {
+            config.set(at, &[0x0C]); // memory of 64 bits, prefetchable
+            config.allow(at, &(!(size - 1)).to_le_bytes());
+        }
+        config.set(0x2C, &[0x86, 0x80, 0x03, 0x00]);
+        config.set(0x34, &[POWER as u8]);
+        config.allow(0x3C, &[0xFF]);
+        config.set(0x3D, &[1]); // INTA#
+
+        // Power management, version 3.
+        config.set(POWER, &[0x01, MSI as u8, 0x03, 0x00]);
+        config.allow(POWER + 4, &[0x03, 0x01]);
+        // MSI: 64 bits, one message.
+        config.set(MSI, &[0x05, MSI_X as u8, 0x80, 0x00]);
+        config.allow(MSI + 2, &[0x01, 0x00]);
+        config.allow(MSI + 4, &[0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
+        // MSI-X: table at the start of BAR 4, pending bits after 8 KiB.
+        let [low, high] = (VECTORS - 1).to_le_bytes();
+        config.set(MSI_X, &[0x11, EXPRESS as u8, low, high]);
+        config.allow(MSI_X + 2, &[0x00, 0xC0]);
+        config.set(MSI_X + 4, &[0x04, 0x00, 0x00, 0x00, 0x04, 0x20, 0x00, 0x00]);
+        // PCI Express 2.0 endpoint: resets by function, 8 lanes of 5 GT/s.
+        config.set(EXPRESS, &[0x10, 0x00, 0x02, 0x00]);
+        config.set(EXPRESS + 4, &0x1000_8CC2u32.to_le_bytes());
+        config.set(EXPRESS + 8, &0x2810u16.to_le_bytes());
+        config.allow(EXPRESS + 8, &0xFFFFu16.to_le_bytes());
+        config.set(EXPRESS + 0x0C, &0x0000_0C82u32.to_le_bytes());
+        config.allow(EXPRESS + 0x10, &0x01FBu16.to_le_bytes());
+        config.set(EXPRESS + 0x12, &0x1082u16.to_le_bytes());
+        config.set(EXPRESS + 0x24, &0x0000_001Fu32.to_le_bytes());
+        config.allow(EXPRESS + 0x28, &0x001Fu16.to_le_bytes());
+        config.set(EXPRESS + 0x2C, &0x0000_0006u32.to_le_bytes());
+        config.set(EXPRESS + 0x30, &0x0002u16.to_le_bytes());
+
+        // Advanced error reporting, without errors, and a serial number.
+        config.set(ERRORS, &(0x0001 | 1 << 16 | (SERIAL_NUMBER as u32) << 20).to_le_bytes());
+        config.allow(ERRORS + 0x08, &0x003F_F030u32.to_le_bytes());
+        config.allow(ERRORS + 0x0C, &0x003F_F030u32.to_le_bytes());
+        config.allow(ERRORS + 0x14, &0x0000_31C1u32.to_le_bytes());
+        config.set(SERIAL_NUMBER, &(0x0003u32 | 1 << 16).to_le_bytes());
+        config.set(SERIAL_NUMBER + 4, &[0x00, 0x82, 0x59, 0xFF, 0xFF, 0x82, 0x02, 0x00]);
+        config
+    }
+
+    fn set(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn allow(&mut self, at: usize, bits: &[u8]) {
+        self.writable[at..at + bits.len()].copy_from_slice(bits);
+    }
+
+    fn read(&self, at: usize, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.bytes[at..at + bytes.len()]);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        for (at, &byte) in (at..).zip(bytes) {
+            let writable = self.writable[at];
+            self.bytes[at] = self.bytes[at] & !writable | byte & writable;
+        }
+        // Device control, bit 15: a function-level reset. It reads as 0.
+        self.reset |= self.bytes[EXPRESS + 9] & 0x80 != 0;
+        self.bytes[EXPRESS + 9] &= 0x7F;
+    }
+
+    fn take_reset(&mut self) -> bool {
+        std::mem::take(&mut self.reset)
+    }
+
+    fn is_bus_master(&self) -> bool {
+        self.bytes[COMMAND] & 1 << 2 != 0
+    }
+}

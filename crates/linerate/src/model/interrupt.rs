@@ -1,0 +1,223 @@
+//! Interrupts: causes, masks, vectors and their throttling (section 7.3), and who receives them.
+
+use std::time::{Duration, Instant};
+
+use super::registers::Registers;
+use super::{Card, Core, Direction};
+use crate::nic::ixgbe::registers::*;
+use crate::pci::Interrupt;
+
+/// What is raised for whom; the bus has it, so that it can change while the card is at work.
+#[derive(Default)]
+pub(crate) struct Receivers {
+    /// Of MSI-X.
+    vectors: Vec<Option<Interrupt>>,
+    /// Of MSI.
+    message: Option<Interrupt>,
+    line: Option<Interrupt>,
+    /// A line that was raised is raised again only when its receiver asks for it.
+    line_is_masked: bool,
+}
+
+impl Receivers {
+    /// Who gets the messages of `vector`.
+    pub fn set_vector(&mut self, vector: usize, receiver: Option<Interrupt>) {
+        if self.vectors.len() <= vector {
+            self.vectors.resize_with(vector + 1, || None);
+        }
+        self.vectors[vector] = receiver;
+    }
+
+    /// Who gets the one message of a driver that has no MSI-X.
+    pub fn set_message(&mut self, receiver: Option<Interrupt>) {
+        self.message = receiver;
+    }
+
+    /// Who gets the line.
+    pub fn set_line(&mut self, receiver: Option<Interrupt>) {
+        (self.line, self.line_is_masked) = (receiver, false);
+    }
+
+    pub fn mask_line(&mut self, masked: bool) {
+        self.line_is_masked = masked;
+    }
+
+    pub fn clear(&mut self) {
+        *self = Receivers::default();
+    }
+}
+
+/// Of the causes in `EICR`, those of queues, or of MSI-X vectors (section 8.2.3.5.1).
+const QUEUES: u32 = 0xFFFF;
+
+/// What `Core` remembers.
+#[derive(Default)]
+pub(super) struct State {
+    /// Vectors 16 and up, whose causes and masks have no room in `EICR` and `EIMS`.
+    more_causes: u64,
+    more_masks: u64,
+    /// A message goes out when a cause comes, not as long as it stays: what messages went out for, vectors and
+    /// bits of `EICR`.
+    told_vectors: u64,
+    told_causes: u32,
+    /// When each vector was raised last.
+    last: Vec<Option<Instant>>,
+}
+
+impl State {
+    /// Of `EIMS_EX`, `EICS_EX` and their like: number `n` has the vectors from 32 n on. `EICR` and `EIMS` have the
+    /// first 16 of them.
+    fn split(n: u16, value: u32) -> (u32, u64) {
+        let vectors = u64::from(value) << (32 * n);
+        (vectors as u32 & QUEUES, vectors & !u64::from(QUEUES))
+    }
+}
+
+impl Card {
+    /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).
+    pub(super) fn cause(&self, core: &mut Core, direction: Direction, queue: u16) {
+        let shift = 16 * (queue as u32 & 1) + if direction == Direction::Transmit { 8 } else { 0 };
+        let entry = self.registers.get(IVAR::at(queue / 2)) >> shift;
+        if entry & IVAR::VALID == 0 {
+            return;
+        }
+        // Causes of queues are 0 to 15; with MSI-X they are vectors, up to 63.
+        let messages = self.registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0;
+        match entry & if messages { 0x3F } else { 0xF } {
+            vector @ 0..16 => self.registers.change(EICR::OFFSET, 1 << vector, true),
+            vector => core.interrupts.more_causes |= 1 << vector,
+        }
+    }
+
+    /// A write to one of the registers of this room.
+    pub(super) fn write_interrupt(&self, core: &mut Core, kind: u32, n: u16, value: u32) {
+        let registers = &self.registers;
+        let state = &mut core.interrupts;
+        let (low, more) = State::split(n, value);
+        match kind {
+            EICR::OFFSET => registers.change(EICR::OFFSET, value, false),
+            EICS::OFFSET => registers.change(EICR::OFFSET, value, true),
+            EIMS::OFFSET => registers.change(EIMS::OFFSET, value, true),
+            EIMC::OFFSET => registers.change(EIMS::OFFSET, value, false),
+            EICS_EX::OFFSET => {
+                registers.change(EICR::OFFSET, low, true);
+                state.more_causes |= more;
+            }
+            EIMS_EX::OFFSET => {
+                registers.change(EIMS::OFFSET, low, true);
+                state.more_masks |= more;
+            }
+            EIMC_EX::OFFSET => {
+                registers.change(EIMS::OFFSET, low, false);
+                state.more_masks &= !more;
+            }
+            _ => {}
+        }
+        self.interrupt(core);
+    }
+
+    /// What a driver reads from one of them.
+    pub(super) fn read_interrupt(&self, core: &mut Core, kind: u32, n: u16) -> u32 {
+        let registers = &self.registers;
+        match kind {
+            EICR::OFFSET => {
+                let gpie = registers.get(GPIE::OFFSET);
+                // 8.2.3.5.18: with "other clear disable" only causes 16 to 29 are cleared.
+                let cleared = if gpie & GPIE::OCD != 0 { 0x3FFF_0000 } else { u32::MAX };
+                let value = registers.get(EICR::OFFSET);
+                registers.change(EICR::OFFSET, cleared, false);
+                if gpie & GPIE::EIAME == 0 {
+                    registers.change(EIMS::OFFSET, registers.get(EIAM::OFFSET) & value, false);
+                }
+                self.interrupt(core);
+                value
+            }
+            // It tells the causes without clearing them.
+            EICS::OFFSET => registers.get(EICR::OFFSET),
+            EIMS_EX::OFFSET => {
+                let low = u64::from(registers.get(EIMS::OFFSET) & QUEUES);
+                ((core.interrupts.more_masks | low) >> (32 * n)) as u32
+            }
+            _ => 0,
+        }
+    }
+
+    /// Raises what is set and allowed, no sooner after the last time than EITR says (sections 7.3.2.1,
+    /// 7.3.1.3). `Core` is held, so that only one thread does it.
+    pub(super) fn interrupt(&self, core: &mut Core) {
+        let registers = &self.registers;
+        let state = &mut core.interrupts;
+        let pending = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
+        let more = state.more_causes & state.more_masks;
+        state.told_causes &= pending;
+        state.told_vectors &= u64::from(pending & QUEUES) | more;
+        if pending == 0 && more == 0 {
+            return;
+        }
+        let mut receivers = self.dma.receivers();
+        if registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX == 0 {
+            let Receivers { message, line, line_is_masked, .. } = &mut *receivers;
+            let is_new = pending & !state.told_causes != 0;
+            if let Some(message) = message.as_ref().filter(|_| is_new && throttle(registers, state, 0)) {
+                state.told_causes = pending;
+                message.raise();
+            }
+            if let Some(line) = line.as_ref().filter(|_| !*line_is_masked && throttle(registers, state, 0)) {
+                *line_is_masked = true;
+                line.raise();
+            }
+            return;
+        }
+        let mut vectors = (u64::from(pending & QUEUES) | more) & !state.told_vectors;
+        // All other causes share a vector (8.2.3.5.14).
+        let (others, shared) = (pending & !QUEUES & !state.told_causes, registers.get(IVAR_MISC::OFFSET) >> 8);
+        let shared = (shared & IVAR::VALID != 0).then_some(shared as usize & 0x3F);
+        if let Some(shared) = shared.filter(|_| others != 0) {
+            vectors |= 1 << shared;
+        }
+        while vectors != 0 {
+            let vector = vectors.trailing_zeros() as usize;
+            vectors &= vectors - 1;
+            let Some(Some(receiver)) = receivers.vectors.get(vector) else { continue };
+            if !throttle(registers, state, vector) {
+                continue;
+            }
+            state.told_vectors |= 1 << vector;
+            if shared == Some(vector) {
+                state.told_causes |= others;
+            }
+            // Causes clear themselves, and their masks close, when the message goes out (7.3.4); those of
+            // vectors beyond EICR always.
+            let bit = if vector < 16 { 1 << vector } else { 0 };
+            registers.change(EICR::OFFSET, registers.get(EIAC::OFFSET) & bit, false);
+            state.more_causes &= !(1u64 << vector);
+            if registers.get(GPIE::OFFSET) & GPIE::EIAME != 0 {
+                let (low, high) = (registers.get(EIAM_EX::at(0)), registers.get(EIAM_EX::at(1)));
+                let closing = u64::from(low | registers.get(EIAM::OFFSET) & QUEUES) | u64::from(high) << 32;
+                registers.change(EIMS::OFFSET, closing as u32 & bit, false);
+                state.more_masks &= !(closing & 1u64 << vector);
+                if shared == Some(vector) {
+                    registers.change(EIMS::OFFSET, registers.get(EIAM::OFFSET) & others, false);
+                }
+            }
+            let still = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
+            state.told_vectors &= u64::from(still & QUEUES) | state.more_causes & state.more_masks;
+            receiver.raise();
+        }
+    }
+}
+
+/// True if the vector may be raised now (section 7.3.2.1).
+fn throttle(registers: &Registers, state: &mut State, vector: usize) -> bool {
+    let interval = registers.get(EITR::at(vector as u16)) >> EITR::INTERVAL_SHIFT & EITR::INTERVAL_MASK;
+    if interval > 0 {
+        let now = Instant::now();
+        let interval = Duration::from_micros(2 * u64::from(interval));
+        state.last.resize(state.last.len().max(vector + 1), None);
+        if state.last[vector].is_some_and(|last| now - last < interval) {
+            return false;
+        }
+        state.last[vector] = Some(now);
+    }
+    true
+}

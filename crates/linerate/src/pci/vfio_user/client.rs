@@ -1,0 +1,300 @@
+//! A device that somebody serves.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use vfio_bindings::bindings::vfio::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::message::*;
+use crate::error::{Error, Result};
+use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
+use crate::pci::{Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
+
+/// How long a server may take for a reply.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A device served at a socket. Its server reaches the memory that is mapped for it, and nothing else.
+pub struct VfioUser {
+    path: String,
+    link: Arc<Link>,
+    /// The next free address, and the lengths of what is mapped, by address.
+    maps: Mutex<(DeviceAddress, Vec<(DeviceAddress, u64)>)>,
+}
+
+/// The connection, which registers use, too.
+struct Link {
+    connection: Mutex<(Connection, u16)>,
+    /// The server is gone, or talks nonsense: all registers read as ones, as those of a card that was pulled out.
+    broken: AtomicBool,
+}
+
+impl VfioUser {
+    /// Connects to the device that is served at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Card`]: nobody serves there, the device is in use, or it is no PCI device.
+    pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
+        let card =
+            |why: String, mend: &str| Error::Card { card: format!("vfio-user:{path}"), why, mend: mend.to_string() };
+        let socket = UnixStream::connect(Path::new(path)).map_err(|error| {
+            let mend = match error.kind() {
+                io::ErrorKind::PermissionDenied => "let its server give you access to the socket".to_string(),
+                _ => format!("linerate sim --socket {path}"),
+            };
+            card(format!("nobody can be reached there: {error}"), &mend)
+        })?;
+        let patience = |socket: &UnixStream| {
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_write_timeout(Some(PATIENCE))
+        };
+        patience(&socket).map_err(|e| Error::system("setsockopt", e))?;
+        let link = Link { connection: Mutex::new((Connection::new(socket), 0)), broken: AtomicBool::new(false) };
+        let ours = Version { major: 0, minor: 1 };
+        let json = format!("{{\"capabilities\":{{\"max_msg_fds\":1,\"max_data_xfer_size\":{MOST_DATA}}}}}\0");
+        let reply =
+            link.call(command::VERSION, &[ours.as_bytes(), json.as_bytes()], &[]).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => card(
+                        "its server does not want us: another program uses it".to_string(),
+                        "stop the other one, or serve another device",
+                    ),
+                    _ => card(format!("its server does not answer: {error}"), "is it a server of vfio-user?"),
+                }
+            })?;
+        if !Version::read_from_prefix(&reply).is_ok_and(|(version, _)| version.major == 0) {
+            return Err(card("its server speaks another version".to_string(), "update it, or linerate"));
+        }
+        let device = VfioUser { path: path.to_string(), link: Arc::new(link), maps: Mutex::default() };
+        let info: DeviceInfo = device.ask(command::DEVICE_GET_INFO, &DeviceInfo::default())?;
+        if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
+            return Err(card("it is no PCI device".to_string(), "serve another one"));
+        }
+        config::enable(&device)?;
+        Ok(Arc::new(device))
+    }
+
+    /// Vendor and device number.
+    ///
+    /// # Errors
+    /// As [`PciDevice::read_config`].
+    pub fn identity(&self) -> Result<(u16, u16)> {
+        Ok((config::read_16(self, 0)?, config::read_16(self, 2)?))
+    }
+
+    /// The registers behind a BAR; each access is a message.
+    ///
+    /// # Errors
+    /// If there is no such BAR.
+    pub fn bar(&self, bar: u8) -> Result<MessageBar> {
+        let asked = RegionInfo { index: bar.into(), ..RegionInfo::default() };
+        let info: RegionInfo = self.ask(command::DEVICE_GET_REGION_INFO, &asked)?;
+        if info.size == 0 {
+            return Err(self.refuse(format!("it has no BAR {bar}")));
+        }
+        Ok(MessageBar { link: self.link.clone(), region: bar.into() })
+    }
+
+    /// A question whose answer has the same shape.
+    fn ask<T>(&self, command: u16, asked: &T) -> Result<T>
+    where
+        T: IntoBytes + FromBytes + Immutable + KnownLayout,
+    {
+        let mut asked = T::read_from_bytes(asked.as_bytes()).expect("its own bytes");
+        // Every such message begins with its size.
+        asked.as_mut_bytes()[..4].copy_from_slice(&(size_of::<T>() as u32).to_le_bytes());
+        let reply = self.call(command, &[asked.as_bytes()], &[])?;
+        T::read_from_prefix(&reply)
+            .map(|(value, _)| value)
+            .map_err(|_| self.refuse("its server answers nonsense".into()))
+    }
+
+    fn call(&self, command: u16, parts: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> Result<Vec<u8>> {
+        self.link.call(command, parts, descriptors).map_err(|error| self.refuse(format!("its server: {error}")))
+    }
+
+    fn refuse(&self, why: String) -> Error {
+        Error::Card {
+            card: format!("vfio-user:{}", self.path),
+            why,
+            mend: format!("start its server again: linerate sim --socket {}", self.path),
+        }
+    }
+}
+
+impl Link {
+    /// A request and its reply.
+    fn call(&self, command: u16, parts: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<u8>> {
+        let mut guard = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connection, next) = &mut *guard;
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        *next = next.wrapping_add(1);
+        let header = Header { id: *next, command, ..Header::default() };
+        let reply = connection.send(header, parts, descriptors).and_then(|()| {
+            loop {
+                if let Some(reply) = connection.receive()? {
+                    return Ok(reply);
+                }
+            }
+        });
+        let reply = reply.inspect_err(|_| self.broken.store(true, Ordering::Relaxed))?;
+        if reply.header.id != *next || reply.header.flags & flag::TYPE != flag::REPLY {
+            self.broken.store(true, Ordering::Relaxed);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply to something else"));
+        }
+        if reply.header.flags & flag::ERROR != 0 {
+            return Err(io::Error::from_raw_os_error(reply.header.error as i32));
+        }
+        Ok(reply.payload)
+    }
+
+    /// A request that nobody answers.
+    fn post(&self, command: u16, parts: &[&[u8]]) {
+        let mut guard = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connection, next) = &mut *guard;
+        *next = next.wrapping_add(1);
+        let header = Header { id: *next, command, flags: flag::NO_REPLY, ..Header::default() };
+        if !self.broken.load(Ordering::Relaxed) && connection.send(header, parts, &[]).is_err() {
+            self.broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, region: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let access = RegionAccess { offset, region, count: bytes.len() as u32 };
+        let reply = self.call(command::REGION_READ, &[access.as_bytes()], &[])?;
+        let data = RegionAccess::read_from_prefix(&reply).ok().map(|(_, data)| data);
+        match data.filter(|data| data.len() == bytes.len()) {
+            Some(data) => {
+                bytes.copy_from_slice(data);
+                Ok(())
+            }
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "a reply of another length")),
+        }
+    }
+}
+
+impl DmaSpace for VfioUser {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
+        // Between mappings there is room, so that a step beyond one is found.
+        const FIRST: DeviceAddress = 1 << 32;
+        const GAP: DeviceAddress = 1 << 30;
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let (address, size) = (maps.0.max(FIRST), memory.len() as u64);
+        let map = DmaMap { argsz: size_of::<DmaMap>() as u32, flags: MAP_READ | MAP_WRITE, offset: 0, address, size };
+        self.call(command::DMA_MAP, &[map.as_bytes()], &[memory.as_fd()])?;
+        maps.0 = address + size.next_multiple_of(GAP) + GAP;
+        maps.1.push((address, size));
+        Ok(Addresses::Contiguous(Contiguous(address)))
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = maps.1.iter().position(|(start, _)| *start == address) {
+            let (address, size) = maps.1.remove(at);
+            let unmap = DmaUnmap { argsz: size_of::<DmaUnmap>() as u32, flags: 0, address, size };
+            let _ = self.call(command::DMA_UNMAP, &[unmap.as_bytes()], &[]);
+        }
+    }
+}
+
+impl Bus for VfioUser {
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
+        let asked = InterruptInfo { index: VFIO_PCI_MSIX_IRQ_INDEX, ..InterruptInfo::default() };
+        let info: InterruptInfo = self.ask(command::DEVICE_GET_IRQ_INFO, &asked)?;
+        if info.count < count.into() {
+            let why = format!("it has {} interrupts (MSI-X), and {count} are needed, one for each queue", info.count);
+            let mend = "use fewer queues, or poll: --wait poll".to_string();
+            return Err(Error::Card { card: format!("vfio-user:{}", self.path), why, mend });
+        }
+        let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
+        for (number, interrupt) in interrupts.iter().enumerate() {
+            let set = SetInterrupts {
+                argsz: size_of::<SetInterrupts>() as u32,
+                flags: VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+                index: VFIO_PCI_MSIX_IRQ_INDEX,
+                start: number as u32,
+                count: 1,
+            };
+            self.call(command::DEVICE_SET_IRQS, &[set.as_bytes()], &[interrupt.as_fd()])?;
+        }
+        Ok(interrupts)
+    }
+}
+
+impl PciDevice for VfioUser {
+    fn address(&self) -> &str {
+        &self.path
+    }
+
+    fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<()> {
+        self.link
+            .read(VFIO_PCI_CONFIG_REGION_INDEX, offset.into(), bytes)
+            .map_err(|error| self.refuse(format!("reading configuration space: {error}")))
+    }
+
+    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+        let access =
+            RegionAccess { offset: offset.into(), region: VFIO_PCI_CONFIG_REGION_INDEX, count: bytes.len() as u32 };
+        self.call(command::REGION_WRITE, &[access.as_bytes(), bytes], &[]).map(drop)
+    }
+
+    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+        Err(self.refuse(format!("its BAR {bar} cannot be mapped")))
+    }
+
+    fn io_ports(&self, bar: u8) -> Result<IoPorts> {
+        Err(self.refuse(format!("its BAR {bar} is no I/O ports")))
+    }
+
+    fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
+        self
+    }
+}
+
+/// Registers that are read and written by messages. Writes are posted, as PCI's are: in order, and without an
+/// answer.
+#[derive(Clone)]
+pub struct MessageBar {
+    link: Arc<Link>,
+    region: u32,
+}
+
+impl Bar for MessageBar {
+    type Doorbell = MessageDoorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        let mut bytes = [0xFF; 4];
+        match self.link.read(self.region, offset.into(), &mut bytes) {
+            Ok(()) => u32::from_le_bytes(bytes),
+            Err(_) => u32::MAX,
+        }
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        let access = RegionAccess { offset: offset.into(), region: self.region, count: 4 };
+        self.link.post(command::REGION_WRITE, &[access.as_bytes(), &value.to_le_bytes()]);
+    }
+
+    fn doorbell(&self, offset: u32) -> MessageDoorbell {
+        MessageDoorbell { bar: self.clone(), offset }
+    }
+}
+
+/// A doorbell of a [`MessageBar`].
+pub struct MessageDoorbell {
+    bar: MessageBar,
+    offset: u32,
+}
+
+impl Doorbell for MessageDoorbell {
+    fn ring(&self, tail: u32) {
+        self.bar.write(self.offset, tail);
+    }
+}

@@ -1,0 +1,387 @@
+//! Serving a PCI function: to QEMU, to [`VfioUser`](super::VfioUser), or to who else speaks the protocol.
+//!
+//! A client is not trusted: what it sends is checked before it is used, what it breaks is its own connection, and
+//! when it is gone, at whatever moment, the function is reset and the next one may come.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use vfio_bindings::bindings::vfio::*;
+use zerocopy::IntoBytes;
+
+use super::message::*;
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+use crate::pci::Interrupt;
+
+/// A PCI function that can be served. Its regions are numbered as vfio numbers them: BARs 0 to 5, the ROM, and
+/// configuration space, 7.
+pub trait Function: Send {
+    /// Bytes of a region; 0: there is none.
+    fn region(&self, region: u32) -> u64;
+
+    /// Reads a region; the range has been checked.
+    fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]);
+
+    /// Writes a region; the range has been checked.
+    fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
+
+    /// How many interrupts of a kind there are.
+    fn interrupts(&self, kind: Kind) -> u32;
+
+    /// Who receives an interrupt from now on; its number has been checked.
+    fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>);
+
+    /// Holds the line back, or lets it be raised again.
+    fn mask_line(&mut self, masked: bool);
+
+    /// Lets the function reach memory. False if it cannot: something is there, or it is no whole pages.
+    fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool;
+
+    /// Takes memory away; after this it is not touched. How many bytes that were; `None`: only parts of a mapping
+    /// were meant.
+    fn unmap(&mut self, address: u64, len: u64) -> Option<u64>;
+
+    /// Resets it, as a function-level reset does: maps and receivers stay.
+    fn reset(&mut self);
+
+    /// Its client is gone: it is reset, and maps and receivers go.
+    fn disconnect(&mut self);
+}
+
+/// Kinds of interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The line.
+    Line,
+    /// MSI.
+    Message,
+    /// MSI-X.
+    Vector,
+}
+
+/// Kinds of interrupts that vfio knows, and the last of them.
+const KINDS: u32 = VFIO_PCI_NUM_IRQS;
+
+impl Kind {
+    fn of(index: u32) -> Option<Kind> {
+        match index {
+            VFIO_PCI_INTX_IRQ_INDEX => Some(Kind::Line),
+            VFIO_PCI_MSI_IRQ_INDEX => Some(Kind::Message),
+            VFIO_PCI_MSIX_IRQ_INDEX => Some(Kind::Vector),
+            _ => None,
+        }
+    }
+}
+
+/// A socket at which a function is served, until this value is dropped.
+pub struct Server {
+    path: PathBuf,
+    stop: Interrupt,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves `function` at a socket `path`, which is made.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the path cannot be used: somebody serves there already, or it is no place for a socket.
+    pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
+        let listener = listen(path)?;
+        let stop = Interrupt::new()?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name("vfio-user".to_string())
+            .spawn(move || Service { function, memories: Vec::new(), negotiated: false }.run(&listener, &stopped))
+            .map_err(|e| Error::system("starting a thread", e))?;
+        Ok(Server { path: path.to_path_buf(), stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Makes the socket; one that nobody serves at any more is replaced.
+fn listen(path: &Path) -> Result<UnixListener> {
+    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        if UnixStream::connect(path).is_ok() {
+            return Err(fail(
+                "somebody serves there already".to_string(),
+                "choose another path, or stop the other one",
+            ));
+        }
+        std::fs::remove_file(path).map_err(|e| fail(format!("an old socket is there: {e}"), "remove it"))?;
+    }
+    let listener =
+        UnixListener::bind(path).map_err(|e| fail(e.to_string(), "choose a path in a folder that you may write to"))?;
+    listener.set_nonblocking(true).map_err(|e| Error::system("fcntl", e))?;
+    Ok(listener)
+}
+
+/// What the thread works with.
+struct Service {
+    function: Box<dyn Function>,
+    /// Memory that the client has handed over, by what the files are: maps of a guest behind an IOMMU are many, of
+    /// few files.
+    memories: Vec<((u64, u64), Weak<Mapping>)>,
+    negotiated: bool,
+}
+
+/// What becomes of a request: a reply's parts, or the error that it gets.
+type Answer = std::result::Result<Vec<u8>, Errno>;
+
+impl Service {
+    /// One client after the other.
+    fn run(mut self, listener: &UnixListener, stop: &Interrupt) {
+        let mut client: Option<Connection> = None;
+        loop {
+            let mut events = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+            if let Some(client) = &client {
+                events.push(PollFd::new(client.socket(), PollFlags::IN));
+            }
+            if poll(&mut events, None).is_err() {
+                continue; // a signal
+            }
+            let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
+            if ready[0] {
+                self.function.disconnect();
+                return;
+            }
+            // First what the old one has still sent, so that a new one finds it gone if it is.
+            if let Some(connection) = client.as_mut().filter(|_| ready.get(2) == Some(&true))
+                && !self.talk(connection)
+            {
+                client = None;
+                self.negotiated = false;
+                self.function.disconnect();
+                self.memories.clear();
+                continue;
+            }
+            if ready[1]
+                && ready.get(2) != Some(&true)
+                && let Ok((socket, _)) = listener.accept()
+                && client.is_none()
+                && socket.set_nonblocking(true).is_ok()
+            {
+                client = Some(Connection::new(socket));
+            }
+        }
+    }
+
+    /// Takes what has arrived; false once the connection is of no more use.
+    fn talk(&mut self, connection: &mut Connection) -> bool {
+        match connection.receive() {
+            Ok(None) => true,
+            Ok(Some(message)) => self.take(connection, message).is_ok(),
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
+    }
+
+    /// One message, and its reply.
+    fn take(&mut self, connection: &Connection, mut message: Message) -> io::Result<()> {
+        let Header { id, command, flags, .. } = message.header;
+        if flags & flag::TYPE != 0 {
+            return Ok(()); // a reply, to nothing that was asked
+        }
+        let descriptors = std::mem::take(&mut message.descriptors);
+        let answer = self.answer(command, &message, descriptors);
+        if flags & flag::NO_REPLY != 0 {
+            return Ok(());
+        }
+        let header = Header { id, command, flags: flag::REPLY, ..Header::default() };
+        match answer {
+            Ok(payload) => connection.send(header, &[&payload], &[]),
+            Err(error) => {
+                let header = Header { flags: flag::REPLY | flag::ERROR, error: error.raw_os_error() as u32, ..header };
+                connection.send(header, &[], &[])
+            }
+        }
+    }
+
+    fn answer(&mut self, command: u16, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        if !self.negotiated && command != command::VERSION {
+            return Err(Errno::INVAL);
+        }
+        match command {
+            command::VERSION => self.version(message),
+            command::DMA_MAP => self.map(message, descriptors),
+            command::DMA_UNMAP => self.unmap(message),
+            command::DEVICE_GET_INFO => Ok(DeviceInfo {
+                argsz: size_of::<DeviceInfo>() as u32,
+                flags: VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET,
+                regions: VFIO_PCI_NUM_REGIONS,
+                interrupts: KINDS,
+            }
+            .as_bytes()
+            .to_vec()),
+            command::DEVICE_GET_REGION_INFO => self.region_info(message),
+            command::DEVICE_GET_IRQ_INFO => self.interrupt_info(message),
+            command::DEVICE_SET_IRQS => self.set_interrupts(message, descriptors),
+            command::REGION_READ => self.read(message),
+            command::REGION_WRITE => self.write(message),
+            command::DEVICE_RESET => {
+                self.function.reset();
+                Ok(Vec::new())
+            }
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Both sides speak version 0.x; of capabilities only the limits matter, which are ours.
+    fn version(&mut self, message: &Message) -> Answer {
+        let (version, _) = message.parse::<Version>().ok_or(Errno::INVAL)?;
+        if version.major != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.negotiated = true;
+        let ours = Version { major: 0, minor: version.minor.min(1) };
+        let capabilities = format!(
+            "{{\"capabilities\":{{\"max_msg_fds\":{MOST_DESCRIPTORS},\"max_data_xfer_size\":{MOST_DATA},\"pgsizes\":4096}}}}\0"
+        );
+        Ok([ours.as_bytes(), capabilities.as_bytes()].concat())
+    }
+
+    fn map(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let (map, _) = message.parse::<DmaMap>().ok_or(Errno::INVAL)?;
+        if map.flags & !(MAP_READ | MAP_WRITE) != 0 || descriptors.len() > 1 {
+            return Err(Errno::INVAL);
+        }
+        // Memory without a file is the client's own (ROMs, say): the function does not reach it.
+        let Some(file) = descriptors.pop() else { return Ok(Vec::new()) };
+        let memory = self.memory(file)?;
+        let writable = map.flags & MAP_WRITE != 0;
+        match self.function.map(map.address, map.size, memory, map.offset, writable) {
+            true => Ok(Vec::new()),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    /// The memory behind a file, mapped once however often it comes.
+    fn memory(&mut self, file: OwnedFd) -> std::result::Result<Arc<Mapping>, Errno> {
+        let status = rustix::fs::fstat(&file)?;
+        let key = (status.st_dev, status.st_ino);
+        self.memories.retain(|(_, memory)| memory.strong_count() > 0);
+        if let Some(memory) =
+            self.memories.iter().find(|(known, _)| *known == key).and_then(|(_, known)| known.upgrade())
+        {
+            return Ok(memory);
+        }
+        let memory = Arc::new(Mapping::of_peer(file).map_err(|_| Errno::INVAL)?);
+        self.memories.push((key, Arc::downgrade(&memory)));
+        Ok(memory)
+    }
+
+    fn unmap(&mut self, message: &Message) -> Answer {
+        let (unmap, _) = message.parse::<DmaUnmap>().ok_or(Errno::INVAL)?;
+        if unmap.flags & !UNMAP_ALL != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (address, len) = if unmap.flags & UNMAP_ALL != 0 { (0, u64::MAX) } else { (unmap.address, unmap.size) };
+        self.function.unmap(address, len).ok_or(Errno::INVAL)?;
+        Ok(unmap.as_bytes().to_vec())
+    }
+
+    fn region_info(&mut self, message: &Message) -> Answer {
+        let (asked, _) = message.parse::<RegionInfo>().ok_or(Errno::INVAL)?;
+        if asked.index >= VFIO_PCI_NUM_REGIONS {
+            return Err(Errno::INVAL);
+        }
+        let size = self.function.region(asked.index);
+        let flags = if size > 0 { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE } else { 0 };
+        let argsz = size_of::<RegionInfo>() as u32;
+        Ok(RegionInfo { argsz, flags, index: asked.index, size, ..RegionInfo::default() }.as_bytes().to_vec())
+    }
+
+    fn interrupt_info(&mut self, message: &Message) -> Answer {
+        let (asked, _) = message.parse::<InterruptInfo>().ok_or(Errno::INVAL)?;
+        if asked.index >= KINDS {
+            return Err(Errno::INVAL);
+        }
+        let kind = Kind::of(asked.index);
+        // QEMU asks for one of the kind that tells of errors, and never hears of it.
+        let count =
+            kind.map_or(u32::from(asked.index == VFIO_PCI_ERR_IRQ_INDEX), |kind| self.function.interrupts(kind));
+        let flags = VFIO_IRQ_INFO_EVENTFD
+            | match kind {
+                Some(Kind::Line) => VFIO_IRQ_INFO_MASKABLE | VFIO_IRQ_INFO_AUTOMASKED,
+                _ => VFIO_IRQ_INFO_NORESIZE,
+            };
+        let argsz = size_of::<InterruptInfo>() as u32;
+        Ok(InterruptInfo { argsz, flags, index: asked.index, count }.as_bytes().to_vec())
+    }
+
+    fn set_interrupts(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let (set, data) = message.parse::<SetInterrupts>().ok_or(Errno::INVAL)?;
+        let SetInterrupts { flags, index, start, count, .. } = set;
+        let Some(kind) = Kind::of(index) else {
+            return if index < KINDS { Ok(Vec::new()) } else { Err(Errno::INVAL) };
+        };
+        let most = self.function.interrupts(kind);
+        let end = start.checked_add(count).filter(|&end| end <= most).ok_or(Errno::INVAL)?;
+        let chosen = |n: u32| match flags & VFIO_IRQ_SET_DATA_TYPE_MASK {
+            VFIO_IRQ_SET_DATA_BOOL => data.get((n - start) as usize).is_some_and(|&yes| yes != 0),
+            _ => true,
+        };
+        match flags & VFIO_IRQ_SET_ACTION_TYPE_MASK {
+            VFIO_IRQ_SET_ACTION_TRIGGER => match flags & VFIO_IRQ_SET_DATA_TYPE_MASK {
+                // None at all: this kind is not used any more.
+                VFIO_IRQ_SET_DATA_NONE if count == 0 => {
+                    (0..most).for_each(|number| self.function.set_receiver(kind, number, None));
+                }
+                VFIO_IRQ_SET_DATA_EVENTFD => {
+                    // Fewer descriptors than interrupts: the rest get none.
+                    let mut receivers = descriptors.into_iter().map(Interrupt::of_peer);
+                    (start..end).for_each(|number| self.function.set_receiver(kind, number, receivers.next()));
+                }
+                // Raising them by hand is for tests of receivers; nobody asks for it.
+                _ => return Err(Errno::OPNOTSUPP),
+            },
+            VFIO_IRQ_SET_ACTION_MASK if kind == Kind::Line && (start..end).any(chosen) => self.function.mask_line(true),
+            VFIO_IRQ_SET_ACTION_UNMASK if kind == Kind::Line && (start..end).any(chosen) => {
+                self.function.mask_line(false);
+            }
+            // QEMU masks vectors by itself.
+            VFIO_IRQ_SET_ACTION_MASK | VFIO_IRQ_SET_ACTION_UNMASK => {}
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(Vec::new())
+    }
+
+    /// An access that is inside its region.
+    fn access(&self, message: &Message) -> std::result::Result<RegionAccess, Errno> {
+        let (access, _) = message.parse::<RegionAccess>().ok_or(Errno::INVAL)?;
+        let size = if access.region < VFIO_PCI_NUM_REGIONS { self.function.region(access.region) } else { 0 };
+        let inside = access.offset.checked_add(access.count.into()).is_some_and(|end| end <= size);
+        if inside && access.count as usize <= MOST_DATA { Ok(access) } else { Err(Errno::INVAL) }
+    }
+
+    fn read(&mut self, message: &Message) -> Answer {
+        let access = self.access(message)?;
+        let mut bytes = vec![0; access.count as usize];
+        self.function.read(access.region, access.offset, &mut bytes);
+        Ok([access.as_bytes(), &bytes].concat())
+    }
+
+    fn write(&mut self, message: &Message) -> Answer {
+        let access = self.access(message)?;
+        let (_, data) = message.parse::<RegionAccess>().ok_or(Errno::INVAL)?;
+        let data = data.get(..access.count as usize).ok_or(Errno::INVAL)?;
+        self.function.write(access.region, access.offset, data);
+        Ok(access.as_bytes().to_vec())
+    }
+}
