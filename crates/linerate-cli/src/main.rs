@@ -1,6 +1,7 @@
 //! The `linerate` command.
 //!
 //! - `fwd`, `generate`, `sink`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
+//! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
 //! - `show`: the live table and the JSON lines
 
@@ -10,8 +11,10 @@ mod generate;
 mod ports;
 mod run;
 mod show;
+mod sim;
 mod sink;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -80,6 +83,26 @@ enum Command {
         /// The cards' addresses
         #[arg(required = true)]
         cards: Vec<String>,
+    },
+    /// Serve 82599 models as PCI devices, over vfio-user: to virtual machines, or to `vfio-user:PATH`
+    Sim {
+        /// Where a card is served; several times for several cards
+        #[arg(long, required = true)]
+        socket: Vec<PathBuf>,
+        /// What is at each card's outside, in the order of the sockets: none, sink, traffic?rate=1M&size=64,
+        /// tap:NAME, pcap:FILE, sim:NAME (another card, named as its socket's file), or a port, as 0000:03:00.0.
+        /// Two cards without are connected with each other
+        #[arg(long)]
+        wire: Vec<String>,
+        /// Which card each is, in the order of the sockets; one is for all: 82599-sfp, 82599-kx4, x540
+        #[arg(long)]
+        device: Vec<String>,
+        /// Stop after this many seconds
+        #[arg(long, value_parser = seconds)]
+        seconds: Option<Duration>,
+        /// The last line is a JSON object: the summary
+        #[arg(long)]
+        json: bool,
     },
     /// List what can be opened here, and what stands in the way
     Ports {
@@ -193,6 +216,7 @@ fn main() -> ExitCode {
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),
+        Command::Sim { socket, wire, device, seconds, json } => sim::run(&socket, &wire, &device, seconds, json),
         Command::Ports { json } => ports::run(json),
     };
     match outcome {

@@ -60,7 +60,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
 }
 
 fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
-    let what = nic::recognise(&card).map(|(what, _)| what);
+    let what = nic::recognise(card.vendor, card.device).map(|(what, _)| what);
     let driver = card.driver.as_deref();
     let free = matches!(driver, None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio"));
     let mut notes = Vec::new();

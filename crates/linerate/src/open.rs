@@ -8,6 +8,7 @@ use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
+use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, Kind, PortName};
 
@@ -79,6 +80,7 @@ impl Options {
         };
         let open = |name: &PortName| match name.kind() {
             Kind::Pci => self.open_card(name, self.config(name, &pool)?),
+            Kind::VfioUser => open_served(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
         names.iter().map(open).collect()
@@ -103,10 +105,21 @@ impl Options {
 
     fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         let card = NetworkCard::find(name.short())?;
-        let Some((what, _)) = nic::recognise(&card) else { return Err(nic::no_driver(&card)) };
+        let Some((what, driver)) = nic::recognise(card.vendor, card.device) else {
+            return Err(nic::no_driver(&card.address, card.vendor, card.device));
+        };
         let (device, through) = pci::open(&card, self.take)?;
-        nic::drive(&card, device, Config { description: format!("{what} ({through})"), ..config })
+        nic::drive(driver, device, Config { description: format!("{what} ({through})"), ..config })
     }
+}
+
+fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    let device = VfioUser::connect(name.rest())?;
+    let (vendor, number) = device.identity()?;
+    let Some((what, driver)) = nic::recognise(vendor, number) else {
+        return Err(nic::no_driver(name.short(), vendor, number));
+    };
+    nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), ..config })
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -2,6 +2,7 @@
 //! vfio-user, or used by a test.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::dma::VECTORS;
 use super::{Card, Kind};
@@ -35,6 +36,7 @@ impl Function {
     /// Plugs the card in. From now on memory, interrupts and bus mastering are its host's.
     pub fn new(card: Arc<Card>) -> Function {
         let config = Config::new(card.kind());
+        card.served.store(true, Ordering::Relaxed);
         let mut function = Function { card, config, table: vec![0; TABLE_BYTES as usize] };
         vfio_user::Function::disconnect(&mut function);
         function

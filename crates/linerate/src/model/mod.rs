@@ -46,12 +46,13 @@ use std::time::Duration;
 
 pub use breach::Breach;
 pub use function::Function;
-pub use named::{named, open_named};
+pub use named::{named, open_named, open_with_wire};
 pub use runner::Runner;
-pub use wire::{Cable, Frame, Record, Replay, Report, Tap, Traffic, Wire, from_fn};
+pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Traffic, Wire, from_fn};
 
 use crate::nic::ixgbe::registers::*;
 use crate::pci::{Bar, Bus, Doorbell};
+use crate::port::MacAddress;
 use breach::Oracle;
 use dma::Dma;
 use registers::{Found, Registers};
@@ -90,6 +91,25 @@ impl Kind {
     }
 }
 
+/// Each kind by the name that people give it.
+const KINDS: [(&str, Kind); 3] = [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540)];
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        let known = KINDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+        known.ok_or_else(|| format!("it must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = KINDS.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
 /// One card.
 pub struct Card {
     name: String,
@@ -100,6 +120,8 @@ pub struct Card {
     core: Mutex<Core>,
     /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
     watchful: AtomicBool,
+    /// It is plugged in elsewhere: its doorbells are looked at when they are rung.
+    served: AtomicBool,
     /// Off: it begins no DMA and raises no message, by its host's wish.
     bus_master: AtomicBool,
     /// What fails, for tests.
@@ -111,6 +133,7 @@ pub struct Card {
 struct Core {
     wire: Box<dyn Wire>,
     cable_in: bool,
+    frames: (u64, u64),
     rx: Vec<Ring>,
     tx: Vec<Ring>,
     toeplitz: Option<Toeplitz>,
@@ -144,6 +167,7 @@ impl Card {
         let core = Core {
             wire,
             cable_in: true,
+            frames: (0, 0),
             rx: rings(Direction::Receive),
             tx: rings(Direction::Transmit),
             toeplitz: None,
@@ -163,6 +187,7 @@ impl Card {
             oracle: Oracle::default(),
             core: Mutex::new(core),
             watchful: AtomicBool::new(true),
+            served: AtomicBool::new(false),
             bus_master: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
@@ -179,6 +204,14 @@ impl Card {
     /// Which card it is.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The address that it has from its EEPROM.
+    pub fn mac(&self) -> MacAddress {
+        let (low, high) = eeprom::address(&self.core().eeprom);
+        let [a, b, c, d] = low.to_le_bytes();
+        let [e, f, ..] = high.to_le_bytes();
+        MacAddress([a, b, c, d, e, f])
     }
 
     /// Its registers, for a driver.
@@ -229,6 +262,11 @@ impl Card {
     /// Lets the wire bring no new frames from now on.
     pub fn finish_wire(&self) {
         self.core().wire.finish();
+    }
+
+    /// Frames that came from the wire, and frames that went to it, since power-on.
+    pub fn frames(&self) -> (u64, u64) {
+        self.core().frames
     }
 
     /// What the wire has counted and checked; `None` if it is one that does not.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Cable, Card, Record, Replay, Runner, Tap, Traffic, Wire};
+use super::{Cable, Card, Kind, Record, Replay, Runner, Tap, Traffic, Wire};
 use crate::error::{Error, Result};
 use crate::port::PortName;
 use crate::traffic::{Generator, Rate};
@@ -34,24 +34,48 @@ pub fn named(name: &str) -> Option<Arc<Card>> {
 /// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], [`Error::Wire`].
 pub fn open_named(port: &PortName) -> Result<(Arc<Card>, Arc<Runner>)> {
     let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
-    let name = port.rest();
-    if models.cards.get(name).is_some_and(|card| card.strong_count() > 0) {
-        return Err(Error::PortInUse { name: port.to_string() });
-    }
+    models.check_free(port)?;
     let wire = make_wire(&mut models, port)?;
-    let runner = match models.runner.upgrade() {
-        Some(runner) => runner,
-        None => {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            // The last processor is the wire's, so that programs can have the first ones.
-            Arc::new(Runner::start((cores > 1).then_some(cores - 1))?)
+    models.make(port, wire)
+}
+
+/// As [`open_named`], with a wire that was made before; the name's own does not count.
+///
+/// # Errors
+/// As [`open_named`].
+pub fn open_with_wire(port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
+    let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
+    models.check_free(port)?;
+    models.make(port, wire)
+}
+
+impl Models {
+    fn check_free(&self, port: &PortName) -> Result<()> {
+        match self.cards.get(port.rest()) {
+            Some(card) if card.strong_count() > 0 => Err(Error::PortInUse { name: port.to_string() }),
+            _ => Ok(()),
         }
-    };
-    models.runner = Arc::downgrade(&runner);
-    let card = Card::new(name, wire);
-    runner.run(&card);
-    models.cards.insert(name.to_string(), Arc::downgrade(&card));
-    Ok((card, runner))
+    }
+
+    fn make(&mut self, port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
+        let kind = match port.option("device") {
+            Some(text) => text.parse().map_err(|why: String| port.bad_option("device", &why))?,
+            None => Kind::default(),
+        };
+        let runner = match self.runner.upgrade() {
+            Some(runner) => runner,
+            None => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                // The last processor is the wire's, so that programs can have the first ones.
+                Arc::new(Runner::start((cores > 1).then_some(cores - 1))?)
+            }
+        };
+        self.runner = Arc::downgrade(&runner);
+        let card = Card::of_kind(kind, port.rest(), wire);
+        runner.run(&card);
+        self.cards.insert(port.rest().to_string(), Arc::downgrade(&card));
+        Ok((card, runner))
+    }
 }
 
 /// `wire=` and what belongs to it; a generator at full speed with a checking sink if left out.

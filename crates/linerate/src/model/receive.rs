@@ -116,6 +116,7 @@ impl Card {
                 if self.loops_back() || !core.wire.receive(&mut frame) {
                     break;
                 }
+                core.frames.0 += 1;
             }
             moved += 1;
             self.accept(core, maps, &mut frame);
@@ -499,6 +500,7 @@ impl Card {
         bytes[12..14].copy_from_slice(&MAC_CONTROL.to_be_bytes());
         bytes[14..16].copy_from_slice(&PAUSE.to_be_bytes());
         bytes[16..18].copy_from_slice(&time.to_be_bytes());
+        core.frames.1 += 1;
         core.wire.transmit(&Frame { bytes, bad_crc: false });
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Card;
 use crate::error::{Error, Result};
@@ -11,6 +12,9 @@ use crate::error::{Error, Result};
 const BUDGET: usize = 64;
 /// Turns without work before the thread lets others have the processor.
 const PATIENCE: usize = 200;
+/// How long it then sleeps, if only wires can wake it: the doorbells of served cards are looked at when they are
+/// rung.
+const NAP: Duration = Duration::from_micros(50);
 
 /// A thread that steps cards, round and round, until it is dropped.
 pub struct Runner {
@@ -61,14 +65,17 @@ impl Drop for Runner {
 fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
     let mut idle = 0;
     while !stop.load(Ordering::Relaxed) {
-        let mut moved = 0;
+        let (mut moved, mut all_served) = (0, true);
         cards.lock().unwrap_or_else(PoisonError::into_inner).retain(|card| {
             let card = card.upgrade();
             moved += card.as_ref().map_or(0, |card| card.step(BUDGET));
+            all_served &= card.as_ref().is_none_or(|card| card.served.load(Ordering::Relaxed));
             card.is_some()
         });
         idle = if moved > 0 { 0 } else { idle + 1 };
-        if idle > PATIENCE {
+        if idle > PATIENCE && all_served {
+            std::thread::sleep(NAP);
+        } else if idle > PATIENCE {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();

@@ -284,6 +284,7 @@ impl Card {
         if self.loops_back() {
             core.receive.looped.push_back(frame.clone());
         } else {
+            core.frames.1 += 1;
             core.wire.transmit(frame);
         }
     }

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::{DeviceAddress, Pool};
-use crate::pci::{Bus, Fault, NetworkCard, PciDevice};
+use crate::pci::vfio_user::VfioUser;
+use crate::pci::{Bus, Fault, PciDevice};
 use crate::port::Device;
 
 /// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
@@ -100,21 +101,36 @@ const CARDS: [(u16, u16, &str, Driver); 18] = [
 ];
 
 /// What a card is, and which driver drives it; `None` for cards that none does.
-pub fn recognise(card: &NetworkCard) -> Option<(&'static str, Driver)> {
-    let known = CARDS.iter().find(|(vendor, device, ..)| (*vendor, *device) == (card.vendor, card.device));
+pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
+    let known = CARDS.iter().find(|(of, number, ..)| (*of, *number) == (vendor, device));
     known.map(|(_, _, name, driver)| (*name, *driver))
 }
 
 /// Drives a card that was opened over uio or vfio.
 ///
 /// # Errors
-/// [`Error::Card`] if no driver knows it, and all that the driver answers.
-pub fn drive(card: &NetworkCard, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
-    match recognise(card) {
-        Some((_, Driver::Ixgbe)) => Ok(Box::new(ixgbe::Ixgbe::open(device.map_bar(0)?, device.bus(), config)?)),
-        Some((_, Driver::Igb)) => Ok(Box::new(igb::Igb::open(device.map_bar(0)?, device.bus(), config)?)),
-        Some((_, Driver::Virtio)) => Ok(Box::new(virtio::Virtio::open(&device, config)?)),
-        None => Err(no_driver(card)),
+/// All that the driver answers.
+pub fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
+    match driver {
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(device.map_bar(0)?, device.bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(device.map_bar(0)?, device.bus(), config)?)),
+        Driver::Virtio => Ok(Box::new(virtio::Virtio::open(&device, config)?)),
+    }
+}
+
+/// Drives a card that another process serves: its registers are reached by messages.
+///
+/// # Errors
+/// All that the driver answers, and for VirtIO that it cannot.
+pub fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
+    match driver {
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(device.bar(0)?, device.bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(device.bar(0)?, device.bus(), config)?)),
+        Driver::Virtio => Err(Error::Card {
+            card: config.name,
+            why: "VirtIO's registers are only reached where they can be mapped".to_string(),
+            mend: "let a guest have it: its VirtIO devices are reached over vfio or uio".to_string(),
+        }),
     }
 }
 
@@ -137,10 +153,10 @@ fn check_bus(
 }
 
 /// The error for a card that no driver of ours knows.
-pub(crate) fn no_driver(card: &NetworkCard) -> Error {
+pub(crate) fn no_driver(card: &str, vendor: u16, device: u16) -> Error {
     Error::Card {
-        card: card.address.clone(),
-        why: format!("there is no driver for {:04x}:{:04x}", card.vendor, card.device),
+        card: card.to_string(),
+        why: format!("there is no driver for {vendor:04x}:{device:04x}"),
         mend: "see which cards here can be used: linerate ports".to_string(),
     }
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 /// ```text
 /// 0000:03:00.0          a PCI card, by address
 /// sim:NAME              an 82599 model inside the process
+/// vfio-user:PATH        a PCI device that is served at a socket
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +26,14 @@ pub struct PortName {
 pub(crate) enum Kind {
     Pci,
     Sim,
+    VfioUser,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
 
 /// Options that every port takes, and those of `sim:`.
-const OPTIONS: [&str; 10] = ["queues", "ring", "mtu", "offloads", "wire", "record", "size", "flows", "rate", "count"];
+const OPTIONS: [&str; 11] =
+    ["queues", "ring", "mtu", "offloads", "device", "wire", "record", "size", "flows", "rate", "count"];
 /// How many of them a card takes, too.
 const COMMON: usize = 4;
 
@@ -47,7 +50,7 @@ impl PortName {
         let kind = match prefix {
             _ if is_pci_address(address) => Kind::Pci,
             "sim" => Kind::Sim,
-            "vfio-user" => Kind::Later("device served over vfio-user"),
+            "vfio-user" => Kind::VfioUser,
             "xdp" => Kind::Later("AF_XDP socket"),
             "packet" => Kind::Later("AF_PACKET ring"),
             "tap" => Kind::Later("TAP interface as a port"),
@@ -64,6 +67,9 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
+        if kind == Kind::VfioUser && rest.is_empty() {
+            return Err(bad("it needs the path of a socket: vfio-user:/run/card".to_string()));
+        }
         let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
         for part in query.split('&').filter(|part| !part.is_empty()) {
             let Some((option, value)) = part.split_once('=') else {
@@ -72,7 +78,7 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser => &OPTIONS[..COMMON],
                 Kind::Later(_) => continue,
             };
             if !known.contains(&option) {
@@ -174,7 +180,8 @@ mod tests {
         assert_eq!(PortName::parse("0000:03:00.0?queues=2").unwrap().kind(), Kind::Pci);
         assert_eq!(PortName::parse("03:00.0").unwrap().short(), "03:00.0");
         assert!(PortName::parse("03:00.0?wire=none").unwrap_err().to_string().contains("no such option"));
-        let names = ["vfio-user:/tmp/x", "xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
+        assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
+        let names = ["xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
         for name in names.iter().chain(&["netmap:eth0^", "vale0:p", "pcap:x", "null:"]) {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }
@@ -186,6 +193,8 @@ mod tests {
             ("", "no kind"),
             ("eth0", "no kind"),
             ("sim:", "1 to 64"),
+            ("vfio-user:", "path of a socket"),
+            ("vfio-user:/x?wire=none", "no such option"),
             ("sim:a b", "1 to 64"),
             ("foo:1", "no kind of port 'foo:'"),
             ("sim:0?x", "not an option"),

@@ -2,15 +2,18 @@
 //!
 //! A [`Wire`] takes the frames that the card sends and gives those that it receives, without CRC.
 //! [`Cable`] leads to another model, [`Traffic`] to a generator and a checking sink, [`Tap`] to an
-//! interface of Linux, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a test.
+//! interface of Linux, [`Port`] to any port of ours, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a
+//! test.
 
 mod cable;
 mod capture;
+mod port;
 mod tap;
 mod traffic;
 
 pub use cable::Cable;
 pub use capture::{Record, Replay};
+pub use port::Port;
 pub use tap::Tap;
 pub use traffic::Traffic;
 

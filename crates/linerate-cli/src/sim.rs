@@ -1,0 +1,105 @@
+//! `linerate sim`: models as PCI devices.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use linerate::model::{self, Card, Function, Port, Runner};
+use linerate::pci::vfio_user::Server;
+use linerate::port::PortName;
+use linerate::{Error, Options};
+use serde_json::json;
+
+/// A card, and who works for it. Fields go in this order: nobody is served any more before the card stops.
+struct Served {
+    _server: Server,
+    _runner: Arc<Runner>,
+    card: Arc<Card>,
+}
+
+/// Serves until Ctrl-C, or as long as was asked.
+pub fn run(
+    sockets: &[PathBuf],
+    wires: &[String],
+    devices: &[String],
+    seconds: Option<Duration>,
+    json: bool,
+) -> Result<ExitCode, Error> {
+    let names: Vec<String> = sockets.iter().map(|socket| name(socket)).collect();
+    let mut served = Vec::new();
+    for (n, socket) in sockets.iter().enumerate() {
+        let wire = match (wires.get(n), wires.is_empty() && names.len() == 2) {
+            (Some(wire), _) => wire.clone(),
+            (None, true) => format!("sim:{}", names[1 - n]),
+            (None, false) => "none".to_string(),
+        };
+        let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
+        served.push(serve(socket, &names[n], &wire, device.map_or("82599-sfp", String::as_str))?);
+        eprintln!("{}: {} {}, wire {wire}", socket.display(), served[n].card.kind(), served[n].card.mac());
+    }
+    eprintln!("-device {}", argument(&sockets[0]));
+
+    let (sender, stopped) = channel();
+    let handler = move || {
+        let _ = sender.send(());
+    };
+    ctrlc::set_handler(handler)
+        .map_err(|error| Error::System { call: "sigaction", source: std::io::Error::other(error) })?;
+    match seconds {
+        Some(time) => match stopped.recv_timeout(time) {
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the handler holds the other end"),
+        },
+        None => drop(stopped.recv()),
+    }
+
+    let mut cards = Vec::new();
+    for (Served { card, .. }, socket) in served.iter().zip(sockets) {
+        let (from_wire, to_wire) = card.frames();
+        if !json {
+            println!("{}: {from_wire} frames from the wire, {to_wire} to it", socket.display());
+        }
+        for breach in card.breaches().iter().take(20) {
+            eprintln!("{}: breach: {breach}", socket.display());
+        }
+        cards.push(json!({
+            "socket": socket, "from_wire": from_wire, "to_wire": to_wire, "breaches": card.breach_count(),
+        }));
+    }
+    let breaches: u64 = served.iter().map(|served| served.card.breach_count()).sum();
+    if json {
+        println!("{}", json!({"summary": {"command": "sim", "cards": cards, "breaches": breaches}}));
+    } else {
+        println!("sim: breaches {breaches}");
+    }
+    Ok(if breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A card is named as its socket's file, without what a name cannot have.
+fn name(socket: &Path) -> String {
+    let name = socket.file_stem().unwrap_or_default().to_string_lossy();
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
+}
+
+fn serve(socket: &Path, name: &str, wire: &str, device: &str) -> Result<Served, Error> {
+    // A port of ours at the other end is opened here; all else the model knows.
+    let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
+    let is_port =
+        wire.starts_with("vfio-user:") || wire.contains(':') && wire.starts_with(|c: char| c.is_ascii_hexdigit());
+    let (card, runner) = if is_port && PortName::parse(wire).is_ok() {
+        let port = PortName::parse(&format!("sim:{name}?device={device}"))?;
+        let [outside] = Options::default().open([&*format!("{wire}?{options}")])?;
+        model::open_with_wire(&port, Box::new(Port::new(outside)?))?
+    } else {
+        model::open_named(&PortName::parse(&format!("sim:{name}?device={device}&wire={wire}&{options}"))?)?
+    };
+    let server = Server::start(socket, Box::new(Function::new(card.clone())))?;
+    Ok(Served { _server: server, _runner: runner, card })
+}
+
+/// What QEMU wants to hear, for people to copy.
+fn argument(socket: &Path) -> String {
+    format!("'{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{}\"}}}}'", socket.display())
+}
