@@ -72,6 +72,15 @@ impl Machine {
         self
     }
 
+    /// With an IOMMU that [served](Machine::served) cards can be behind: each map that the guest makes is told to who
+    /// serves them.
+    pub fn iommu_for_served(mut self) -> Machine {
+        self.arguments.extend(["-device", "intel-iommu,intremap=on,caching-mode=on"].map(String::from));
+        // Maps are taken away at once, not when there are many.
+        self.kernel_arguments.push("intel_iommu=on iommu.strict=1".to_string());
+        self
+    }
+
     /// Another kernel.
     pub fn kernel(mut self, kernel: Kernel) -> Machine {
         self.kernel = kernel;

@@ -13,8 +13,11 @@ fn look() {
     let folder = tempfile::tempdir().unwrap();
     let (a, b) = Cable::pair();
     let runner = Runner::start(None).unwrap();
-    let cards = [Card::of_kind(kind, "a", Box::new(a)), Card::of_kind(kind, "b", Box::new(b))];
-    let mut machine = Machine::new();
+    let cards = [Card::of_kind(kind, 2, "a", Box::new(a)), Card::of_kind(kind, 0, "b", Box::new(b))];
+    let mut machine = Machine::new().processors(2);
+    if std::env::var("IOMMU").is_ok() {
+        machine = machine.iommu_for_served();
+    }
     machine.program("ethtool");
     machine.program("iperf3");
     let mut servers = Vec::new();
@@ -23,6 +26,13 @@ fn look() {
         let path = folder.path().join(card.name());
         servers.push(Server::start(&path, Box::new(Function::new(card.clone()))).unwrap());
         machine.served(&path);
+    }
+    if std::env::var("VFS").is_ok() {
+        for n in 0..2 {
+            let path = folder.path().join(format!("vf{n}"));
+            servers.push(Server::start(&path, Box::new(Function::of_virtual(cards[0].clone(), n).unwrap())).unwrap());
+            machine.served(&path);
+        }
     }
     let mut guest = machine.boot();
     for command in std::env::var("COMMANDS").unwrap_or("modprobe ixgbe;dmesg | tail -30;ip link".into()).split(";;") {

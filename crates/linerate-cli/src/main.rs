@@ -97,6 +97,9 @@ enum Command {
         /// Which card each is, in the order of the sockets; one is for all: 82599-sfp, 82599-kx4, x540
         #[arg(long)]
         device: Vec<String>,
+        /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=32))]
+        vfs: u8,
         /// Stop after this many seconds
         #[arg(long, value_parser = seconds)]
         seconds: Option<Duration>,
@@ -216,7 +219,9 @@ fn main() -> ExitCode {
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),
-        Command::Sim { socket, wire, device, seconds, json } => sim::run(&socket, &wire, &device, seconds, json),
+        Command::Sim { socket, wire, device, vfs, seconds, json } => {
+            sim::run(&socket, &wire, &device, vfs, seconds, json)
+        }
         Command::Ports { json } => ports::run(json),
     };
     match outcome {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 /// A card, and who works for it. Fields go in this order: nobody is served any more before the card stops.
 struct Served {
-    _server: Server,
+    _servers: Vec<Server>,
     _runner: Arc<Runner>,
     card: Arc<Card>,
 }
@@ -24,6 +24,7 @@ pub fn run(
     sockets: &[PathBuf],
     wires: &[String],
     devices: &[String],
+    functions: u8,
     seconds: Option<Duration>,
     json: bool,
 ) -> Result<ExitCode, Error> {
@@ -36,7 +37,8 @@ pub fn run(
             (None, false) => "none".to_string(),
         };
         let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
-        served.push(serve(socket, &names[n], &wire, device.map_or("82599-sfp", String::as_str))?);
+        let device = device.map_or("82599-sfp", String::as_str);
+        served.push(serve(socket, &names[n], &wire, device, functions)?);
         eprintln!("{}: {} {}, wire {wire}", socket.display(), served[n].card.kind(), served[n].card.mac());
     }
     eprintln!("-device {}", argument(&sockets[0]));
@@ -83,20 +85,28 @@ fn name(socket: &Path) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
 }
 
-fn serve(socket: &Path, name: &str, wire: &str, device: &str) -> Result<Served, Error> {
+fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> Result<Served, Error> {
     // A port of ours at the other end is opened here; all else the model knows.
     let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
     let is_port =
         wire.starts_with("vfio-user:") || wire.contains(':') && wire.starts_with(|c: char| c.is_ascii_hexdigit());
     let (card, runner) = if is_port && PortName::parse(wire).is_ok() {
-        let port = PortName::parse(&format!("sim:{name}?device={device}"))?;
+        let port = PortName::parse(&format!("sim:{name}?device={device}&vfs={functions}"))?;
         let [outside] = Options::default().open([&*format!("{wire}?{options}")])?;
         model::open_with_wire(&port, Box::new(Port::new(outside)?))?
     } else {
-        model::open_named(&PortName::parse(&format!("sim:{name}?device={device}&wire={wire}&{options}"))?)?
+        model::open_named(&PortName::parse(&format!(
+            "sim:{name}?device={device}&vfs={functions}&wire={wire}&{options}"
+        ))?)?
     };
-    let server = Server::start(socket, Box::new(Function::new(card.clone())))?;
-    Ok(Served { _server: server, _runner: runner, card })
+    let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())))?];
+    for number in 0..functions {
+        let path = PathBuf::from(format!("{}.vf{number}", socket.display()));
+        let function =
+            Function::of_virtual(card.clone(), number.into()).unwrap_or_else(|| unreachable!("it has so many"));
+        servers.push(Server::start(&path, Box::new(function))?);
+    }
+    Ok(Served { _servers: servers, _runner: runner, card })
 }
 
 /// What QEMU wants to hear, for people to copy.

@@ -383,7 +383,7 @@ fn every_breach_of_the_contract_is_noted() {
     bench.bar.write(LINKS::OFFSET, 1);
     expect("read only", bench, &|b| matches!(b, Breach::ReadOnly { register: "LINKS", .. }));
     let bench = Bench::bare();
-    bench.bar.write(RXDCTL::at(3), 1);
+    bench.bar.write(RXDCTL::at(3), 1 << 20);
     expect("reserved bits", bench, &|b| matches!(b, Breach::ReservedBits { register: "RXDCTL", .. }));
     let bench = Bench::bare();
     bench.bar.write(MTQC::OFFSET, 1);

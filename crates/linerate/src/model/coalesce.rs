@@ -10,8 +10,8 @@ pub(super) struct Packet {
     pub queue: u16,
     pub frame: Frame,
     pub headers: Headers,
-    /// Segments in it.
-    pub count: u32,
+    /// Where each segment's bytes begin in it.
+    pub starts: Vec<usize>,
     /// The first word of its descriptor.
     pub word0: u64,
     /// What it reports of each segment: all had right checksums.
@@ -22,9 +22,9 @@ pub(super) struct Packet {
     pub closed: bool,
 }
 
-/// The longest packet (section 7.11.4.2: IP's limit), and the most segments that `RSCCNT` can tell.
+/// The longest packet (section 7.11.4.2: IP's limit), and the most segments in one buffer, by what `RSCCNT` can tell.
 const LONGEST: usize = 65_535;
-const MOST: u32 = 15;
+const MOST: usize = 14;
 
 /// TCP's flags.
 const ACK: u8 = 0x10;
@@ -51,7 +51,16 @@ impl Packet {
         let mut frame = frame.clone();
         frame.bytes.truncate(headers.end);
         let next = sequence.wrapping_add((headers.end - data) as u32);
-        Some(Packet { queue, frame, headers: *headers, count: 1, word0, status, next, closed: flags & PUSH != 0 })
+        Some(Packet {
+            queue,
+            frame,
+            headers: *headers,
+            starts: vec![0],
+            word0,
+            status,
+            next,
+            closed: flags & PUSH != 0,
+        })
     }
 
     /// Same flow: addresses, ports, and headers of the same length.
@@ -64,12 +73,14 @@ impl Packet {
             && self.frame.bytes[ours..ours + 4] == frame[theirs..theirs + 4]
     }
 
-    /// Takes the next segment in, if it fits; `most` is how long the packet may become.
-    pub fn append(&mut self, frame: &[u8], headers: &Headers, status: u64, most: usize) -> bool {
+    /// Takes the next segment in, if it fits into `most` buffers of `room` bytes.
+    pub fn append(&mut self, frame: &[u8], headers: &Headers, status: u64, most: usize, room: usize) -> bool {
         let Some((data, sequence, flags)) = segment(frame, headers) else { return false };
         let at = headers.transport.unwrap_or_default();
         let payload = &frame[data..headers.end];
-        let fits = self.frame.bytes.len() + payload.len() <= most.min(LONGEST) && self.count < MOST;
+        let len = self.frame.bytes.len();
+        let beside = self.starts.iter().filter(|&&start| start / room.max(1) == len / room.max(1)).count();
+        let fits = len + payload.len() <= (most * room).min(LONGEST) && beside < MOST;
         // TCP options must be the same but for a time stamp, and IP's header but for lengths: a change of the kind
         // of service ends the packet.
         let same = frame[at + 12] == self.frame.bytes[at + 12]
@@ -78,7 +89,7 @@ impl Packet {
             return false;
         }
         self.next = self.next.wrapping_add(payload.len() as u32);
-        self.count += 1;
+        self.starts.push(len);
         // The last one's acknowledgement, flags and window, and its options (section 7.11.5.1).
         self.frame.bytes[at + 8..at + 16].copy_from_slice(&frame[at + 8..at + 16]);
         self.frame.bytes[at + 20..data].copy_from_slice(&frame[at + 20..data]);
@@ -87,10 +98,10 @@ impl Packet {
         true
     }
 
-    /// Corrects IP's length, and its checksum.
+    /// Corrects IP's length, and its checksum; a segment alone is as it came.
     pub fn finish(&mut self) {
-        if self.count == 1 {
-            return;
+        if self.starts.len() == 1 {
+            return self.starts.clear();
         }
         let at = self.headers.network;
         let bytes = &mut self.frame.bytes;

@@ -21,7 +21,7 @@ pub(super) fn accepts(registers: &Registers, destination: [u8; 6]) -> bool {
 }
 
 /// An exact match with one of the receive addresses.
-fn is_own(registers: &Registers, mac: [u8; 6]) -> bool {
+pub(super) fn is_own(registers: &Registers, mac: [u8; 6]) -> bool {
     let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
     let high = u16::from_le_bytes([mac[4], mac[5]]) as u32;
     (0..128).any(|n| {
@@ -32,7 +32,7 @@ fn is_own(registers: &Registers, mac: [u8; 6]) -> bool {
 
 /// The 12 bits of the address that select a bit of the multicast table, by `MCSTCTRL.MO`
 /// (section 8.2.3.7.3: bits 47:36, 46:35, 45:34 or 43:32 of the address).
-fn multicast_hash(mac: [u8; 6], offset: u32) -> u16 {
+pub(super) fn multicast_hash(mac: [u8; 6], offset: u32) -> u16 {
     let top = u16::from_le_bytes([mac[4], mac[5]]);
     (top >> [4, 3, 2, 0][offset as usize & 3]) & 0xFFF
 }

@@ -4,16 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::dma::VECTORS;
-use super::{Card, Kind};
+use super::dma::{Dma, VECTORS};
+use super::{Card, Kind, virtual_function};
 use crate::memory::Mapping;
 use crate::nic::ixgbe::registers::{RDT, TDT};
 use crate::pci::Interrupt;
 use crate::pci::vfio_user::{self, Kind as InterruptKind};
 
-/// A card that is plugged in somewhere.
+/// A card that is plugged in somewhere, or one of its virtual functions.
 pub struct Function {
     card: Arc<Card>,
+    /// Which virtual function.
+    number: Option<usize>,
+    dma: Arc<Dma>,
     config: Config,
     /// MSI-X's table and its pending bits: whoever emulates a processor has its own, and this is storage.
     table: Vec<u8>,
@@ -21,11 +24,14 @@ pub struct Function {
 
 /// Regions as vfio numbers them.
 const REGISTERS: u32 = 0;
+const VIRTUAL_TABLE: u32 = 3;
 const TABLE: u32 = 4;
 const CONFIG: u32 = 7;
 
 /// Bytes of BAR 0 (section 9.3.6.1, with a flash of 512 KiB), and of BAR 4.
 const REGISTERS_BYTES: u64 = 512 << 10;
+/// Bytes of a virtual function's (section 9.4.4).
+const VIRTUAL_BYTES: u64 = 16 << 10;
 const TABLE_BYTES: u64 = 16 << 10;
 const CONFIG_BYTES: usize = 4096;
 
@@ -35,9 +41,20 @@ const BUDGET: usize = 64;
 impl Function {
     /// Plugs the card in. From now on memory, interrupts and bus mastering are its host's.
     pub fn new(card: Arc<Card>) -> Function {
-        let config = Config::new(card.kind());
+        let dma = card.dma.clone();
+        Function::plug(card, None, dma)
+    }
+
+    /// Plugs one of its virtual functions in, by number; `None` if it has fewer.
+    pub fn of_virtual(card: Arc<Card>, number: usize) -> Option<Function> {
+        let dma = card.core().virtual_functions.get(number)?.dma.clone();
+        Some(Function::plug(card, Some(number), dma))
+    }
+
+    fn plug(card: Arc<Card>, number: Option<usize>, dma: Arc<Dma>) -> Function {
         card.served.store(true, Ordering::Relaxed);
-        let mut function = Function { card, config, table: vec![0; TABLE_BYTES as usize] };
+        let config = Config::new(card.kind(), number.is_some());
+        let mut function = Function { card, number, dma, config, table: vec![0; TABLE_BYTES as usize] };
         vfio_user::Function::disconnect(&mut function);
         function
     }
@@ -47,15 +64,52 @@ impl Function {
         if self.config.take_reset() {
             vfio_user::Function::reset(self);
         }
-        self.card.set_bus_master(self.config.is_bus_master());
+        self.set_bus_master(self.config.is_bus_master());
+    }
+
+    fn set_bus_master(&self, on: bool) {
+        match self.number {
+            Some(number) => self.card.core().virtual_functions[number].bus_master = on,
+            None => self.card.set_bus_master(on),
+        }
+    }
+
+    fn table(&self) -> u32 {
+        if self.number.is_some() { VIRTUAL_TABLE } else { TABLE }
+    }
+
+    fn read_register(&self, offset: u32) -> u32 {
+        match self.number {
+            Some(number) => self.card.read_virtual(number, offset),
+            None => self.card.read(offset),
+        }
+    }
+
+    fn write_register(&self, offset: u32, value: u32) {
+        match self.number {
+            Some(number) => self.card.write_virtual(number, offset, value),
+            None => self.card.write(offset, value),
+        }
+    }
+
+    fn is_doorbell(&self, offset: u32) -> bool {
+        match self.number {
+            Some(_) => matches!(offset, VIRTUAL_RECEIVE..VIRTUAL_TRANSMIT_END) && offset % 0x40 == RDT::OFFSET % 0x40,
+            None => is_doorbell(offset),
+        }
     }
 }
+
+/// Where a virtual function's queues have their registers (section 8.3.5).
+const VIRTUAL_RECEIVE: u32 = 0x1000;
+const VIRTUAL_TRANSMIT_END: u32 = 0x2080;
 
 impl vfio_user::Function for Function {
     fn region(&self, region: u32) -> u64 {
         match region {
+            REGISTERS if self.number.is_some() => VIRTUAL_BYTES,
             REGISTERS => REGISTERS_BYTES,
-            TABLE => TABLE_BYTES,
+            _ if region == self.table() => TABLE_BYTES,
             CONFIG => CONFIG_BYTES as u64,
             _ => 0,
         }
@@ -64,13 +118,13 @@ impl vfio_user::Function for Function {
     fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
         match region {
             CONFIG => self.config.read(offset as usize, bytes),
-            TABLE => bytes.copy_from_slice(&self.table[offset as usize..offset as usize + bytes.len()]),
+            VIRTUAL_TABLE | TABLE => bytes.copy_from_slice(&self.table[offset as usize..offset as usize + bytes.len()]),
             _ => {
                 // A register is 32 bits; parts of it can be read, and two together.
                 let mut done = 0;
                 while done < bytes.len() {
                     let at = offset + done as u64;
-                    let value = self.card.read(at as u32 & !3).to_le_bytes();
+                    let value = self.read_register(at as u32 & !3).to_le_bytes();
                     let part = &value[(at % 4) as usize..];
                     let count = part.len().min(bytes.len() - done);
                     bytes[done..done + count].copy_from_slice(&part[..count]);
@@ -86,13 +140,13 @@ impl vfio_user::Function for Function {
                 self.config.write(offset as usize, bytes);
                 self.configured();
             }
-            TABLE => self.table[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes),
+            VIRTUAL_TABLE | TABLE => self.table[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes),
             // Registers are written whole (section 8.1); anything else goes nowhere.
             _ if offset.is_multiple_of(4) => {
                 for (n, word) in bytes.chunks_exact(4).enumerate() {
                     let at = offset as u32 + 4 * n as u32;
-                    self.card.write(at, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
-                    if is_doorbell(at) {
+                    self.write_register(at, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+                    if self.is_doorbell(at) {
                         self.card.step(BUDGET);
                     }
                 }
@@ -103,13 +157,15 @@ impl vfio_user::Function for Function {
 
     fn interrupts(&self, kind: InterruptKind) -> u32 {
         match kind {
-            InterruptKind::Line | InterruptKind::Message => 1,
+            InterruptKind::Vector if self.number.is_some() => virtual_function::VECTORS,
             InterruptKind::Vector => VECTORS.into(),
+            // Virtual functions have neither.
+            InterruptKind::Line | InterruptKind::Message => self.number.is_none().into(),
         }
     }
 
     fn set_receiver(&mut self, kind: InterruptKind, number: u32, receiver: Option<Interrupt>) {
-        let mut receivers = self.card.dma.receivers();
+        let mut receivers = self.dma.receivers();
         match kind {
             InterruptKind::Line => receivers.set_line(receiver),
             InterruptKind::Message => receivers.set_message(receiver),
@@ -118,28 +174,31 @@ impl vfio_user::Function for Function {
     }
 
     fn mask_line(&mut self, masked: bool) {
-        self.card.dma.receivers().mask_line(masked);
+        self.dma.receivers().mask_line(masked);
         self.card.interrupt(&mut self.card.core());
     }
 
     fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {
-        self.card.dma.change().insert(address, len, memory, offset, writable)
+        self.dma.change().insert(address, len, memory, offset, writable)
     }
 
     fn unmap(&mut self, address: u64, len: u64) -> Option<u64> {
-        self.card.dma.change().remove(address, len)
+        self.dma.change().remove(address, len)
     }
 
     fn reset(&mut self) {
-        self.config = Config::new(self.card.kind());
-        self.card.set_bus_master(false);
-        self.card.plug_in();
+        self.config = Config::new(self.card.kind(), self.number.is_some());
+        self.set_bus_master(false);
+        match self.number {
+            Some(number) => self.card.reset_virtual(&mut self.card.core(), number),
+            None => self.card.plug_in(),
+        }
     }
 
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
-        self.card.dma.change().clear();
-        self.card.dma.receivers().clear();
+        self.dma.change().clear();
+        self.dma.receivers().clear();
     }
 }
 
@@ -169,23 +228,27 @@ const SERIAL_NUMBER: usize = 0x140;
 const ERRORS: usize = 0x100;
 
 impl Config {
-    fn new(kind: Kind) -> Config {
+    fn new(kind: Kind, is_virtual: bool) -> Config {
         let mut config = Config { bytes: vec![0; CONFIG_BYTES], writable: vec![0; CONFIG_BYTES], reset: false };
         config.set(0x00, &0x8086u16.to_le_bytes());
-        config.set(0x02, &kind.device().to_le_bytes());
+        let device = if is_virtual { kind.virtual_device() } else { kind.device() };
+        config.set(0x02, &device.to_le_bytes());
         // Bus mastering, memory, parity, system errors, no line.
         config.allow(COMMAND, &0x0546u16.to_le_bytes());
         config.set(0x06, &0x0010u16.to_le_bytes()); // there are capabilities
         config.set(0x08, &[1, 0x00, 0x00, 0x02]); // revision, Ethernet
         config.allow(0x0C, &[0xFF]);
-        for (at, size) in [(0x10, REGISTERS_BYTES), (0x20, TABLE_BYTES)] {
+        let (registers, table, bar) =
+            if is_virtual { (VIRTUAL_BYTES, 0x1C, VIRTUAL_TABLE) } else { (REGISTERS_BYTES, 0x20, TABLE) };
+        for (at, size) in [(0x10, registers), (table, TABLE_BYTES)] {
             config.set(at, &[0x0C]); // memory of 64 bits, prefetchable
             config.allow(at, &(!(size - 1)).to_le_bytes());
         }
         config.set(0x2C, &[0x86, 0x80, 0x03, 0x00]);
-        config.set(0x34, &[POWER as u8]);
+        let first = if is_virtual { MSI_X } else { POWER };
+        config.set(0x34, &[first as u8]);
         config.allow(0x3C, &[0xFF]);
-        config.set(0x3D, &[1]); // INTA#
+        config.set(0x3D, &[u8::from(!is_virtual)]); // INTA#
 
         // Power management, version 3.
         config.set(POWER, &[0x01, MSI as u8, 0x03, 0x00]);
@@ -194,11 +257,12 @@ impl Config {
         config.set(MSI, &[0x05, MSI_X as u8, 0x80, 0x00]);
         config.allow(MSI + 2, &[0x01, 0x00]);
         config.allow(MSI + 4, &[0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
-        // MSI-X: table at the start of BAR 4, pending bits after 8 KiB.
-        let [low, high] = (VECTORS - 1).to_le_bytes();
+        // MSI-X: table at the start of its BAR, pending bits after 8 KiB.
+        let vectors = if is_virtual { virtual_function::VECTORS as u16 } else { VECTORS };
+        let [low, high] = (vectors - 1).to_le_bytes();
         config.set(MSI_X, &[0x11, EXPRESS as u8, low, high]);
         config.allow(MSI_X + 2, &[0x00, 0xC0]);
-        config.set(MSI_X + 4, &[0x04, 0x00, 0x00, 0x00, 0x04, 0x20, 0x00, 0x00]);
+        config.set(MSI_X + 4, &[bar as u8, 0x00, 0x00, 0x00, bar as u8, 0x20, 0x00, 0x00]);
         // PCI Express 2.0 endpoint: resets by function, 8 lanes of 5 GT/s.
         config.set(EXPRESS, &[0x10, 0x00, 0x02, 0x00]);
         config.set(EXPRESS + 4, &0x1000_8CC2u32.to_le_bytes());

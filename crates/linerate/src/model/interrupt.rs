@@ -28,6 +28,11 @@ impl Receivers {
         self.vectors[vector] = receiver;
     }
 
+    /// Who gets them.
+    pub fn vector(&self, vector: usize) -> Option<&Interrupt> {
+        self.vectors.get(vector)?.as_ref()
+    }
+
     /// Who gets the one message of a driver that has no MSI-X.
     pub fn set_message(&mut self, receiver: Option<Interrupt>) {
         self.message = receiver;
@@ -76,6 +81,9 @@ impl State {
 impl Card {
     /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).
     pub(super) fn cause(&self, core: &mut Core, direction: Direction, queue: u16) {
+        if let Some(number) = self.owner(queue) {
+            return self.cause_virtual(core, number, direction, queue);
+        }
         let shift = 16 * (queue as u32 & 1) + if direction == Direction::Transmit { 8 } else { 0 };
         let entry = self.registers.get(IVAR::at(queue / 2)) >> shift;
         if entry & IVAR::VALID == 0 {
@@ -178,7 +186,7 @@ impl Card {
         while vectors != 0 {
             let vector = vectors.trailing_zeros() as usize;
             vectors &= vectors - 1;
-            let Some(Some(receiver)) = receivers.vectors.get(vector) else { continue };
+            let Some(receiver) = receivers.vector(vector) else { continue };
             if !throttle(registers, state, vector) {
                 continue;
             }

@@ -27,6 +27,9 @@ const STATUS_1: u32 = 1;
 const ID_HIGH: u32 = 2;
 const ID_LOW: u32 = 3;
 const SPEED_ABILITY: u32 = 4;
+const DEVICES_LOW: u32 = 5;
+const DEVICES_HIGH: u32 = 6;
+const STATUS_2: u32 = 8;
 const VENDOR_STATUS: u32 = 0xC800;
 
 impl State {
@@ -80,6 +83,10 @@ impl State {
         match (device, address) {
             (PMA..=AUTO_NEGOTIATION, ID_HIGH) => 0x0154,
             (PMA..=AUTO_NEGOTIATION, ID_LOW) => 0x0200,
+            // PMA, PCS, PHY XS, negotiation; two of its vendor's; each says that it is there.
+            (PMA..=AUTO_NEGOTIATION, DEVICES_LOW) => 1 << 1 | 1 << 3 | 1 << 4 | 1 << 7,
+            (PMA..=AUTO_NEGOTIATION, DEVICES_HIGH) => 0xC000,
+            (PMA | 3 | 4 | AUTO_NEGOTIATION, STATUS_2) => 0x8000,
             // 10 Gbit/s, 1 Gbit/s, 100 Mbit/s.
             (PMA, SPEED_ABILITY) => 1 << 0 | 1 << 4 | 1 << 5,
             (AUTO_NEGOTIATION, STATUS_1) => up << 2 | 1 << 5 | 1 << 3,
@@ -107,6 +114,7 @@ impl Card {
             registers.set(LINKS::OFFSET, links);
             registers.change(EICR::OFFSET, EICR::LSC, true);
             self.interrupt(core);
+            self.tell_all(core);
         }
     }
 

@@ -14,6 +14,7 @@
 //! - `registers`, `dma`, `breach`: the register file, the address space, the oracle's list
 //! - `wire`: what is at its outside
 //! - `function`: the card as a PCI function, for whom it is served to
+//! - `virtual_function`, `switch`: its virtual functions, and what goes between them, it and the wire
 //!
 //! This room knows memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
 
@@ -37,7 +38,9 @@ mod registers;
 mod ring;
 mod rss;
 mod runner;
+mod switch;
 mod transmit;
+mod virtual_function;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +61,7 @@ use dma::Dma;
 use registers::{Found, Registers};
 use ring::Ring;
 use rss::Toeplitz;
+use virtual_function::VirtualFunction;
 
 /// Which way a queue goes, from the program's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +93,14 @@ impl Kind {
             Kind::X540 => 0x1528,
         }
     }
+
+    /// That of its virtual functions.
+    fn virtual_device(self) -> u16 {
+        match self {
+            Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
+            Kind::X540 => 0x1515,
+        }
+    }
 }
 
 /// Each kind by the name that people give it.
@@ -118,6 +130,8 @@ pub struct Card {
     dma: Arc<Dma>,
     oracle: Oracle,
     core: Mutex<Core>,
+    /// How many virtual functions it has.
+    virtual_functions: usize,
     /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
     watchful: AtomicBool,
     /// It is plugged in elsewhere: its doorbells are looked at when they are rung.
@@ -144,6 +158,7 @@ struct Core {
     director: director::Director,
     clock: clock::Clock,
     eeprom: Vec<u16>,
+    virtual_functions: Vec<VirtualFunction>,
 }
 
 /// No register's offset.
@@ -155,11 +170,11 @@ const QUEUES: u16 = 128;
 impl Card {
     /// A card with `wire` at its outside, just powered on. Its address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
-        Card::of_kind(Kind::default(), name, wire)
+        Card::of_kind(Kind::default(), 0, name, wire)
     }
 
-    /// As [`new`](Card::new), of another kind.
-    pub fn of_kind(kind: Kind, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
+    /// As [`new`](Card::new), of another kind, with so many virtual functions, at most 32.
+    pub fn of_kind(kind: Kind, virtual_functions: usize, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         // A locally administered address.
         let hash = crc32fast::hash(name.as_bytes()).to_le_bytes();
         let mac = [0x02, 0x82, 0x59, hash[0], hash[1], hash[2]];
@@ -178,6 +193,7 @@ impl Card {
             director: director::Director::default(),
             clock: clock::Clock::default(),
             eeprom: eeprom::image(kind, mac),
+            virtual_functions: Vec::new(),
         };
         let card = Card {
             name: name.to_string(),
@@ -186,6 +202,7 @@ impl Card {
             dma: Arc::default(),
             oracle: Oracle::default(),
             core: Mutex::new(core),
+            virtual_functions: virtual_functions.min(virtual_function::MOST),
             watchful: AtomicBool::new(true),
             served: AtomicBool::new(false),
             bus_master: AtomicBool::new(true),
@@ -193,6 +210,8 @@ impl Card {
             stuck: AtomicU64::new(NOT_STUCK),
         };
         card.load_eeprom(&mut card.core());
+        card.core().virtual_functions =
+            (0..card.virtual_functions).map(|number| VirtualFunction::new(card.virtual_mac(number))).collect();
         Arc::new(card)
     }
 
@@ -241,13 +260,7 @@ impl Card {
         }
         let core = &mut *self.core();
         self.update_link(core);
-        // With bus mastering off, no DMA is begun (section 5.2.4.3.2).
-        let disabled = self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0;
-        if disabled || !self.bus_master.load(Ordering::Relaxed) {
-            return 0;
-        }
-        let maps = self.dma.maps();
-        let moved = self.transmit(core, &maps, budget) + self.receive(core, &maps, budget);
+        let moved = self.transmit(core, budget) + self.receive(core, budget);
         self.interrupt(core);
         moved
     }
@@ -297,6 +310,25 @@ impl Card {
         self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
         if offset.is_none() && self.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
             self.reset(&mut self.core());
+        }
+    }
+
+    /// Whether a queue's function may read and write memory: with bus mastering off no DMA is begun
+    /// (section 5.2.4.3.2).
+    fn may_work(&self, core: &Core, queue: u16) -> bool {
+        match self.owner(queue) {
+            Some(number) => core.virtual_functions[number].bus_master,
+            None => {
+                self.bus_master.load(Ordering::Relaxed) && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
+            }
+        }
+    }
+
+    /// The address space of a queue's function.
+    fn space(&self, core: &Core, queue: u16) -> Arc<Dma> {
+        match self.owner(queue) {
+            Some(number) => core.virtual_functions[number].dma.clone(),
+            None => self.dma.clone(),
         }
     }
 
@@ -451,11 +483,16 @@ impl Card {
     }
 
     fn reset(&self, core: &mut Core) {
-        self.registers.reset();
-        core.rx.iter_mut().chain(&mut core.tx).for_each(Ring::disable);
+        // Virtual functions, and what waits for them, go on.
+        let queues = QUEUES - self.virtual_functions as u16 * virtual_function::QUEUES_EACH;
+        self.registers.reset(queues);
+        for queue in 0..queues {
+            core.rx[queue as usize].disable();
+            core.tx[queue as usize].disable();
+            core.receive.forget(Direction::Receive, queue);
+        }
         core.toeplitz = None;
-        core.receive = receive::State::default();
-        core.transmit = transmit::State::default();
+        core.transmit.paused_until = None;
         core.interrupts = interrupt::State::default();
         core.director = director::Director::default();
         core.clock = clock::Clock::default();
@@ -493,6 +530,7 @@ impl Card {
     /// RXDCTL, TXDCTL: a queue is enabled or disabled.
     fn write_control(&self, direction: Direction, queue: u16, offset: u32, value: u32) {
         let core = &mut *self.core();
+        let space = self.space(core, queue);
         let (on, low, high, len, head, tail) = match direction {
             Direction::Receive => {
                 (RXDCTL::ENABLE, RDBAL::at(queue), RDBAH::at(queue), RDLEN::at(queue), RDH::at(queue), RDT::at(queue))
@@ -518,20 +556,23 @@ impl Card {
         }
         let base = self.registers.get(low) as u64 | (self.registers.get(high) as u64) << 32;
         let bytes = self.registers.get(len);
-        if direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
+        // What the physical function's driver does first, its virtual functions need not.
+        let is_physical = self.owner(queue).is_none();
+        if is_physical && direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
             self.oracle.note(Breach::WrongTime { register: "TXDCTL", queue, why });
         }
         let bad = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
             Some(Breach::NoRing { direction, queue, len: bytes })
-        } else if !self.dma.maps().covers(base, bytes as usize) {
+        } else if !space.maps().covers(base, bytes as usize) {
             Some(Breach::Unmapped { direction, queue, address: base, len: bytes as usize })
         } else {
             None
         };
         // Nothing of a receive queue is used before receiving begins: Linux's self-test of registers enables
         // queues without rings.
-        let in_use = direction == Direction::Transmit || self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0;
+        let in_use =
+            is_physical && (direction == Direction::Transmit || self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0);
         match bad {
             Some(breach) if in_use => self.oracle.note(breach),
             Some(breach) => ring.bad = Some(breach),
@@ -559,6 +600,7 @@ impl Card {
         }
         let core = &mut *self.core();
         let buffer = self.most_written(queue);
+        let space = self.space(core, queue);
         let (ring, others) = match direction {
             Direction::Receive => (&mut core.rx[queue as usize], Some(buffer)),
             Direction::Transmit => (&mut core.tx[queue as usize], None),
@@ -570,7 +612,7 @@ impl Card {
             }
             return;
         }
-        let maps = self.dma.maps();
+        let maps = space.maps();
         if ring.move_tail(tail, &self.oracle) {
             ring.remember(&maps, others, &self.oracle);
         }

@@ -71,7 +71,8 @@ impl Models {
             }
         };
         self.runner = Arc::downgrade(&runner);
-        let card = Card::of_kind(kind, port.rest(), wire);
+        let functions = port.number("vfs", 0, 0..=32)?;
+        let card = Card::of_kind(kind, functions, port.rest(), wire);
         runner.run(&card);
         self.cards.insert(port.rest().to_string(), Arc::downgrade(&card));
         Ok((card, runner))

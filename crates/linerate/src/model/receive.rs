@@ -12,8 +12,9 @@ use super::filter;
 use super::headers::{Headers, word};
 use super::ring::Ring;
 use super::rss::Toeplitz;
+use super::switch::Place;
 use super::wire::Frame;
-use super::{Card, Core, Direction};
+use super::{Card, Core, Direction, virtual_function};
 use crate::nic::ixgbe::descriptor::{legacy_receive, receive};
 use crate::nic::ixgbe::registers::*;
 
@@ -21,8 +22,8 @@ use crate::nic::ixgbe::registers::*;
 #[derive(Default)]
 pub(super) struct State {
     frame: Frame,
-    /// Frames that the card sends to itself: loopback.
-    pub looped: VecDeque<Frame>,
+    /// Frames on their way to functions of this card: from where, to where.
+    pub arriving: VecDeque<(Place, Place, Frame)>,
     /// The packet buffer: packets for queues without a descriptor, and their bytes together.
     waiting: VecDeque<Arrived>,
     waiting_bytes: usize,
@@ -41,8 +42,8 @@ struct Arrived {
     word0: u64,
     /// Bits of word 1, for the last descriptor.
     status: u64,
-    /// Of packets put together: how many segments.
-    segments: u32,
+    /// Of packets put together: where each segment begins.
+    starts: Vec<usize>,
 }
 
 #[derive(Default)]
@@ -86,9 +87,14 @@ const PAUSE: u16 = 1;
 const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
 impl Card {
-    pub(super) fn receive(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
+    pub(super) fn receive(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0 || registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+            return 0;
+        }
+        // The physical function receives when its driver says so; virtual ones with each queue.
+        let receives = registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0 && self.may_work(core, 0);
+        if !receives && core.virtual_functions.is_empty() {
             return 0;
         }
         for ring in core.rx.iter_mut().filter(|ring| ring.enabled) {
@@ -97,12 +103,15 @@ impl Card {
                 ring.move_tail(tail, &self.oracle);
             }
         }
+        let dma = self.dma.clone();
+        let maps = dma.maps();
         let mut frame = std::mem::take(&mut core.receive.frame);
-        let mut moved = self.deliver_waiting(core, maps);
+        let mut moved = self.deliver_waiting(core, &maps);
         let mut room = 0;
         while moved < budget {
-            if let Some(looped) = core.receive.looped.pop_front() {
-                frame = looped;
+            let (mut from, mut to) = (Place::Wire, Place::Physical);
+            if let Some(arriving) = core.receive.arriving.pop_front() {
+                (from, to, frame) = arriving;
             } else {
                 if core.wire.holds_back() {
                     if room == 0 {
@@ -117,13 +126,18 @@ impl Card {
                     break;
                 }
                 core.frames.0 += 1;
+                self.replicate(core, &frame);
             }
             moved += 1;
-            self.accept(core, maps, &mut frame);
+            match to {
+                Place::Virtual(number) => self.accept_virtual(core, number, from, &mut frame),
+                _ if receives => self.accept(core, &maps, from, &mut frame),
+                _ => {}
+            }
         }
         core.receive.frame = frame;
         for packet in std::mem::take(&mut core.receive.coalescing) {
-            self.finish_packet(core, maps, packet);
+            self.finish_packet(core, &maps, packet);
         }
         self.control_flow(core);
         if moved > 0 {
@@ -158,7 +172,7 @@ impl Card {
     }
 
     /// The MAC and the filters.
-    fn accept(&self, core: &mut Core, maps: &Maps, frame: &mut Frame) {
+    fn accept(&self, core: &mut Core, maps: &Maps, from: Place, frame: &mut Frame) {
         let registers = &self.registers;
         let len = frame.bytes.len() + 4;
         let counted = &mut core.receive.counted;
@@ -193,6 +207,9 @@ impl Card {
 
         let Some((queue, word0, mut status)) = self.classify(core, &frame.bytes, &headers) else { return };
         status |= self.check_sums(&frame.bytes, &headers);
+        if matches!(from, Place::Virtual(_)) {
+            status |= receive::LB;
+        }
         if self.stamp_received(core, &frame.bytes, &headers) {
             status |= receive::TS;
         }
@@ -218,19 +235,65 @@ impl Card {
         if frame.bad_crc {
             status |= receive::RXE_82599;
         }
-        self.arrive(core, maps, queue, frame, word0, status, 1);
+        self.arrive(core, maps, queue, frame, word0, status, &[]);
+    }
+
+    /// A frame for a virtual function, which has said that it wants it.
+    fn accept_virtual(&self, core: &mut Core, number: usize, from: Place, frame: &mut Frame) {
+        let registers = &self.registers;
+        if !core.virtual_functions[number].bus_master || frame.bad_crc || frame.bytes.len() < 60 {
+            return;
+        }
+        let headers = Headers::parse(&frame.bytes);
+        let mut status = self.check_sums(&frame.bytes, &headers);
+        if from != Place::Wire {
+            status |= receive::LB;
+        }
+        // The physical function's hash spreads over its queues (section 7.10.2.2).
+        let first = Self::first_queue(number);
+        let (spread, word0) = match self.hash(core, &frame.bytes, &headers) {
+            Some((kind, hash)) => {
+                (hash as u16 % virtual_function::QUEUES_EACH, kind | u64::from(hash) << receive::RSS_HASH_SHIFT)
+            }
+            None => (0, 0),
+        };
+        let queue = if core.rx[(first + spread) as usize].enabled { first + spread } else { first };
+        let multicast = frame.bytes[0] & 1 != 0;
+        core.virtual_functions[number].count_received(frame.bytes.len(), multicast);
+        if headers.vlan.is_some() {
+            status |= receive::VP;
+        }
+        if let Some(tag) = headers.vlan.filter(|_| registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0) {
+            frame.bytes.drain(12..16);
+            status |= u64::from(tag) << receive::VLAN_SHIFT;
+        }
+        let space = core.virtual_functions[number].dma.clone();
+        let maps = space.maps();
+        self.arrive(core, &maps, queue, frame, headers.packet_type | word0, status, &[]);
     }
 
     /// To the queue, or to the packet buffer until it has a descriptor.
     #[allow(clippy::too_many_arguments)]
-    fn arrive(&self, core: &mut Core, maps: &Maps, queue: u16, frame: &Frame, word0: u64, status: u64, segments: u32) {
+    fn arrive(
+        &self,
+        core: &mut Core,
+        maps: &Maps,
+        queue: u16,
+        frame: &Frame,
+        word0: u64,
+        status: u64,
+        starts: &[usize],
+    ) {
         let registers = &self.registers;
         let ring = &mut core.rx[queue as usize];
         if !ring.enabled {
+            if let Some(breach) = ring.bad.take() {
+                self.oracle.note(breach);
+            }
             return self.drop_at_queue(queue);
         }
         if !core.receive.waiting.iter().any(|arrived| arrived.queue == queue)
-            && let Delivery::Done = self.deliver(maps, ring, frame, word0, status, segments)
+            && let Delivery::Done = self.deliver(maps, ring, frame, word0, status, starts)
         {
             return;
         }
@@ -243,7 +306,7 @@ impl Card {
             return registers.count(RXMPC::at(0), 1);
         }
         core.receive.waiting_bytes += frame.bytes.len();
-        core.receive.waiting.push_back(Arrived { queue, frame: frame.clone(), word0, status, segments });
+        core.receive.waiting.push_back(Arrived { queue, frame: frame.clone(), word0, status, starts: starts.to_vec() });
     }
 
     fn drop_at_queue(&self, queue: u16) {
@@ -257,9 +320,12 @@ impl Card {
     fn deliver_waiting(&self, core: &mut Core, maps: &Maps) -> usize {
         let mut moved = 0;
         while let Some(arrived) = core.receive.waiting.front() {
-            let Arrived { queue, frame, word0, status, segments } = arrived;
+            let Arrived { queue, frame, word0, status, starts } = arrived;
+            let space = self.owner(*queue).map(|number| core.virtual_functions[number].dma.clone());
+            let of_function = space.as_ref().map(|space| space.maps());
+            let maps = of_function.as_deref().unwrap_or(maps);
             let ring = &mut core.rx[*queue as usize];
-            let Delivery::Done = self.deliver(maps, ring, frame, *word0, *status, *segments) else { break };
+            let Delivery::Done = self.deliver(maps, ring, frame, *word0, *status, starts) else { break };
             core.receive.waiting_bytes -= frame.bytes.len();
             core.receive.waiting.pop_front();
             moved += 1;
@@ -298,9 +364,21 @@ impl Card {
         if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
             return Some((chosen.unwrap_or(0), word0, status));
         }
-        let Some((kind, input, len)) = headers.hash_input(frame, mrqc) else {
+        let Some((kind, hash)) = self.hash(core, frame, headers) else {
             return Some((chosen.unwrap_or(0), word0, status));
         };
+        let entry = hash as u16 & 0x7F;
+        let queue = registers.get(RETA::at(entry / 4)) >> (entry % 4 * 8) & 0xF;
+        if reports_hash {
+            word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
+        }
+        Some((chosen.unwrap_or(queue as u16), word0, status))
+    }
+
+    /// The kind of hash, and the hash (section 7.1.2.8); `None` where no enabled field fits.
+    fn hash(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
+        let registers = &self.registers;
+        let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
         let toeplitz = core.toeplitz.get_or_insert_with(|| {
             let mut key = [0; 40];
             for (n, bytes) in key.chunks_exact_mut(4).enumerate() {
@@ -308,13 +386,7 @@ impl Card {
             }
             Toeplitz::new(&key)
         });
-        let hash = toeplitz.hash(&input[..len]);
-        let entry = hash as u16 & 0x7F;
-        let queue = registers.get(RETA::at(entry / 4)) >> (entry % 4 * 8) & 0xF;
-        if reports_hash {
-            word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
-        }
-        Some((chosen.unwrap_or(queue as u16), word0, status))
+        Some((kind, toeplitz.hash(&input[..len])))
     }
 
     /// What the checksums were found to be, as bits of word 1 (section 7.1.11).
@@ -353,8 +425,8 @@ impl Card {
         if let Some(at) = at {
             let descriptors =
                 [1, 4, 8, 16][(self.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
-            let most = descriptors * self.buffer_bytes(queue);
-            if is_segment && list[at].append(&frame.bytes, headers, status, most) {
+            let room = self.buffer_bytes(queue);
+            if is_segment && list[at].append(&frame.bytes, headers, status, descriptors, room) {
                 return false;
             }
             let packet = list.remove(at);
@@ -374,12 +446,20 @@ impl Card {
 
     fn finish_packet(&self, core: &mut Core, maps: &Maps, mut packet: Packet) {
         packet.finish();
-        let Packet { queue, frame, word0, status, count, .. } = &packet;
-        self.arrive(core, maps, *queue, frame, *word0, *status, *count);
+        let Packet { queue, frame, word0, status, starts, .. } = &packet;
+        self.arrive(core, maps, *queue, frame, *word0, *status, starts);
     }
 
     /// Writes a packet to its queue's buffers, and its descriptors back.
-    fn deliver(&self, maps: &Maps, ring: &mut Ring, frame: &Frame, word0: u64, status: u64, segments: u32) -> Delivery {
+    fn deliver(
+        &self,
+        maps: &Maps,
+        ring: &mut Ring,
+        frame: &Frame,
+        word0: u64,
+        status: u64,
+        starts: &[usize],
+    ) -> Delivery {
         let bytes = &frame.bytes;
         let room = self.buffer_bytes(ring.queue);
         let control = self.registers.get(SRRCTL::at(ring.queue));
@@ -405,16 +485,18 @@ impl Card {
             ring.compare(maps, n, words, most_written, &self.oracle);
             Self::write_buffer(maps, ring, words[0], part, &self.oracle);
             let last = n + 1 == count;
+            // Of packets put together each descriptor tells how many segments begin in it, and one more, and where
+            // the packet goes on (section 7.11.5.2).
+            let here = n as usize * room..n as usize * room + part.len();
+            let (count_here, next) = match starts.is_empty() {
+                true => (0, 0),
+                false => (1 + starts.iter().filter(|start| here.contains(start)).count(), ring.index(n + 1)),
+            };
             let written = match legacy {
                 false => [
-                    word0 | if segments > 1 && last { u64::from(segments) << receive::RSCCNT_SHIFT } else { 0 },
+                    word0 | (count_here as u64) << receive::RSCCNT_SHIFT,
                     receive::DD
-                        | if last { receive::EOP | status } else { 0 }
-                        | if !last {
-                            u64::from(ring.index(n + 1)) << receive::NEXTP_SHIFT & Self::next_mask(segments)
-                        } else {
-                            0
-                        }
+                        | if last { receive::EOP | status } else { u64::from(next) << receive::NEXTP_SHIFT }
                         | (part.len() as u64) << receive::LENGTH_SHIFT,
                 ],
                 true => {
@@ -440,11 +522,6 @@ impl Card {
         ring.packets += 1;
         ring.octets += bytes.len() as u64;
         Delivery::Done
-    }
-
-    /// Only packets that were put together tell where they go on (section 7.11.5.2).
-    fn next_mask(segments: u32) -> u64 {
-        if segments > 1 { 0xFFFF << receive::NEXTP_SHIFT } else { 0 }
     }
 
     fn write_buffer(maps: &Maps, ring: &Ring, address: u64, bytes: &[u8], oracle: &Oracle) {

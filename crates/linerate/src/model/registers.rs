@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
 
+/// Queues each way.
+const QUEUES: u32 = super::QUEUES as u32;
+
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
 
@@ -24,16 +27,31 @@ pub(super) struct Registers(Box<[AtomicU32]>);
 impl Registers {
     pub fn new() -> Registers {
         let registers = Registers((0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect());
-        registers.reset();
+        registers.reset(super::QUEUES);
         registers
     }
 
-    /// All registers as the datasheet says they are after a reset.
-    pub fn reset(&self) {
+    /// All registers as the datasheet says they are after a reset; those of queues only of the first `queues`.
+    pub fn reset(&self, queues: u16) {
         for register in MAP {
-            for n in 0..register.count {
+            let of_queues = register.stride == 0x40 && register.first + register.count >= 64;
+            let count = if of_queues {
+                (queues as u32).saturating_sub(register.first).min(register.count)
+            } else {
+                register.count
+            };
+            for n in 0..count {
                 self.set(register.offset + n * register.stride, register.reset);
             }
+        }
+    }
+
+    /// All registers of a queue, and of no other, as they are after a reset.
+    pub fn reset_queue(&self, queue: u16) {
+        let of_queues =
+            MAP.iter().filter(|register| register.stride == 0x40 && register.first + register.count == QUEUES);
+        for register in of_queues.filter(|register| (register.first..QUEUES).contains(&queue.into())) {
+            self.set(register.offset + (u32::from(queue) - register.first) * register.stride, register.reset);
         }
     }
 

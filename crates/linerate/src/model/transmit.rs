@@ -6,6 +6,7 @@ use super::breach::Breach;
 use super::dma::Maps;
 use super::offload::{self, Context, Wanted};
 use super::ring::Ring;
+use super::switch::Place;
 use super::wire::Frame;
 use super::{Card, Core, Direction};
 use crate::nic::ixgbe::descriptor::{context, legacy_transmit, transmit};
@@ -52,11 +53,12 @@ const LONGEST: usize = 15_872;
 const MOST_GATHERED: usize = 256 << 10;
 
 impl Card {
-    pub(super) fn transmit(&self, core: &mut Core, maps: &Maps, budget: usize) -> usize {
+    pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 || registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
             return 0;
         }
+        let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
         if core.transmit.paused_until.is_some_and(|until| Instant::now() < until) {
             return 0;
         }
@@ -65,9 +67,12 @@ impl Card {
         let queues = core.tx.len();
         for turn in 0..queues {
             let queue = (core.transmit.turn + turn) % queues;
-            if !core.tx[queue].enabled {
+            let owner = self.owner(queue as u16);
+            if !core.tx[queue].enabled || !(sends || owner.is_some()) || !self.may_work(core, queue as u16) {
                 continue;
             }
+            let space = self.space(core, queue as u16);
+            let maps = &*space.maps();
             let tail = registers.get(TDT::at(queue as u16));
             if tail != core.tx[queue].tail {
                 core.tx[queue].move_tail(tail, &self.oracle);
@@ -253,7 +258,7 @@ impl Card {
             }
             for bytes in frames {
                 segment.bytes = bytes;
-                self.send_frame(core, &mut segment, gathered);
+                self.send_frame(core, &mut segment, gathered, queue);
             }
             core.transmit.segment = segment;
             return;
@@ -261,11 +266,11 @@ impl Card {
         if let Err(why) = offload::insert_checksums(&mut packet.bytes, &gathered.wanted) {
             bad(why);
         }
-        self.send_frame(core, packet, gathered);
+        self.send_frame(core, packet, gathered, queue);
     }
 
     /// The tag, padding and CRC.
-    fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered) {
+    fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered, queue: u16) {
         if let Some(tag) = gathered.vlan {
             let ethertype = self.registers.get(VLNCTRL::OFFSET) & VLNCTRL::VET_MASK;
             offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
@@ -281,12 +286,14 @@ impl Card {
             self.stamp_sent(core);
         }
         core.transmit.counted.add(&frame.bytes);
-        if self.loops_back() {
-            core.receive.looped.push_back(frame.clone());
-        } else {
-            core.frames.1 += 1;
-            core.wire.transmit(frame);
-        }
+        let from = match self.owner(queue) {
+            Some(number) => {
+                core.virtual_functions[number].count_sent(frame.bytes.len());
+                Place::Virtual(number)
+            }
+            None => Place::Physical,
+        };
+        self.leave(core, from, frame);
     }
 
     /// Writes back the descriptors of a packet that asked for it (section 7.2.3.5).

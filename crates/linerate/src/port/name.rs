@@ -32,8 +32,8 @@ pub(crate) enum Kind {
 }
 
 /// Options that every port takes, and those of `sim:`.
-const OPTIONS: [&str; 11] =
-    ["queues", "ring", "mtu", "offloads", "device", "wire", "record", "size", "flows", "rate", "count"];
+const OPTIONS: [&str; 12] =
+    ["queues", "ring", "mtu", "offloads", "device", "vfs", "wire", "record", "size", "flows", "rate", "count"];
 /// How many of them a card takes, too.
 const COMMON: usize = 4;
 

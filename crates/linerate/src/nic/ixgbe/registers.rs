@@ -99,7 +99,7 @@ macro_rules! registers {
 
 // Bits that a driver may write, where the datasheet reserves others.
 const CTRL_BITS: u32 = CTRL::MASTER_DISABLE | CTRL::LRST | CTRL::RST;
-const RXDCTL_BITS: u32 = RXDCTL::ENABLE | RXDCTL::SWFLSH | RXDCTL::VME;
+const RXDCTL_BITS: u32 = RXDCTL::RLPML_MASK | RXDCTL::RLPML_EN | RXDCTL::ENABLE | RXDCTL::SWFLSH | RXDCTL::VME;
 const TXDCTL_BITS: u32 = 0x007F_7F7F | TXDCTL::ENABLE | TXDCTL::SWFLSH;
 const SRRCTL_BITS: u32 = 0x1F | 0x3F << 8 | 0x7 << 22 | 0x7 << 25 | SRRCTL::DROP_EN;
 const RXCTRL_BITS: u32 = RXCTRL::RXEN | RXCTRL::DMBYPS;
@@ -253,7 +253,7 @@ registers! {
     RDH        0x01010 [64 x 0x40 then 64 at 0x0D010] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.8.4" {} "Receive Descriptor Head";
     SRRCTL     0x01014 [64 x 0x40 then 64 at 0x0D014] RW reset 0x0000_0402 writable SRRCTL_BITS "8.2.3.8.7" { BSIZEPACKET_MASK = 0x1F, DESCTYPE_SHIFT = 25, DESCTYPE_ADVANCED = 1 << 25, DROP_EN = 1 << 28 } "Split Receive Control";
     RDT        0x01018 [64 x 0x40 then 64 at 0x0D018] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.8.5" {} "Receive Descriptor Tail";
-    RXDCTL     0x01028 [64 x 0x40 then 64 at 0x0D028] RW reset 0x0000_0000 writable RXDCTL_BITS "8.2.3.8.6" { ENABLE = 1 << 25, SWFLSH = 1 << 26, VME = 1 << 30 } "Receive Descriptor Control";
+    RXDCTL     0x01028 [64 x 0x40 then 64 at 0x0D028] RW reset 0x0000_0000 writable RXDCTL_BITS "8.2.3.8.6" { RLPML_MASK = 0x3FFF, RLPML_EN = 1 << 15, ENABLE = 1 << 25, SWFLSH = 1 << 26, VME = 1 << 30 } "Receive Descriptor Control";
     RDRXCTL    0x02F00 [1 x 0]    RW  reset 0x0010_0008 writable ALL "8.2.3.8.8" { CRC_STRIP = 1 << 1, DMAIDONE = 1 << 3, RSCFRSTSIZE_MASK = 0x1F << 17, BIT_25 = 1 << 25, BIT_26 = 1 << 26 } "Receive DMA Control";
     RXPBSIZE   0x03C00 [8 x 4]    RW  reset 0x0008_0000 writable ALL "8.2.3.8.9" { KIB_SHIFT = 10 } "Receive Packet Buffer Size";
     RXCTRL     0x03000 [1 x 0]    RW  reset 0x0000_0000 writable RXCTRL_BITS "8.2.3.8.10" { RXEN = 1 << 0, DMBYPS = 1 << 1 } "Receive Control";

@@ -1,0 +1,63 @@
+//! The switch between the card's functions and the wire (section 7.10.3).
+
+use super::headers::Headers;
+use super::wire::Frame;
+use super::{Card, Core, filter};
+
+/// Where a frame comes from, or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Wire,
+    Physical,
+    Virtual(usize),
+}
+
+impl Card {
+    /// Sends a frame of a function's on its way: to other functions of this card that it is for, and to the wire
+    /// unless it was for one of them alone.
+    pub(super) fn leave(&self, core: &mut Core, from: Place, frame: &Frame) {
+        if self.loops_back() && from == Place::Physical {
+            return core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
+        }
+        if !core.virtual_functions.is_empty() && frame.bytes.len() >= 14 {
+            let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
+            let vlan = Headers::parse(&frame.bytes).vlan;
+            let is_unicast = destination[0] & 1 == 0;
+            let mut found = false;
+            for (number, function) in core.virtual_functions.iter().enumerate() {
+                let wanted =
+                    if is_unicast { function.is_own(destination) } else { function.accepts(destination, vlan) };
+                if wanted && from != Place::Virtual(number) {
+                    core.receive.arriving.push_back((from, Place::Virtual(number), frame.clone()));
+                    found = true;
+                }
+            }
+            if from != Place::Physical {
+                let own = filter::is_own(&self.registers, destination);
+                if if is_unicast { own } else { filter::accepts(&self.registers, destination) } {
+                    core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
+                    found = true;
+                }
+            }
+            if found && is_unicast {
+                return;
+            }
+        }
+        core.frames.1 += 1;
+        core.wire.transmit(frame);
+    }
+
+    /// A frame has come from the wire: each virtual function that wants it gets a copy.
+    pub(super) fn replicate(&self, core: &mut Core, frame: &Frame) {
+        if core.virtual_functions.is_empty() || frame.bytes.len() < 14 {
+            return;
+        }
+        let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
+        let vlan = Headers::parse(&frame.bytes).vlan;
+        for number in 0..core.virtual_functions.len() {
+            if core.virtual_functions[number].accepts(destination, vlan) {
+                core.receive.arriving.push_back((Place::Wire, Place::Virtual(number), frame.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Virtual functions: their registers (section 8.3), the mailbox, and what the physical function's driver would
+//! answer there (section 7.10).
+//!
+//! A host that cannot make virtual functions, because what is between it and the card hides how, gets each as a card
+//! of its own. Then nobody plays the physical function's part in the mailbox, and the model does.
+
+use std::sync::Arc;
+
+use super::dma::Dma;
+use super::filter::multicast_hash;
+use super::{Card, Core, Direction, QUEUES};
+use crate::nic::ixgbe::registers::*;
+use crate::port::MacAddress;
+
+/// Queues each way that a virtual function has.
+pub(super) const QUEUES_EACH: u16 = 2;
+/// The most that a card has here; its last queues are theirs, so that the physical function keeps its 64.
+pub(super) const MOST: usize = 32;
+/// MSI-X vectors.
+pub(super) const VECTORS: u32 = 3;
+
+/// What the card's host sees of it.
+pub(super) struct VirtualFunction {
+    pub dma: Arc<Dma>,
+    /// Its own bus mastering.
+    pub bus_master: bool,
+    pub mac: MacAddress,
+    /// Addresses beside its own, by the index that its driver gave them.
+    more_addresses: Vec<MacAddress>,
+    multicast: Vec<u16>,
+    promiscuous: bool,
+    all_multicast: bool,
+    vlans: Vec<u16>,
+    /// What it is let to do: its driver has asked for a reset.
+    clear_to_send: bool,
+    causes: u32,
+    masks: u32,
+    told: u32,
+    auto_clear: u32,
+    auto_mask: u32,
+    /// `VTIVAR` and `VTIVAR_MISC`.
+    allocation: [u32; 4],
+    misc_allocation: u32,
+    mailbox: u32,
+    message: [u32; 16],
+    packet_split: u32,
+    received: (u64, u64, u64),
+    sent: (u64, u64),
+}
+
+// Registers, by their offsets in BAR 0.
+const CTRL: u32 = 0x0000;
+const STATUS: u32 = 0x0008;
+const LINK: u32 = 0x0010;
+const EICR: u32 = 0x0100;
+const EICS: u32 = 0x0104;
+const EIMS: u32 = 0x0108;
+const EIMC: u32 = 0x010C;
+const EIAC: u32 = 0x0110;
+const EIAM: u32 = 0x0114;
+const IVAR_0: u32 = 0x0120;
+const IVAR_3: u32 = 0x012C;
+const IVAR_OTHER: u32 = 0x0140;
+const MESSAGE: u32 = 0x0200;
+const MESSAGE_END: u32 = 0x023C;
+const MAILBOX: u32 = 0x02FC;
+const PACKET_SPLIT: u32 = 0x0300;
+const RECEIVE: u32 = 0x1000;
+const TRANSMIT: u32 = 0x2000;
+const RECEIVE_END: u32 = RECEIVE + QUEUES_EACH as u32 * 0x40;
+const TRANSMIT_END: u32 = TRANSMIT + QUEUES_EACH as u32 * 0x40;
+const PACKETS_RECEIVED: u32 = 0x101C;
+const OCTETS_RECEIVED: u32 = 0x1020;
+const OCTETS_RECEIVED_HIGH: u32 = 0x1024;
+const MULTICAST_RECEIVED: u32 = 0x1034;
+const PACKETS_SENT: u32 = 0x201C;
+const OCTETS_SENT: u32 = 0x2020;
+const OCTETS_SENT_HIGH: u32 = 0x2024;
+
+/// The mailbox's bits, as the virtual function sees them (section 8.3.5.1.5).
+mod mailbox {
+    pub const REQUEST: u32 = 1 << 0;
+    pub const ACKNOWLEDGE: u32 = 1 << 1;
+    pub const OWNED: u32 = 1 << 2;
+    pub const STATUS: u32 = 1 << 4;
+    pub const ACKNOWLEDGED: u32 = 1 << 5;
+    pub const RESET_DONE: u32 = 1 << 7;
+    /// Those that reading clears.
+    pub const READ_CLEARS: u32 = STATUS | ACKNOWLEDGED | RESET_DONE;
+}
+
+/// Messages: what Intel's drivers of both functions have agreed on.
+mod message {
+    pub const RESET: u32 = 0x01;
+    pub const SET_ADDRESS: u32 = 0x02;
+    pub const SET_MULTICAST: u32 = 0x03;
+    pub const SET_VLAN: u32 = 0x04;
+    pub const SET_LENGTH: u32 = 0x05;
+    pub const SET_MORE_ADDRESSES: u32 = 0x06;
+    pub const NEGOTIATE: u32 = 0x08;
+    pub const GET_QUEUES: u32 = 0x09;
+    pub const UPDATE_MODE: u32 = 0x0C;
+    /// From the physical function: something has changed.
+    pub const CONTROL: u32 = 0x0100;
+    pub const SUCCESS: u32 = 1 << 31;
+    pub const FAILURE: u32 = 1 << 30;
+    pub const CLEAR_TO_SEND: u32 = 1 << 29;
+    pub const INFO_SHIFT: u32 = 16;
+    /// The newest version of the messages that is spoken: 1.4.
+    pub const NEWEST: u32 = 5;
+}
+
+impl VirtualFunction {
+    pub fn new(mac: MacAddress) -> VirtualFunction {
+        VirtualFunction {
+            dma: Arc::default(),
+            bus_master: false,
+            mac,
+            more_addresses: Vec::new(),
+            multicast: Vec::new(),
+            promiscuous: false,
+            all_multicast: false,
+            vlans: Vec::new(),
+            clear_to_send: false,
+            causes: 0,
+            masks: 0,
+            told: 0,
+            auto_clear: 0,
+            auto_mask: 0,
+            allocation: [0; 4],
+            misc_allocation: 0,
+            mailbox: 0,
+            message: [0; 16],
+            packet_split: 0,
+            received: (0, 0, 0),
+            sent: (0, 0),
+        }
+    }
+
+    /// Whether it takes frames for this address, of this VLAN.
+    pub fn accepts(&self, destination: [u8; 6], vlan: Option<u16>) -> bool {
+        if !self.clear_to_send || vlan.is_some_and(|tag| !self.vlans.contains(&(tag & 0xFFF)) && !self.promiscuous) {
+            return false;
+        }
+        self.promiscuous
+            || self.is_own(destination)
+            || destination == [0xFF; 6]
+            || destination[0] & 1 != 0
+                && (self.all_multicast || self.multicast.contains(&multicast_hash(destination, 0)))
+    }
+
+    /// One of its own addresses.
+    pub fn is_own(&self, destination: [u8; 6]) -> bool {
+        self.clear_to_send
+            && (self.mac.0 == destination || self.more_addresses.iter().any(|more| more.0 == destination))
+    }
+
+    pub fn count_received(&mut self, octets: usize, multicast: bool) {
+        self.received.0 += 1;
+        self.received.1 += octets as u64;
+        self.received.2 += u64::from(multicast);
+    }
+
+    pub fn count_sent(&mut self, octets: usize) {
+        self.sent.0 += 1;
+        self.sent.1 += octets as u64;
+    }
+}
+
+impl Card {
+    /// Which virtual function a queue belongs to, if any.
+    #[inline]
+    pub(super) fn owner(&self, queue: u16) -> Option<usize> {
+        let number = ((QUEUES - 1 - queue) / QUEUES_EACH) as usize;
+        (number < self.virtual_functions).then_some(number)
+    }
+
+    /// The first queue of a virtual function.
+    pub(super) fn first_queue(number: usize) -> u16 {
+        QUEUES - QUEUES_EACH * (number as u16 + 1)
+    }
+
+    pub(super) fn read_virtual(&self, number: usize, offset: u32) -> u32 {
+        if let Some(physical) = Self::queue_register(number, offset) {
+            return self.read(physical);
+        }
+        let core = &mut *self.core();
+        if offset == LINK {
+            self.update_link(core);
+        }
+        let function = &mut core.virtual_functions[number];
+        match offset {
+            LINK => self.registers.get(LINKS::OFFSET),
+            STATUS => self.registers.get(super::STATUS::OFFSET),
+            EICR => {
+                let causes = std::mem::take(&mut function.causes);
+                function.told = 0;
+                causes
+            }
+            EICS => function.causes,
+            EIMS | EIMC => function.masks,
+            EIAC => function.auto_clear,
+            EIAM => function.auto_mask,
+            IVAR_0..=IVAR_3 => function.allocation[(offset - IVAR_0) as usize / 4],
+            IVAR_OTHER => function.misc_allocation,
+            MESSAGE..=MESSAGE_END => function.message[(offset - MESSAGE) as usize / 4],
+            MAILBOX => {
+                let value = function.mailbox;
+                function.mailbox &= !mailbox::READ_CLEARS;
+                value
+            }
+            PACKET_SPLIT => function.packet_split,
+            PACKETS_RECEIVED => function.received.0 as u32,
+            OCTETS_RECEIVED => function.received.1 as u32,
+            OCTETS_RECEIVED_HIGH => (function.received.1 >> 32) as u32 & 0xF,
+            MULTICAST_RECEIVED => function.received.2 as u32,
+            PACKETS_SENT => function.sent.0 as u32,
+            OCTETS_SENT => function.sent.1 as u32,
+            OCTETS_SENT_HIGH => (function.sent.1 >> 32) as u32 & 0xF,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn write_virtual(&self, number: usize, offset: u32, value: u32) {
+        if let Some(physical) = Self::queue_register(number, offset) {
+            return self.write(physical, value);
+        }
+        let core = &mut *self.core();
+        let function = &mut core.virtual_functions[number];
+        match offset {
+            CTRL if value & super::CTRL::RST != 0 => self.reset_virtual(core, number),
+            EICR => function.causes &= !value,
+            EICS => function.causes |= value,
+            EIMS => function.masks |= value,
+            EIMC => function.masks &= !value,
+            EIAC => function.auto_clear = value,
+            EIAM => function.auto_mask = value,
+            IVAR_0..=IVAR_3 => function.allocation[(offset - IVAR_0) as usize / 4] = value,
+            IVAR_OTHER => function.misc_allocation = value,
+            MESSAGE..=MESSAGE_END => function.message[(offset - MESSAGE) as usize / 4] = value,
+            PACKET_SPLIT => function.packet_split = value,
+            MAILBOX => {
+                function.mailbox = function.mailbox & !mailbox::OWNED | value & mailbox::OWNED;
+                if value & mailbox::REQUEST != 0 {
+                    self.answer(core, number);
+                }
+                let _ = mailbox::ACKNOWLEDGE; // the model does not wait for it
+            }
+            _ => {}
+        }
+        self.interrupt_virtual(core, number);
+    }
+
+    /// The physical function's offset of a virtual function's queue register.
+    fn queue_register(number: usize, offset: u32) -> Option<u32> {
+        let first = Self::first_queue(number);
+        match offset {
+            PACKETS_RECEIVED | OCTETS_RECEIVED | OCTETS_RECEIVED_HIGH | MULTICAST_RECEIVED => None,
+            PACKETS_SENT | OCTETS_SENT | OCTETS_SENT_HIGH => None,
+            RECEIVE..RECEIVE_END => {
+                let queue = first + ((offset - RECEIVE) / 0x40) as u16;
+                Some(RDBAL::at(queue) + offset % 0x40)
+            }
+            TRANSMIT..TRANSMIT_END => {
+                let queue = first + ((offset - TRANSMIT) / 0x40) as u16;
+                Some(TDBAL::at(queue) + offset % 0x40)
+            }
+            _ => None,
+        }
+    }
+
+    /// Its queues stop, and its driver has to ask for everything anew.
+    pub(super) fn reset_virtual(&self, core: &mut Core, number: usize) {
+        let first = Self::first_queue(number);
+        for queue in first..first + QUEUES_EACH {
+            core.rx[queue as usize].disable();
+            core.tx[queue as usize].disable();
+            core.receive.forget(Direction::Receive, queue);
+            self.registers.reset_queue(queue);
+        }
+        let old = &core.virtual_functions[number];
+        let (dma, bus_master) = (old.dma.clone(), old.bus_master);
+        let new = VirtualFunction { dma, bus_master, ..VirtualFunction::new(self.virtual_mac(number)) };
+        core.virtual_functions[number] = new;
+    }
+
+    /// The address that a virtual function begins with: the card's, counted on.
+    pub(super) fn virtual_mac(&self, number: usize) -> MacAddress {
+        let crc = crc32fast::hash(format!("{} {number}", self.name).as_bytes()).to_le_bytes();
+        MacAddress([0x02, 0x82, 0x59, crc[0], crc[1], crc[2]])
+    }
+
+    /// What the physical function's driver does with a message.
+    fn answer(&self, core: &mut Core, number: usize) {
+        let function = &mut core.virtual_functions[number];
+        let [kind, first, ..] = function.message;
+        let info = (kind >> message::INFO_SHIFT & 0xFF) as usize;
+        let mac_at = |words: &[u32]| {
+            let [a, b, c, d] = words[0].to_le_bytes();
+            let [e, f, ..] = words[1].to_le_bytes();
+            MacAddress([a, b, c, d, e, f])
+        };
+        let is_unicast = |mac: MacAddress| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
+        let done = match kind & 0xFFFF {
+            message::RESET => {
+                *function = VirtualFunction {
+                    dma: function.dma.clone(),
+                    bus_master: function.bus_master,
+                    clear_to_send: true,
+                    // What its driver has set up stays.
+                    masks: function.masks,
+                    auto_clear: function.auto_clear,
+                    auto_mask: function.auto_mask,
+                    allocation: function.allocation,
+                    misc_allocation: function.misc_allocation,
+                    ..VirtualFunction::new(function.mac)
+                };
+                let [a, b, c, d, e, f] = function.mac.0;
+                function.message[1] = u32::from_le_bytes([a, b, c, d]);
+                function.message[2] = u32::from_le_bytes([e, f, 0, 0]);
+                function.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
+                // Not yet with "clear to send".
+                function.message[0] = message::RESET | message::SUCCESS;
+                function.mailbox |= mailbox::STATUS | mailbox::ACKNOWLEDGED;
+                return self.tell(core, number);
+            }
+            _ if !function.clear_to_send => false,
+            message::SET_ADDRESS => {
+                let mac = mac_at(&function.message[1..]);
+                if is_unicast(mac) {
+                    function.mac = mac;
+                }
+                is_unicast(mac)
+            }
+            message::SET_MULTICAST => {
+                let words = function.message[1..].iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]);
+                function.multicast = words.take(info.min(30)).map(|hash| hash & 0xFFF).collect();
+                true
+            }
+            message::SET_VLAN => {
+                let vlan = first as u16 & 0xFFF;
+                function.vlans.retain(|known| *known != vlan);
+                if info != 0 {
+                    function.vlans.push(vlan);
+                }
+                true
+            }
+            message::SET_LENGTH => (64..=9728).contains(&first),
+            message::SET_MORE_ADDRESSES => {
+                // Index 0 forgets them all.
+                let mac = mac_at(&function.message[1..]);
+                match info {
+                    0 => function.more_addresses.clear(),
+                    _ if is_unicast(mac) && function.more_addresses.len() < 16 => function.more_addresses.push(mac),
+                    _ => {}
+                }
+                info == 0 || is_unicast(mac)
+            }
+            message::NEGOTIATE => first <= message::NEWEST,
+            message::GET_QUEUES => {
+                function.message[1] = QUEUES_EACH.into();
+                function.message[2] = QUEUES_EACH.into();
+                function.message[3] = 0;
+                function.message[4] = 0;
+                true
+            }
+            message::UPDATE_MODE => {
+                function.all_multicast = first >= 2;
+                function.promiscuous = first >= 3;
+                first <= 3
+            }
+            _ => false,
+        };
+        let outcome = if done { message::SUCCESS } else { message::FAILURE };
+        let clear = if function.clear_to_send { message::CLEAR_TO_SEND } else { 0 };
+        function.message[0] = kind | outcome | clear;
+        function.mailbox |= mailbox::STATUS | mailbox::ACKNOWLEDGED;
+        self.tell(core, number);
+    }
+
+    /// Tells a virtual function's driver that there is something in its mailbox.
+    fn tell(&self, core: &mut Core, number: usize) {
+        let function = &mut core.virtual_functions[number];
+        if function.misc_allocation & IVAR::VALID != 0 {
+            function.causes |= 1 << (function.misc_allocation & 0x3);
+        }
+        self.interrupt_virtual(core, number);
+    }
+
+    /// The link has changed: every driver is told.
+    pub(super) fn tell_all(&self, core: &mut Core) {
+        for number in 0..core.virtual_functions.len() {
+            let function = &mut core.virtual_functions[number];
+            if function.clear_to_send {
+                function.message[0] = message::CONTROL | message::CLEAR_TO_SEND;
+                function.mailbox |= mailbox::STATUS;
+                self.tell(core, number);
+            }
+        }
+    }
+
+    /// Sets the cause of one of its queues.
+    pub(super) fn cause_virtual(&self, core: &mut Core, number: usize, direction: Direction, queue: u16) {
+        let function = &mut core.virtual_functions[number];
+        let local = queue - Self::first_queue(number);
+        let shift = 16 * (u32::from(local) & 1) + if direction == Direction::Transmit { 8 } else { 0 };
+        let entry = function.allocation[local as usize / 2] >> shift;
+        if entry & IVAR::VALID != 0 {
+            function.causes |= 1 << (entry & 0x3);
+        }
+        self.interrupt_virtual(core, number);
+    }
+
+    /// Raises what is set and allowed (section 7.3.4, as for the physical function).
+    fn interrupt_virtual(&self, core: &mut Core, number: usize) {
+        let function = &mut core.virtual_functions[number];
+        function.told &= function.causes & function.masks;
+        let vectors = function.causes & function.masks & !function.told;
+        let dma = function.dma.clone();
+        let receivers = dma.receivers();
+        for vector in (0..VECTORS).filter(|vector| vectors >> vector & 1 != 0) {
+            let bit = 1 << vector;
+            let Some(receiver) = receivers.vector(vector as usize) else { continue };
+            function.told |= bit;
+            function.causes &= !(function.auto_clear & bit);
+            function.masks &= !(function.auto_mask & bit);
+            function.told &= function.causes & function.masks;
+            receiver.raise();
+        }
+    }
+}
