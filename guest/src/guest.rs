@@ -94,13 +94,14 @@ impl Guest {
     /// Runs a command that may fail.
     #[track_caller]
     pub fn attempt(&mut self, command: &str) -> Outcome {
-        assert!(!command.contains('\n'), "one line at a time: {command}");
-        loop {
+        assert!(!command.contains('\n') && command == command.trim(), "one line at a time: {command}");
+        for _ in 0..100 {
             writeln!(self.shell.get_mut(), "{} {command}", command.len()).expect("the guest's shell is there");
             if let Some(outcome) = self.answer(command) {
                 return outcome;
             }
         }
+        self.fail(&format!("`{command}` never arrives whole"))
     }
 
     /// Runs a command that must fail, and returns what it printed.
@@ -111,6 +112,37 @@ impl Guest {
             self.fail(&format!("`{command}` succeeded:\n{output}"));
         }
         output
+    }
+
+    /// Moves an interface into a network of its own, gives it an address and sets it up, and returns what stands in
+    /// front of commands there.
+    #[track_caller]
+    pub fn apart(&mut self, interface: &str, address: &str) -> String {
+        let holder = format!("/tmp/network-{interface}");
+        self.run(&format!("unshare -n sleep 100000 >/dev/null 2>&1 & echo $! >{holder}"));
+        // The shell's child becomes `sleep` in its new namespace; until then it is in ours.
+        let network = |pid: &str| format!("$(readlink /proc/{pid}/ns/net)");
+        let (there, here) = (network(&format!("$(cat {holder})")), network("1"));
+        self.run(&format!("while [ \"{there}\" = {here} ]; do usleep 1000; done"));
+        self.run(&format!("ip link set {interface} netns $(cat {holder})"));
+        let there = format!("nsenter -t $(cat {holder}) -n");
+        self.run(&format!("{there} ip addr add {address} dev {interface} && {there} ip link set {interface} up"));
+        self.run(&format!("{there} ip link set lo up"));
+        there
+    }
+
+    /// Waits until an interface has a carrier; `there` as of [`apart`](Guest::apart), or nothing.
+    #[track_caller]
+    pub fn wait_for_link(&mut self, there: &str, interface: &str) {
+        self.run(&format!("until {there} ip link show {interface} | grep -q LOWER_UP; do usleep 10000; done"));
+    }
+
+    /// A number that `ethtool -S` tells.
+    #[track_caller]
+    pub fn counter(&mut self, there: &str, interface: &str, name: &str) -> u64 {
+        let text = self.run(format!("{there} ethtool -S {interface}").trim());
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: ")));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| self.fail(&format!("no {name} in:\n{text}")))
     }
 
     /// Starts a program in the background; it has a log of its own.

@@ -33,8 +33,11 @@ pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     }
     let mut libraries = BTreeSet::new();
     for name in others {
-        let file = find(name);
-        archive.file(&format!("bin/{name}"), &fs::read(&file).unwrap_or_else(|error| panic!("{name}: {error}")));
+        // What is given with its folder stays in it.
+        let is_path = name.starts_with('/');
+        let file = if is_path { PathBuf::from(name) } else { find(name) };
+        let place = if is_path { name.trim_start_matches('/').to_string() } else { format!("bin/{name}") };
+        archive.file(&place, &fs::read(&file).unwrap_or_else(|error| panic!("{name}: {error}")));
         let output = Command::new("ldd").arg(&file).output().expect("ldd");
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         libraries.extend(output.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_string));

@@ -23,6 +23,7 @@
 //! - `namespace`: Linux itself on this side of the cards
 //! - `traffic`: what it sends and receives there
 //! - `scenario`: what every card must be able to do
+//! - `served`: cards of ours in the guest, served by the test itself
 //!
 //! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
@@ -33,6 +34,7 @@ mod initramfs;
 mod machine;
 mod namespace;
 mod scenario;
+mod served;
 mod traffic;
 mod wire;
 
@@ -40,5 +42,6 @@ pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
 pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
+pub use served::Served;
 pub use traffic::{cross, cross_flows, expect_generated, offer};
 pub use wire::Wire;

@@ -149,6 +149,23 @@ impl Machine {
         self.programs.push(name.to_string());
     }
 
+    /// Adds DPDK's `dpdk-testpmd` with the one driver of memory pools that it needs, and returns how it is called.
+    pub fn testpmd(&mut self) -> String {
+        self.program("dpdk-testpmd");
+        let folder = Path::new("/usr/lib/x86_64-linux-gnu/dpdk");
+        let drivers = fs::read_dir(folder).expect("guest/prepare installs DPDK").flatten().map(|entry| entry.path());
+        let drivers = drivers.into_iter().find(|path| path.is_dir()).expect("a folder of drivers");
+        let files = fs::read_dir(&drivers).expect("a folder").flatten().map(|entry| entry.path());
+        let pool = files
+            .into_iter()
+            .find(|file| file.extension().is_some() && file.to_string_lossy().ends_with("librte_mempool_ring.so"))
+            .expect("the driver of memory pools")
+            .display()
+            .to_string();
+        self.programs.push(pool.clone());
+        format!("dpdk-testpmd -d {pool}")
+    }
+
     /// The card's port, its cable, and itself.
     fn plug(&mut self, number: usize, netdev: &str, device: &str) {
         let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
@@ -259,10 +276,13 @@ fn qemu() -> Vec<String> {
     words
 }
 
-/// The kernel's image in its folder.
+/// The kernel's image in its folder; unpacked if it could be.
 fn image(kernel: &Path) -> PathBuf {
     let files = fs::read_dir(kernel.join("boot")).expect("an unpacked kernel").flatten().map(|entry| entry.path());
-    files.into_iter().find(|path| path.to_string_lossy().contains("vmlinu")).expect("a kernel image")
+    let mut images: Vec<PathBuf> = files.filter(|path| path.to_string_lossy().contains("/vmlinu")).collect();
+    // "vmlinux" before "vmlinuz".
+    images.sort();
+    images.into_iter().next().expect("a kernel image")
 }
 
 fn root() -> PathBuf {

@@ -1,50 +1,425 @@
-//! first look
-use linerate::model::{Cable, Card, Function, Kind, Runner};
-use linerate::pci::vfio_user::Server;
-use linerate_guest::Machine;
+//! The model judged by others: Linux's ixgbe and ixgbevf drive it as a PCI device.
 
-#[test]
-fn look() {
-    let kind = match std::env::var("KIND").as_deref() {
-        Ok("kx4") => Kind::X82599Kx4,
-        Ok("x540") => Kind::X540,
-        _ => Kind::X82599Sfp,
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let (a, b) = Cable::pair();
-    let runner = Runner::start(None).unwrap();
-    let cards = [Card::of_kind(kind, 2, "a", Box::new(a)), Card::of_kind(kind, 0, "b", Box::new(b))];
-    let mut machine = Machine::new().processors(2);
-    if std::env::var("IOMMU").is_ok() {
-        machine = machine.iommu_for_served();
-    }
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use linerate::model::{Card, Frame, Kind, Report, Traffic, Wire};
+use linerate::traffic::Generator;
+use linerate_guest::{Guest, Machine, Served};
+use serde_json::Value;
+
+/// What drivers say when something is wrong that is right on a real card.
+const COMPLAINTS: [&str; 9] =
+    ["error", "warn", "fail", "invalid", "unsupported", "not valid", "timed out", " hang", "unable to"];
+
+/// Fails if the driver has complained.
+#[track_caller]
+fn assert_content(guest: &mut Guest) {
+    let said = guest.run("dmesg | grep -E 'ixgbe|eth[0-9]' || true");
+    let complaint = said.lines().find(|line| COMPLAINTS.iter().any(|word| line.to_lowercase().contains(word)));
+    assert!(complaint.is_none(), "the driver complains: {complaint:?} in\n{said}");
+}
+
+/// Boots with two cards that are connected, and brings both up: the second in a network of its own, which is
+/// returned.
+#[track_caller]
+fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
     machine.program("ethtool");
     machine.program("iperf3");
-    let mut servers = Vec::new();
-    for card in &cards {
-        runner.run(card);
-        let path = folder.path().join(card.name());
-        servers.push(Server::start(&path, Box::new(Function::new(card.clone()))).unwrap());
-        machine.served(&path);
-    }
-    if std::env::var("VFS").is_ok() {
-        for n in 0..2 {
-            let path = folder.path().join(format!("vf{n}"));
-            servers.push(Server::start(&path, Box::new(Function::of_virtual(cards[0].clone(), n).unwrap())).unwrap());
-            machine.served(&path);
-        }
-    }
+    served.plug(&mut machine, &["a", "b"]);
     let mut guest = machine.boot();
-    for command in std::env::var("COMMANDS").unwrap_or("modprobe ixgbe;dmesg | tail -30;ip link".into()).split(";;") {
-        let outcome = guest.attempt(command);
-        println!("# {command} -> {}\n{}", outcome.status, outcome.output);
+    guest.run("modprobe ixgbe");
+    let far = guest.apart("eth1", "10.84.0.2/24");
+    guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
+    guest.wait_for_link("", "eth0");
+    guest.wait_for_link(&far, "eth1");
+    (guest, far)
+}
+
+#[track_caller]
+fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
+    let command = format!("{there} ping -c 3 -i 0.2 -W 5 -s {size} {address}");
+    let answer = guest.run(command.trim());
+    assert!(answer.contains("3 packets received"), "{answer}");
+}
+
+/// iperf's own report.
+#[track_caller]
+fn iperf(guest: &mut Guest, there: &str, arguments: &str) -> Value {
+    let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
+    let result = guest.run(command.trim());
+    serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"))
+}
+
+/// TCP both ways, and UDP, which must lose nothing at this rate.
+#[track_caller]
+fn transfers(guest: &mut Guest, address: &str) {
+    for direction in ["", "--reverse"] {
+        let result = iperf(guest, "", &format!("--client {address} --bytes 4M {direction}"));
+        assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
     }
-    for card in &cards {
-        println!("{}: {} breaches", card.name(), card.breach_count());
-        let mut all: Vec<String> = card.breaches().iter().map(|b| b.to_string()).collect();
-        all.dedup();
-        for breach in all.iter().take(40) {
-            println!("   {breach}");
+    let result = iperf(guest, "", &format!("--client {address} --udp --bitrate 20M --bytes 1M"));
+    assert_eq!(result["end"]["sum"]["lost_packets"], 0, "{result}");
+}
+
+/// Binds, comes up at 10 Gbit/s, tests itself, and pings.
+fn is_accepted(kind: Kind, port: &str) {
+    let served = Served::pair(kind, 0);
+    let start = Instant::now();
+    let (mut guest, far) = connected(&served, Machine::new());
+    ping(&mut guest, "", "10.84.0.2", 56);
+    println!("{kind}: first ping {:.1} s after the start of the guest", start.elapsed().as_secs_f32());
+
+    let settings = guest.run("ethtool eth0");
+    assert!(settings.contains("Speed: 10000Mb/s") && settings.contains(port), "{settings}");
+    let tests = guest.run("ethtool -t eth0 offline");
+    assert!(tests.contains("PASS") && tests.contains("Loopback test"), "{tests}");
+    guest.wait_for_link("", "eth0");
+    ping(&mut guest, &far, "10.84.0.1", 1400);
+
+    // What the driver has counted is what went over the cable: each card's frames are the other's.
+    guest.run("ip link set eth0 down");
+    guest.run(&format!("{far} ip link set eth1 down"));
+    assert_eq!(served.cards[0].frames().1, served.cards[1].frames().0);
+    assert_content(&mut guest);
+    served.assert_silent();
+}
+
+#[test]
+fn linux_accepts_the_82599_on_a_backplane() {
+    is_accepted(Kind::X82599Kx4, "10000baseKX4/Full");
+}
+
+#[test]
+fn linux_accepts_the_82599_with_a_module() {
+    is_accepted(Kind::X82599Sfp, "Port: FIBRE");
+}
+
+#[test]
+fn linux_accepts_the_x540() {
+    is_accepted(Kind::X540, "Port: Twisted Pair");
+}
+
+/// With everything that the card can do, and with nothing; at both ends.
+#[test]
+fn offloads_do_what_linux_would() {
+    let served = Served::pair(Kind::X82599Sfp, 0);
+    let (mut guest, far) = connected(&served, Machine::new());
+    guest.run(&format!("{far} iperf3 --server --daemon"));
+    let mut before = 0;
+    for (offloads, lro) in [("on", "on"), ("off", "off")] {
+        for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
+            let set =
+                format!("{there} ethtool -K {interface} rx {offloads} tx {offloads} sg {offloads} tso {offloads}");
+            guest.run(format!("{set} gso {offloads} gro {offloads} rxvlan {offloads} txvlan {offloads}").trim());
+            // Coalescing needs interrupts that are not too frequent.
+            guest.run(format!("{there} ethtool -C {interface} rx-usecs 100").trim());
+            guest.run(format!("{there} ethtool -K {interface} lro {lro}").trim());
+        }
+        for mtu in [1500, 9000] {
+            guest.run(&format!("ip link set eth0 mtu {mtu}"));
+            guest.run(&format!("{far} ip link set eth1 mtu {mtu}"));
+            guest.wait_for_link("", "eth0");
+            guest.wait_for_link(&far, "eth1");
+            ping(&mut guest, "", "10.84.0.2", mtu - 100);
+            transfers(&mut guest, "10.84.0.2");
+        }
+        let aggregated = guest.counter(&far, "eth1", "hw_rsc_aggregated");
+        assert!((aggregated > before) == (lro == "on"), "lro {lro}: {before}, then {aggregated} segments in others");
+        before = aggregated;
+    }
+    for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
+        for name in ["rx_csum_offload_errors", "rx_errors", "rx_dropped", "rx_crc_errors", "tx_timeout_count"] {
+            assert_eq!(guest.counter(there, interface, name), 0, "{interface} {name}");
         }
     }
+    assert_content(&mut guest);
+    served.assert_silent();
+}
+
+/// Rules steer and drop, the table of receive-side scaling spreads, tags are inserted, stripped and filtered.
+#[test]
+fn flows_are_steered() {
+    let served = Served::pair(Kind::X82599Sfp, 0);
+    let (mut guest, far) = connected(&served, Machine::new().processors(2));
+    guest.run(&format!("{far} iperf3 --server --daemon"));
+    let queue = |guest: &mut Guest, number: u8| guest.counter("", "eth0", &format!("rx_queue_{number}_packets"));
+    for chosen in [1, 0] {
+        let (weights, other) = if chosen == 1 { ("0 1", 0) } else { ("1 0", 1) };
+        guest.run(&format!("ethtool -X eth0 weight {weights}"));
+        let before = (queue(&mut guest, chosen), queue(&mut guest, other));
+        ping(&mut guest, &far, "10.84.0.1", 56);
+        iperf(&mut guest, "", "--client 10.84.0.2 --bytes 500K");
+        assert!(queue(&mut guest, chosen) >= before.0 + 10, "the table says queue {chosen}");
+        // What is no IP has no hash, and goes to queue 0.
+        assert!(queue(&mut guest, other) <= before.1 + 5, "nothing goes to queue {other}");
+    }
+
+    guest.run("ethtool -X eth0 weight 1 0");
+    guest.run("ethtool -K eth0 ntuple on");
+    guest.wait_for_link("", "eth0");
+    guest.run("ethtool -N eth0 flow-type udp4 dst-port 7777 action 1");
+    guest.run("ethtool -N eth0 flow-type tcp4 dst-port 7778 action -1");
+    guest.run("iperf3 --server --daemon --port 7777");
+    let before = queue(&mut guest, 1);
+    iperf(&mut guest, &far, "--client 10.84.0.1 --port 7777 --udp --bitrate 5M --bytes 100K");
+    assert!(queue(&mut guest, 1) >= before + 60, "the rule says queue 1");
+    // Nobody listens there: without the rule Linux refuses, with it there is silence.
+    let knock =
+        |guest: &mut Guest, port: u16| guest.attempt(&format!("{far} nc -w 2 10.84.0.1 {port} </dev/null")).output;
+    assert!(knock(&mut guest, 7779).contains("refused"), "what no rule is for arrives");
+    let matched = guest.counter("", "eth0", "fdir_match");
+    assert!(!knock(&mut guest, 7778).contains("refused"), "the rule drops");
+    assert!(guest.counter("", "eth0", "fdir_match") > matched, "the rule matched");
+
+    for (there, interface, address) in [("", "eth0", "10.85.0.1"), (&*far, "eth1", "10.85.0.2")] {
+        let vlan = format!("{interface}.77");
+        guest.run("modprobe 8021q");
+        guest.run(format!("{there} ip link add link {interface} name {vlan} type vlan id 77").trim());
+        guest.run(format!("{there} ip addr add {address}/24 dev {vlan}").trim());
+        guest.run(format!("{there} ip link set {vlan} up").trim());
+    }
+    ping(&mut guest, "", "10.85.0.2", 56);
+    for offloads in ["rxvlan off txvlan off", "rxvlan on txvlan on", "rx-vlan-filter off", "rx-vlan-filter on"] {
+        guest.run(&format!("ethtool -K eth0 {offloads}"));
+        guest.wait_for_link("", "eth0");
+        ping(&mut guest, "", "10.85.0.2", 1400);
+    }
+    assert_content(&mut guest);
+    served.assert_silent();
+}
+
+/// Down and up, out and in, and the cable, many times: nothing is left over.
+#[test]
+fn many_rounds_leave_nothing_behind() {
+    let served = Served::pair(Kind::X82599Kx4, 0);
+    let mut machine = Machine::new();
+    served.plug(&mut machine, &["a"]);
+    let mut guest = machine.boot();
+    let free = |guest: &mut Guest| -> u64 {
+        let line = guest.run("sync; echo 3 >/proc/sys/vm/drop_caches; grep MemFree /proc/meminfo");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+    };
+    let left = |guest: &mut Guest, before: u64| {
+        let now = free(guest);
+        assert!(now + 8 * 1024 > before, "{before} KiB were free, and {now} are");
+    };
+    let mut before = 0;
+    for round in 0..30 {
+        guest.run("modprobe ixgbe && ip link set eth0 up");
+        guest.wait_for_link("", "eth0");
+        guest.run("rmmod ixgbe");
+        if round == 1 {
+            before = free(&mut guest);
+        }
+    }
+    left(&mut guest, before);
+    guest.run("modprobe ixgbe");
+    for round in 0..30 {
+        guest.run("ip link set eth0 up");
+        guest.wait_for_link("", "eth0");
+        served.cards[0].set_cable(false);
+        guest.run("while ip link show eth0 | grep -q LOWER_UP; do usleep 1000; done");
+        served.cards[0].set_cable(true);
+        guest.wait_for_link("", "eth0");
+        guest.run("ip link set eth0 down");
+        if round == 1 {
+            before = free(&mut guest);
+        }
+    }
+    left(&mut guest, before);
+    assert_content(&mut guest);
+    served.assert_silent();
+}
+
+/// Behind an IOMMU of the guest's own buffers cross DMA maps, which come and go with each packet.
+#[test]
+fn an_iommu_of_the_guests_is_crossed() {
+    let served = Served::pair(Kind::X82599Sfp, 0);
+    let (mut guest, far) = connected(&served, Machine::new().iommu_for_served());
+    ping(&mut guest, "", "10.84.0.2", 1400);
+    guest.run("ip link set eth0 mtu 9000");
+    guest.run(&format!("{far} ip link set eth1 mtu 9000"));
+    guest.wait_for_link("", "eth0");
+    guest.wait_for_link(&far, "eth1");
+    guest.run(&format!("{far} iperf3 --server --daemon"));
+    transfers(&mut guest, "10.84.0.2");
+    assert_content(&mut guest);
+    served.assert_silent();
+}
+
+/// A driver without MSI-X: messages, and the line.
+#[test]
+fn the_interrupt_self_test_passes() {
+    for argument in ["pci=nomsi", ""] {
+        let served = Served::pair(Kind::X82599Sfp, 0);
+        let machine = Machine::new().kernel_argument(argument);
+        let (mut guest, far) = connected(&served, machine);
+        let tests = guest.run("ethtool -t eth0 offline");
+        assert!(tests.contains("PASS"), "{argument}: {tests}");
+        guest.wait_for_link("", "eth0");
+        ping(&mut guest, &far, "10.84.0.1", 56);
+        served.assert_silent();
+    }
+}
+
+/// A generator and a checking sink that keeps few frames on their way: testpmd drops what does not fit a ring.
+struct Window {
+    traffic: Traffic,
+    given: u64,
+    /// How many of this wire's frames have left the other card, and the same of the other's.
+    back: Arc<AtomicU64>,
+    others_back: Arc<AtomicU64>,
+}
+
+impl Wire for Window {
+    fn transmit(&mut self, frame: &Frame) {
+        self.others_back.fetch_add(1, Relaxed);
+        self.traffic.transmit(frame);
+    }
+
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        let few = self.given < self.back.load(Relaxed) + 128;
+        let came = few && self.traffic.receive(frame);
+        self.given += u64::from(came);
+        came
+    }
+
+    fn report(&self) -> Option<Report> {
+        self.traffic.report()
+    }
+}
+
+const FRAMES: u64 = 20_000;
+
+/// Boots with two cards that DPDK may have; also returns how testpmd is called.
+#[track_caller]
+fn for_dpdk(wires: [Box<dyn Wire>; 2]) -> (Served, Guest, String) {
+    let [a, b] = wires;
+    let served = Served::new(vec![Card::new("a", a), Card::new("b", b)]);
+    let mut machine = Machine::new().iommu_for_served().processors(2);
+    let testpmd = machine.testpmd();
+    served.plug(&mut machine, &["a", "b"]);
+    let mut guest = machine.boot();
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run("echo 8086 10fb >/sys/bus/pci/drivers/vfio-pci/new_id");
+    guest.run("mkdir -p /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages");
+    guest.run("echo 64 >/proc/sys/vm/nr_hugepages");
+    (served, guest, testpmd)
+}
+
+/// Runs testpmd in a mode until `done`, and returns what it said. It begins without cables: it throws away what came
+/// before it begins.
+#[track_caller]
+fn testpmd(served: &Served, guest: &mut Guest, command: &str, mode: &str, done: impl Fn() -> bool) -> String {
+    served.cards.iter().for_each(|card| card.set_cable(false));
+    let arguments = format!("--forward-mode={mode} --auto-start --disable-link-check --total-num-mbufs=4096");
+    // Its numbers, each second, show that it has begun.
+    let program = guest.start(&format!("{command} -- {arguments} --stats-period=1"));
+    guest.wait_for(&program, "Port statistics");
+    served.cards.iter().for_each(|card| card.set_cable(true));
+    for _ in 0..2000 {
+        if done() {
+            break;
+        }
+        guest.run("usleep 10000");
+    }
+    guest.signal(&program, "INT");
+    let outcome = guest.wait(program);
+    let cards: Vec<_> = served.cards.iter().map(|card| (card.frames(), card.wire_report(), card.breaches())).collect();
+    assert!(done() && outcome.status == 0, "{mode}: {cards:?}\n{}", outcome.output);
+    outcome.output
+}
+
+/// DPDK's testpmd, with its vector path (`simd` 256) or its scalar one (64): forwards, sends, receives.
+fn dpdk_forwards_sends_and_receives(simd: u32) {
+    let traffic = || Traffic::new(Generator::new(128, 4), None, Some(FRAMES));
+    let (back, others_back) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let a = Window { traffic: traffic(), given: 0, back: back.clone(), others_back: others_back.clone() };
+    let b = Window { traffic: traffic(), given: 0, back: others_back, others_back: back };
+    let (served, mut guest, command) = for_dpdk([Box::new(a), Box::new(b)]);
+    let command = format!("{command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
+    let report = |n: usize| served.cards[n].wire_report().expect("a wire that counts");
+
+    // Each frame comes back on the other card, in order and whole.
+    let debug = format!("{command} --log-level=pmd.net.ixgbe.init:debug");
+    let said = testpmd(&served, &mut guest, &debug, "io", || (0..2).all(|n| report(n).received >= FRAMES));
+    assert_eq!(said.contains("Vector rx enabled"), simd == 256, "{said}");
+    for n in 0..2 {
+        let Report { sent, received, lost, corrupted, reordered, .. } = report(n);
+        assert_eq!((sent, received, lost, corrupted, reordered), (FRAMES, FRAMES, 0, 0, 0), "card {n}");
+    }
+    // Frames of its own.
+    let before = served.cards[0].frames().1;
+    testpmd(&served, &mut guest, &command, "txonly", || served.cards[0].frames().1 > before + FRAMES);
+    served.assert_silent();
+    drop(guest);
+
+    // By its own count it receives all that is on the wire.
+    let (served, mut guest, testpmd_command) = for_dpdk([Box::new(traffic()), Box::new(traffic())]);
+    let command = format!("{testpmd_command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
+    let said = testpmd(&served, &mut guest, &command, "rxonly", || served.cards.iter().all(|c| c.frames().0 == FRAMES));
+    assert_eq!(said.matches(&format!("RX-total: {FRAMES}")).count(), 2, "{said}");
+    served.assert_silent();
+}
+
+#[test]
+fn dpdk_moves_packets_in_vectors() {
+    dpdk_forwards_sends_and_receives(256);
+}
+
+#[test]
+fn dpdk_moves_packets_one_by_one() {
+    dpdk_forwards_sends_and_receives(64);
+}
+
+/// Linux's ixgbevf on two virtual functions: between them, to the wire, and to the physical function.
+#[test]
+fn virtual_functions_talk() {
+    let served = Served::pair(Kind::X82599Sfp, 2);
+    let mut machine = Machine::new();
+    machine.program("ethtool");
+    machine.program("iperf3");
+    served.plug(&mut machine, &["a", "b", "a.vf0", "a.vf1"]);
+    let mut guest = machine.boot();
+    guest.run("modprobe ixgbe && modprobe ixgbevf");
+    guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
+    guest.wait_for_link("", "eth0");
+    let addresses = ["10.84.0.2", "10.84.0.3", "10.84.0.4"];
+    let there: Vec<String> =
+        (1..=3).map(|n| guest.apart(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
+    for (n, there) in there.iter().enumerate() {
+        guest.wait_for_link(there, &format!("eth{}", n + 1));
+    }
+    let [wire, first, second] = &there[..] else { unreachable!("three") };
+    for there in &there {
+        guest.run(&format!("{there} iperf3 --server --daemon"));
+    }
+    // To each from each of the others, with what goes on.
+    for (from, to) in [("", 1), ("", 2), (&**first, 0), (first, 2), (wire, 1), (wire, 2), (second, 1), (second, 0)] {
+        ping(&mut guest, from, addresses[to], 1400);
+        let result = iperf(&mut guest, from, &format!("--client {} --bytes 1M", addresses[to]));
+        assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(1_000_000), "{result}");
+    }
+    // What goes from function to function is not on the wire.
+    let before = served.cards[0].frames().1;
+    iperf(&mut guest, first, &format!("--client {} --bytes 1M", addresses[2]));
+    assert!(served.cards[0].frames().1 < before + 100, "frames of neighbours went to the wire");
+    // VLANs and a change of address are the physical function's to grant.
+    guest.run("modprobe 8021q");
+    for (there, interface, address) in [(first, "eth2", "10.86.0.1"), (second, "eth3", "10.86.0.2")] {
+        guest.run(&format!("{there} ip link add link {interface} name {interface}.9 type vlan id 9"));
+        guest.run(&format!("{there} ip addr add {address}/24 dev {interface}.9"));
+        guest.run(&format!("{there} ip link set {interface}.9 up"));
+    }
+    ping(&mut guest, first, "10.86.0.2", 56);
+    guest.run(&format!("{first} ip link set eth2 address 02:00:00:00:00:77"));
+    guest.run(&format!("{wire} ip neigh flush dev eth1"));
+    ping(&mut guest, wire, addresses[1], 56);
+    let tests = guest.run(&format!("{second} ethtool -t eth3 offline"));
+    assert!(tests.contains("PASS"), "{tests}");
+    assert_content(&mut guest);
+    served.assert_silent();
 }

@@ -277,6 +277,11 @@ impl Card {
         self.core().wire.finish();
     }
 
+    /// What a register holds, without what reading it would do; 0 where there is none.
+    pub fn register(&self, offset: u32) -> u32 {
+        Registers::find(offset).map_or(0, |found| self.registers.get(found.offset))
+    }
+
     /// Frames that came from the wire, and frames that went to it, since power-on.
     pub fn frames(&self) -> (u64, u64) {
         self.core().frames
@@ -456,6 +461,11 @@ impl Card {
             TXDCTL::OFFSET => self.write_control(Direction::Transmit, n, offset, value & !TXDCTL::SWFLSH),
             RDT::OFFSET => self.write_tail(Direction::Receive, n, offset, value),
             TDT::OFFSET => self.write_tail(Direction::Transmit, n, offset, value),
+            // Before receiving begins the head may be written, also of an enabled queue (8.2.3.8.4): DPDK's driver does.
+            RDH::OFFSET if self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0 => {
+                self.registers.set(offset, value);
+                self.core().rx[n as usize].set_head(value);
+            }
             // Whether to drop may change at any time: Linux's driver does so when flow control was agreed on.
             SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {

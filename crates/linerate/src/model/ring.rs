@@ -78,6 +78,13 @@ impl Ring {
         };
     }
 
+    /// The driver's new head, while nothing is in the ring.
+    pub fn set_head(&mut self, head: u32) {
+        if self.enabled {
+            self.head = head % self.len;
+        }
+    }
+
     pub fn disable(&mut self) {
         *self = Ring::new(self.direction, self.queue);
     }

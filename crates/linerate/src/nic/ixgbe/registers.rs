@@ -318,6 +318,8 @@ registers! {
     LSECRXCAP  0x08F00 [1 x 0]    RW  reset 0x0001_0014 writable ALL "8.2.3.13.2" {} "LinkSec Receive Capabilities";
     LSECTXCTRL 0x08A04 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.13.3" {} "LinkSec Transmit Control";
     LSECRXCTRL 0x08F04 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.13.4" {} "LinkSec Receive Control";
+    LSECTXSTATS 0x08A3C [5 x 4]    RC  reset 0x0000_0000 writable ALL "8.2.3.13.14" {} "LinkSec Transmit Counters";
+    LSECRXSTATS 0x08F40 [17 x 4]   RC  reset 0x0000_0000 writable ALL "8.2.3.13.22" {} "LinkSec Receive Counters";
     IPSTXIDX   0x08900 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.14.1" {} "IPsec Transmit Index";
     IPSTXSALT  0x08904 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.14.3" {} "IPsec Transmit Salt";
     IPSTXKEY   0x08908 [4 x 4]    RW  reset 0x0000_0000 writable ALL "8.2.3.14.2" {} "IPsec Transmit Key";
