@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use linerate::model::{Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
-use linerate_guest::{Guest, Machine, Served};
+use linerate_guest::{A, B, Guest, Machine, Served};
 use serde_json::Value;
 
 /// What drivers say when something is wrong that is right on a real card.
@@ -263,6 +263,33 @@ fn the_interrupt_self_test_passes() {
         ping(&mut guest, &far, "10.84.0.1", 56);
         served.assert_silent();
     }
+}
+
+/// Our own driver on what Linux's and DPDK's have used, over vfio and the guest's IOMMU.
+#[test]
+fn our_driver_forwards_in_the_guest() {
+    let traffic = || -> Box<dyn Wire> { Box::new(Traffic::new(Generator::new(128, 4), None, Some(FRAMES))) };
+    let served = Served::new(vec![Card::new("a", traffic()), Card::new("b", traffic())]);
+    let mut machine = Machine::new().iommu_for_served();
+    served.plug(&mut machine, &["a", "b"]);
+    let mut guest = machine.boot();
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run(&format!("linerate bind {A} {B}"));
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait interrupt"), 2);
+    let report = |n: usize| served.cards[n].wire_report().expect("a wire that counts");
+    for _ in 0..2000 {
+        if (0..2).all(|n| report(n).received == FRAMES) {
+            break;
+        }
+        guest.run("usleep 10000");
+    }
+    let summary = guest.interrupt(forwarder).summary();
+    for n in 0..2 {
+        assert_eq!(summary["ports"][n]["rx_packets"], FRAMES, "{summary}");
+        let Report { received, lost, corrupted, reordered, .. } = report(n);
+        assert_eq!((received, lost, corrupted, reordered), (FRAMES, 0, 0, 0), "card {n}");
+    }
+    served.assert_silent();
 }
 
 /// A generator and a checking sink that keeps few frames on their way: testpmd drops what does not fit a ring.

@@ -8,11 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, CardBar, Frame, Wire};
+use linerate::model::{Card, Frame, Function, Wire};
 use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::pci::PciDevice;
+use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::port::{Device, RxQueue, TxQueue};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 /// Frames on the wire of the test, and whether it takes any.
 #[derive(Default)]
@@ -104,17 +107,35 @@ fn setups() -> impl Strategy<Value = Setup> {
 /// A port of the test: the card, its driver, its wire.
 struct Port {
     card: Arc<Card>,
-    device: Ixgbe<CardBar>,
+    device: Box<dyn Device>,
     hub: Arc<Mutex<Hub>>,
+    /// Where it is a PCI device that is served; fields go in this order.
+    served: Option<(Arc<VfioUser>, Server, TempDir)>,
 }
 
 impl Port {
-    fn open(name: &str, pool: &Arc<Pool>, setup: &Setup) -> Port {
+    fn open(name: &str, pool: &Arc<Pool>, setup: &Setup, is_served: bool) -> Port {
         let hub = Arc::<Mutex<Hub>>::default();
         let card = Card::new(name, Box::new(HubWire(hub.clone())));
         let config = Config { ring: setup.ring, max_frame: setup.max_frame, ..Config::new(name, pool.clone()) };
-        let device = Ixgbe::open(card.bar(), card.bus(), config).unwrap();
-        Port { card, device, hub }
+        if !is_served {
+            let device = Box::new(Ixgbe::open(card.bar(), card.bus(), config).unwrap());
+            return Port { card, device, hub, served: None };
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        let server = Server::start(&path, Box::new(Function::new(card.clone()))).unwrap();
+        let client = VfioUser::connect(path.to_str().unwrap()).unwrap();
+        let device = Box::new(Ixgbe::open(client.bar(0).unwrap(), client.clone().bus(), config).unwrap());
+        Port { card, device, hub, served: Some((client, server, folder)) }
+    }
+
+    /// The card moves frames; what was written to its registers has arrived.
+    fn step(&self, budget: usize) -> usize {
+        if let Some((client, ..)) = &self.served {
+            client.identity().unwrap();
+        }
+        self.card.step(budget)
     }
 }
 
@@ -167,12 +188,12 @@ struct World {
 }
 
 impl World {
-    fn new(setup: Setup) -> World {
+    fn new(setup: Setup, is_served: bool) -> World {
         let total = setup.ring + setup.spare;
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: total, buffer_size: setup.buffer_size, pages, numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());
-        let (mut a, mut b) = (Port::open("a", &pool, &setup), Port::open("b", &pool, &setup));
+        let (mut a, mut b) = (Port::open("a", &pool, &setup, is_served), Port::open("b", &pool, &setup, is_served));
         let (rx, tx) = (a.device.rx(0).unwrap(), b.device.tx(0).unwrap());
         World {
             batch: Batch::with_capacity(setup.batch),
@@ -212,10 +233,10 @@ impl World {
                 }
             }
             Op::StepA(budget) => {
-                self.a.card.step(budget.into());
+                self.a.step(budget.into());
             }
             Op::StepB(budget) => {
-                self.b.card.step(budget.into());
+                self.b.step(budget.into());
                 self.look_at_wire();
             }
             Op::Receive => self.receive(),
@@ -352,7 +373,7 @@ impl World {
         // A turn can move nothing and yet make the next one possible: a report frees buffers.
         let mut idle = 0;
         while idle < 3 {
-            let mut moved = self.a.card.step(64) + self.b.card.step(64);
+            let mut moved = self.a.step(64) + self.b.step(64);
             self.look_at_wire();
             let before = self.batch.len();
             self.receive();
@@ -383,10 +404,23 @@ proptest! {
 
     #[test]
     fn random_schedules_lose_nothing(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
-        let mut world = World::new(setup);
-        for op in &ops {
-            world.apply(op);
-        }
-        world.finish();
+        run(World::new(setup, false), &ops);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The same where each register access, map and reset is a message.
+    #[test]
+    fn nor_do_they_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
+        run(World::new(setup, true), &ops);
+    }
+}
+
+fn run(mut world: World, ops: &[Op]) {
+    for op in ops {
+        world.apply(op);
+    }
+    world.finish();
 }

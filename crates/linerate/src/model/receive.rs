@@ -122,7 +122,9 @@ impl Card {
                     }
                     room -= 1;
                 }
-                if self.loops_back() || !core.wire.receive(&mut frame) {
+                // While nobody listens, a wire that waits for room brings nothing.
+                let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
+                if self.loops_back() || !listens || !core.wire.receive(&mut frame) {
                     break;
                 }
                 core.frames.0 += 1;
@@ -158,7 +160,9 @@ impl Card {
             return 0;
         }
         let longest = self.longest_frame() + 4;
-        let rooms = core.rx.iter().filter(|ring| ring.enabled).map(|ring| {
+        let receives = self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0;
+        let in_use = |ring: &&Ring| ring.enabled && (receives || self.owner(ring.queue).is_some());
+        let rooms = core.rx.iter().filter(in_use).map(|ring| {
             let each = longest.div_ceil(self.buffer_bytes(ring.queue).max(1));
             ring.owned() / each as u32
         });

@@ -137,6 +137,11 @@ impl VirtualFunction {
         }
     }
 
+    /// Its driver is there.
+    pub fn listens(&self) -> bool {
+        self.clear_to_send && self.bus_master
+    }
+
     /// Whether it takes frames for this address, of this VLAN.
     pub fn accepts(&self, destination: [u8; 6], vlan: Option<u16>) -> bool {
         if !self.clear_to_send || vlan.is_some_and(|tag| !self.vlans.contains(&(tag & 0xFFF)) && !self.promiscuous) {
