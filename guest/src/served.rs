@@ -1,5 +1,7 @@
 //! Cards of ours in a guest: models that this process serves.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -59,12 +61,29 @@ impl Served {
         names.iter().for_each(|name| machine.served(&self.socket(name)));
     }
 
-    /// Fails if a driver broke a card's contract.
+    /// Fails if a driver broke a card's contract; and writes down which registers it has used, for `guest/registers`.
     #[track_caller]
-    pub fn assert_silent(&self) {
+    pub fn assert_silent(&self, driver: &str) {
+        self.write_down(driver);
         for card in &self.cards {
             let breaches = card.breaches();
             assert!(breaches.is_empty(), "card {}: {} breaches: {breaches:#?}", card.name(), card.breach_count());
         }
+    }
+
+    fn write_down(&self, driver: &str) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");
+        fs::create_dir_all(folder).expect("a folder of ours");
+        let file = format!("{folder}/{driver}");
+        let mut known: BTreeSet<String> =
+            fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_string).collect();
+        for (register, read, written) in self.cards.iter().flat_map(|card| card.used_registers()) {
+            known.extend(read.then(|| format!("{} r", register.name)));
+            known.extend(written.then(|| format!("{} w", register.name)));
+        }
+        // Tests run beside each other; a file that is replaced whole is never half.
+        let new = format!("{file}.{:?}", std::thread::current().id());
+        fs::write(&new, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in a folder of ours");
+        fs::rename(&new, &file).expect("a file in a folder of ours");
     }
 }

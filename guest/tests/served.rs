@@ -84,7 +84,7 @@ fn is_accepted(kind: Kind, port: &str) {
     guest.run(&format!("{far} ip link set eth1 down"));
     assert_eq!(served.cards[0].frames().1, served.cards[1].frames().0);
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn offloads_do_what_linux_would() {
         }
     }
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }
 
 /// Rules steer and drop, the table of receive-side scaling spreads, tags are inserted, stripped and filtered.
@@ -188,7 +188,7 @@ fn flows_are_steered() {
         ping(&mut guest, "", "10.85.0.2", 1400);
     }
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }
 
 /// Down and up, out and in, and the cable, many times: nothing is left over.
@@ -231,7 +231,7 @@ fn many_rounds_leave_nothing_behind() {
     }
     left(&mut guest, before);
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }
 
 /// Behind an IOMMU of the guest's own buffers cross DMA maps, which come and go with each packet.
@@ -247,7 +247,7 @@ fn an_iommu_of_the_guests_is_crossed() {
     guest.run(&format!("{far} iperf3 --server --daemon"));
     transfers(&mut guest, "10.84.0.2");
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }
 
 /// A driver without MSI-X: messages, and the line.
@@ -261,7 +261,7 @@ fn the_interrupt_self_test_passes() {
         assert!(tests.contains("PASS"), "{argument}: {tests}");
         guest.wait_for_link("", "eth0");
         ping(&mut guest, &far, "10.84.0.1", 56);
-        served.assert_silent();
+        served.assert_silent("Linux");
     }
 }
 
@@ -289,7 +289,7 @@ fn our_driver_forwards_in_the_guest() {
         let Report { received, lost, corrupted, reordered, .. } = report(n);
         assert_eq!((received, lost, corrupted, reordered), (FRAMES, 0, 0, 0), "card {n}");
     }
-    served.assert_silent();
+    served.assert_silent("ours");
 }
 
 /// A generator and a checking sink that keeps few frames on their way: testpmd drops what does not fit a ring.
@@ -381,7 +381,7 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     // Frames of its own.
     let before = served.cards[0].frames().1;
     testpmd(&served, &mut guest, &command, "txonly", || served.cards[0].frames().1 > before + FRAMES);
-    served.assert_silent();
+    served.assert_silent("DPDK");
     drop(guest);
 
     // By its own count it receives all that is on the wire.
@@ -389,7 +389,7 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     let command = format!("{testpmd_command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
     let said = testpmd(&served, &mut guest, &command, "rxonly", || served.cards.iter().all(|c| c.frames().0 == FRAMES));
     assert_eq!(said.matches(&format!("RX-total: {FRAMES}")).count(), 2, "{said}");
-    served.assert_silent();
+    served.assert_silent("DPDK");
 }
 
 #[test]
@@ -448,5 +448,5 @@ fn virtual_functions_talk() {
     let tests = guest.run(&format!("{second} ethtool -t eth3 offline"));
     assert!(tests.contains("PASS"), "{tests}");
     assert_content(&mut guest);
-    served.assert_silent();
+    served.assert_silent("Linux");
 }

@@ -277,6 +277,12 @@ impl Card {
         self.core().wire.finish();
     }
 
+    /// Which registers its driver has read, and which it has written, since power-on: by the registers' lines, of
+    /// which those in two ranges have two.
+    pub fn used_registers(&self) -> Vec<(&'static Register, bool, bool)> {
+        self.registers.used().filter(|(_, read, written)| *read || *written).collect()
+    }
+
     /// What a register holds, without what reading it would do; 0 where there is none.
     pub fn register(&self, offset: u32) -> u32 {
         Registers::find(offset).map_or(0, |found| self.registers.get(found.offset))
@@ -355,6 +361,7 @@ impl Card {
             self.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
+        self.registers.note_use(offset, false);
         match register.kind {
             LINKS::OFFSET => self.update_link(&mut self.core()),
             // Reading takes the semaphore if it was free (section 10.5.4).
@@ -382,6 +389,7 @@ impl Card {
         let Some(Found { register, offset, n }) = Registers::find(offset) else {
             return self.oracle.note(Breach::NoRegister { offset, write: true });
         };
+        self.registers.note_use(offset, true);
         let name = register.name;
         if matches!(register.access, Access::RO | Access::RC) {
             return self.oracle.note(Breach::ReadOnly { register: name, value });

@@ -1,7 +1,7 @@
 //! The register file: storage, and what reading and writing does by itself.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
 
@@ -22,11 +22,21 @@ pub(super) struct Found {
 }
 
 /// One word per offset. Writes only latch here; what they set off is the card's.
-pub(super) struct Registers(Box<[AtomicU32]>);
+pub(super) struct Registers {
+    words: Box<[AtomicU32]>,
+    /// By offset: what a driver has done with it since power-on.
+    used: Box<[AtomicU8]>,
+}
+
+/// Bits of `used`.
+const READ: u8 = 1 << 0;
+const WRITTEN: u8 = 1 << 1;
 
 impl Registers {
     pub fn new() -> Registers {
-        let registers = Registers((0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect());
+        let words = (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect();
+        let used = (0..BAR_BYTES / 4).map(|_| AtomicU8::new(0)).collect();
+        let registers = Registers { words, used };
         registers.reset(super::QUEUES);
         registers
     }
@@ -77,8 +87,22 @@ impl Registers {
         *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?
     }
 
+    /// Remembers that a driver reads or writes the register.
+    pub fn note_use(&self, offset: u32, write: bool) {
+        self.used[(offset / 4) as usize].fetch_or(if write { WRITTEN } else { READ }, Ordering::Relaxed);
+    }
+
+    /// Which kinds of registers a driver has read, and which it has written.
+    pub fn used(&self) -> impl Iterator<Item = (&'static Register, bool, bool)> {
+        MAP.iter().map(|register| {
+            let offsets = (0..register.count).map(|n| (register.offset + n * register.stride) / 4);
+            let bits = offsets.fold(0, |bits, word| bits | self.used[word as usize].load(Ordering::Relaxed));
+            (register, bits & READ != 0, bits & WRITTEN != 0)
+        })
+    }
+
     fn word(&self, offset: u32) -> &AtomicU32 {
-        &self.0[(offset / 4) as usize]
+        &self.words[(offset / 4) as usize]
     }
 
     /// The value without side effects. Acquire: what a driver wrote before it is visible.
