@@ -41,18 +41,24 @@ impl Namespace {
 
     /// The other end of an interface's cable: all that it is sent, and all that it receives.
     pub fn wire(&self, interface: &str) -> Wire {
-        let (name, interface) = (self.name.clone(), interface.to_string());
+        Wire::of_socket(self.inside(|| packet_socket(interface)))
+    }
+
+    /// Does something on a thread that is in it.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         // A thread that goes into a namespace stays there, so this one ends.
-        let socket = std::thread::spawn(move || {
-            let namespace = File::open(format!("/run/netns/{name}")).expect("the namespace");
-            rustix::thread::move_into_link_name_space(
-                std::os::fd::AsFd::as_fd(&namespace),
-                Some(rustix::thread::LinkNameSpaceType::Network),
-            )
-            .expect("root may enter it");
-            packet_socket(&interface)
-        });
-        Wire::of_socket(socket.join().expect("a packet socket"))
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace");
+                rustix::thread::move_into_link_name_space(
+                    std::os::fd::AsFd::as_fd(&namespace),
+                    Some(rustix::thread::LinkNameSpaceType::Network),
+                )
+                .expect("root may enter it");
+                work()
+            });
+            thread.join().expect("it does not panic")
+        })
     }
 }
 

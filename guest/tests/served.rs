@@ -102,6 +102,11 @@ fn linux_accepts_the_x540() {
     is_accepted(Kind::X540, "Port: Twisted Pair");
 }
 
+#[test]
+fn linux_accepts_the_x550() {
+    is_accepted(Kind::X550, "Port: Twisted Pair");
+}
+
 /// With everything that the card can do, and with nothing; at both ends.
 #[test]
 fn offloads_do_what_linux_would() {

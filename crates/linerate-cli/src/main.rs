@@ -94,7 +94,7 @@ enum Command {
         /// Two cards without are connected with each other
         #[arg(long)]
         wire: Vec<String>,
-        /// Which card each is, in the order of the sockets; one is for all: 82599-sfp, 82599-kx4, x540
+        /// Which card each is, in the order of the sockets; one is for all: 82599-sfp, 82599-kx4, x540, x550
         #[arg(long)]
         device: Vec<String>,
         /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on

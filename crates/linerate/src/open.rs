@@ -50,6 +50,9 @@ pub struct Options {
     pub take: Option<Take>,
 }
 
+/// PCI's number of the vendor that the models are of.
+const INTEL: u16 = 0x8086;
+
 /// Ethernet header and a VLAN tag.
 const HEADERS: usize = 18;
 
@@ -109,7 +112,7 @@ impl Options {
             return Err(nic::no_driver(&card.address, card.vendor, card.device));
         };
         let (device, through) = pci::open(&card, self.take)?;
-        nic::drive(driver, device, Config { description: format!("{what} ({through})"), ..config })
+        nic::drive(driver, device, Config { description: format!("{what} ({through})"), device: card.device, ..config })
     }
 }
 
@@ -119,13 +122,15 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     let Some((what, driver)) = nic::recognise(vendor, number) else {
         return Err(nic::no_driver(name.short(), vendor, number));
     };
-    nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), ..config })
+    nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), device: number, ..config })
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    let config = Config { description: "Intel 82599 (model inside this process)".to_string(), ..config };
     Ixgbe::<model::CardBar>::check(&config)?;
     let (card, runner) = model::open_named(name)?;
+    let device = card.kind().device();
+    let what = nic::recognise(INTEL, device).map_or("", |(what, _)| what);
+    let config = Config { description: format!("{what}, a model inside this process"), device, ..config };
     Ok(Box::new(Ixgbe::open(card.bar().run_by(runner), card.bus(), config)?))
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::headers::{Headers, UDP};
-use super::{Card, Core};
+use super::{Card, Core, Kind};
 use crate::nic::ixgbe::registers::*;
 
 /// SYSTIM, as what it was at a moment.
@@ -20,11 +20,16 @@ impl Default for Clock {
 
 /// A tick of the clock at 10 Gbit/s is 6.4 ns (section 8.2.3.26.12).
 const TICK_PICOSECONDS: u128 = 6_400;
+/// An X550 counts nanoseconds, and billions of them.
+const BILLION: u64 = 1_000_000_000;
 /// IEEE 1588's ethertype.
 const PTP: u16 = 0x88F7;
 
 impl Card {
     fn time(&self, core: &Core) -> u64 {
+        if self.kind() == Kind::X550 {
+            return self.nanoseconds(core);
+        }
         let attributes = self.registers.get(TIMINCA::OFFSET);
         let period = u128::from(attributes >> TIMINCA::PERIOD_SHIFT);
         if period == 0 {
@@ -35,14 +40,30 @@ impl Card {
         core.clock.value.wrapping_add(steps as u64)
     }
 
+    /// SYSTIM of an X550: billions of nanoseconds in the high half. Adjusting its rate (TIMINCA) has no effect here.
+    fn nanoseconds(&self, core: &Core) -> u64 {
+        let stands = self.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
+        let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() as u64 };
+        let [low, high] = [core.clock.value & u64::from(u32::MAX), core.clock.value >> 32];
+        let nanoseconds = since + low;
+        ((high + nanoseconds / BILLION) << 32) | (nanoseconds % BILLION)
+    }
+
     pub(super) fn read_clock(&self, core: &mut Core, offset: u32) -> u32 {
         let registers = &self.registers;
         match offset {
             // Reading the low half holds the high half.
-            SYSTIML::OFFSET => {
+            SYSTIML::OFFSET if self.kind() != Kind::X550 => {
                 let time = self.time(core);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 time as u32
+            }
+            // An X550's residue is below it, and read first.
+            SYSTIMR::OFFSET => {
+                let time = self.time(core);
+                registers.set(SYSTIML::OFFSET, time as u32);
+                registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
+                0
             }
             // Reading the high half of a stamp frees its place for the next.
             RXSTMPH::OFFSET => {

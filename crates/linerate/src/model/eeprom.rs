@@ -1,4 +1,4 @@
-//! The EEPROM: what is in it, and how it is read (section 6, and 8.2.3.2).
+//! The EEPROM: what is in it (section 6, and 8.2.3.2).
 
 use super::Kind;
 
@@ -8,6 +8,8 @@ const WORDS: usize = 4096;
 /// What the words up to the checksum, and the sections that they point to, add up to (section 6.3.2.11).
 const SUM: u16 = 0xBABA;
 const CHECKSUM: usize = 0x3F;
+/// The last word that an X550 adds.
+const LAST: usize = 0x41;
 
 // Where pointers to sections lie (section 6.1), and where the sections are here. All others point nowhere.
 const CORE_0: usize = 0x09;
@@ -29,7 +31,7 @@ const SECTION_PBA: usize = 0xA0;
 /// The image of a card with this address.
 pub(super) fn image(kind: Kind, mac: [u8; 6]) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
-    words[..=CHECKSUM].fill(0);
+    words[..=LAST].fill(0);
     // Not 0: an EEPROM is there (6.3.2.1: signature 01b).
     words[0] = 0x4000;
     words[CORE_0] = SECTION_CORE_0 as u16;

@@ -10,12 +10,12 @@ use crate::nic::ixgbe::registers::*;
 pub(super) struct State {
     kind: Kind,
     module: Module,
-    /// Of an X540: the PHY's registers that were written, by device and address.
+    /// Of an X540 or X550: the PHY's registers that were written, by device and address.
     phy: std::collections::HashMap<(u32, u32), u16>,
     up: bool,
 }
 
-// MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of the X540's PHY.
+// MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of the PHYs.
 const OP_ADDRESS: u32 = 0;
 const OP_WRITE: u32 = 1;
 const OP_READ: u32 = 3;
@@ -30,6 +30,7 @@ const SPEED_ABILITY: u32 = 4;
 const DEVICES_LOW: u32 = 5;
 const DEVICES_HIGH: u32 = 6;
 const STATUS_2: u32 = 8;
+const EXTENDED_ABILITY: u32 = 11;
 const VENDOR_STATUS: u32 = 0xC800;
 
 impl State {
@@ -57,7 +58,7 @@ impl State {
         let address = command & MSCA::ADDRESS_MASK;
         let device = command >> MSCA::DEVICE_SHIFT & 0x1F;
         let phy = command >> MSCA::PHY_SHIFT & 0x1F;
-        let here = self.kind == Kind::X540 && phy == 0;
+        let here = matches!(self.kind, Kind::X540 | Kind::X550) && phy == 0;
         match command >> MSCA::OP_SHIFT & 0x3 {
             OP_READ => {
                 let value = if here { self.phy_register(device, address) } else { 0xFFFF };
@@ -82,13 +83,21 @@ impl State {
         let up = u16::from(self.up);
         match (device, address) {
             (PMA..=AUTO_NEGOTIATION, ID_HIGH) => 0x0154,
-            (PMA..=AUTO_NEGOTIATION, ID_LOW) => 0x0200,
+            (PMA..=AUTO_NEGOTIATION, ID_LOW) => {
+                if self.kind == Kind::X550 {
+                    0x0223
+                } else {
+                    0x0200
+                }
+            }
             // PMA, PCS, PHY XS, negotiation; two of its vendor's; each says that it is there.
             (PMA..=AUTO_NEGOTIATION, DEVICES_LOW) => 1 << 1 | 1 << 3 | 1 << 4 | 1 << 7,
             (PMA..=AUTO_NEGOTIATION, DEVICES_HIGH) => 0xC000,
             (PMA | 3 | 4 | AUTO_NEGOTIATION, STATUS_2) => 0x8000,
             // 10 Gbit/s, 1 Gbit/s, 100 Mbit/s.
             (PMA, SPEED_ABILITY) => 1 << 0 | 1 << 4 | 1 << 5,
+            // The same, over twisted pairs.
+            (PMA, EXTENDED_ABILITY) => 1 << 2 | 1 << 5 | 1 << 7,
             (AUTO_NEGOTIATION, STATUS_1) => up << 2 | 1 << 5 | 1 << 3,
             (PMA | 3, STATUS_1) => up << 2,
             // Speed 10 Gbit/s, link up.

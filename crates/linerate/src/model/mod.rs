@@ -10,7 +10,7 @@
 //! - `receive`, `transmit`: the two ways of a frame
 //! - `headers`, `filter`, `rss`, `director`: what a frame is, which are accepted, and for which queue
 //! - `coalesce`, `offload`, `checksum`: segments put together, cut, and summed up
-//! - `link`, `module`, `eeprom`, `clock`, `interrupt`: what else there is on the card
+//! - `link`, `module`, `eeprom`, `firmware`, `clock`, `interrupt`: what else there is on the card
 //! - `registers`, `dma`, `breach`: the register file, the address space, the oracle's list
 //! - `wire`: what is at its outside
 //! - `function`: the card as a PCI function, for whom it is served to
@@ -26,6 +26,7 @@ mod director;
 mod dma;
 mod eeprom;
 mod filter;
+mod firmware;
 mod function;
 mod headers;
 mod interrupt;
@@ -82,6 +83,9 @@ pub enum Kind {
     X82599Sfp,
     /// An X540, with a PHY for copper (10GBASE-T) of its own.
     X540,
+    /// An X550, also for copper: 512 places to spread to, a clock in nanoseconds, and an EEPROM that only its
+    /// firmware reads.
+    X550,
 }
 
 impl Kind {
@@ -91,6 +95,7 @@ impl Kind {
             Kind::X82599Kx4 => 0x10F7,
             Kind::X82599Sfp => 0x10FB,
             Kind::X540 => 0x1528,
+            Kind::X550 => 0x1563,
         }
     }
 
@@ -99,12 +104,14 @@ impl Kind {
         match self {
             Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
             Kind::X540 => 0x1515,
+            Kind::X550 => 0x1565,
         }
     }
 }
 
 /// Each kind by the name that people give it.
-const KINDS: [(&str, Kind); 3] = [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540)];
+const KINDS: [(&str, Kind); 4] =
+    [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
 
 impl std::str::FromStr for Kind {
     type Err = String;
@@ -210,6 +217,7 @@ impl Card {
             stuck: AtomicU64::new(NOT_STUCK),
         };
         card.load_eeprom(&mut card.core());
+        card.start_firmware();
         card.core().virtual_functions =
             (0..card.virtual_functions).map(|number| VirtualFunction::new(card.virtual_mac(number))).collect();
         Arc::new(card)
@@ -353,11 +361,16 @@ impl Card {
 
     // What a driver reads and writes.
 
+    /// The register at `offset`, if this card has it.
+    fn find(&self, offset: u32) -> Option<Found> {
+        Registers::find(offset).filter(|found| self.kind == Kind::X550 || !found.register.section.starts_with("X550"))
+    }
+
     fn read(&self, offset: u32) -> u32 {
         if self.unplugged.load(Ordering::Relaxed) {
             return u32::MAX;
         }
-        let Some(Found { register, offset, n }) = Registers::find(offset) else {
+        let Some(Found { register, offset, n }) = self.find(offset) else {
             self.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
@@ -374,7 +387,12 @@ impl Card {
                 return self.read_interrupt(&mut self.core(), register.kind, n);
             }
             I2CCTL::OFFSET => return self.core().link.module_wires(),
-            SYSTIML::OFFSET | SYSTIMH::OFFSET | FRTIMER::OFFSET | RXSTMPH::OFFSET | TXSTMPH::OFFSET => {
+            SYSTIML::OFFSET
+            | SYSTIMH::OFFSET
+            | SYSTIMR::OFFSET
+            | FRTIMER::OFFSET
+            | RXSTMPH::OFFSET
+            | TXSTMPH::OFFSET => {
                 return self.read_clock(&mut self.core(), offset);
             }
             _ => {}
@@ -386,7 +404,7 @@ impl Card {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
         }
-        let Some(Found { register, offset, n }) = Registers::find(offset) else {
+        let Some(Found { register, offset, n }) = self.find(offset) else {
             return self.oracle.note(Breach::NoRegister { offset, write: true });
         };
         self.registers.note_use(offset, true);
@@ -432,6 +450,7 @@ impl Card {
                 self.registers.set(offset, value);
                 self.core().link.drive_module_wires(value);
             }
+            HICR::OFFSET => self.command_firmware(&self.core(), value),
             MSCA::OFFSET => {
                 let answer = self.core().link.mdio(value, &self.registers);
                 self.registers.set(offset, answer);
@@ -460,7 +479,7 @@ impl Card {
             FDIRCTRL::OFFSET | FDIRCMD::OFFSET | FTQF::OFFSET | ETQF::OFFSET | SYNQF::OFFSET => {
                 self.write_director(&mut self.core(), register.kind, offset, value);
             }
-            SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET => {
+            SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET | TSAUXC::OFFSET => {
                 self.write_clock(&mut self.core(), offset, value);
             }
             RXCTRL::OFFSET => self.write_receive_control(offset, value),
@@ -515,6 +534,7 @@ impl Card {
         core.director = director::Director::default();
         core.clock = clock::Clock::default();
         self.load_eeprom(core);
+        self.start_firmware();
         self.update_link(core);
     }
 

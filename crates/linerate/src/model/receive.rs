@@ -14,7 +14,7 @@ use super::ring::Ring;
 use super::rss::Toeplitz;
 use super::switch::Place;
 use super::wire::Frame;
-use super::{Card, Core, Direction, virtual_function};
+use super::{Card, Core, Direction, Kind, virtual_function};
 use crate::nic::ixgbe::descriptor::{legacy_receive, receive};
 use crate::nic::ixgbe::registers::*;
 
@@ -371,12 +371,20 @@ impl Card {
         let Some((kind, hash)) = self.hash(core, frame, headers) else {
             return Some((chosen.unwrap_or(0), word0, status));
         };
-        let entry = hash as u16 & 0x7F;
-        let queue = registers.get(RETA::at(entry / 4)) >> (entry % 4 * 8) & 0xF;
+        let queue = self.redirection(hash);
         if reports_hash {
             word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
         }
-        Some((chosen.unwrap_or(queue as u16), word0, status))
+        Some((chosen.unwrap_or(queue), word0, status))
+    }
+
+    /// The queue that the redirection table has for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550's
+    /// table goes on, has 512, and its entries have 6.
+    fn redirection(&self, hash: u32) -> u16 {
+        let (entries, bits) = if self.kind() == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
+        let entry = hash as u16 % entries;
+        let register = if entry < 128 { RETA::at(entry / 4) } else { ERETA::at(entry / 4 - 32) };
+        (self.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
     }
 
     /// The kind of hash, and the hash (section 7.1.2.8); `None` where no enabled field fits.

@@ -32,6 +32,8 @@ pub struct Config {
     pub name: String,
     /// What drives what, for people.
     pub description: String,
+    /// PCI's number of the device, for what differs within a family; 0 if there is none.
+    pub device: u16,
     /// Receive queues; at least 1.
     pub rx_queues: u16,
     /// Transmit queues; at least 1.
@@ -56,6 +58,7 @@ impl Config {
         Config {
             name: name.to_string(),
             description: String::new(),
+            device: 0,
             rx_queues: 1,
             tx_queues: 1,
             ring: 512,

@@ -48,6 +48,9 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// ```
 pub type Ixgbe<B> = Intel<B, X82599>;
 
+/// Devices that are an X550.
+const X550: [u16; 2] = [0x1563, 0x15D1];
+
 /// The 82599 and its successors.
 pub struct X82599;
 
@@ -167,7 +170,7 @@ impl Controller for X82599 {
         hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
-    /// Section 7.1.2.8. The table has 128 entries, four to a register.
+    /// Section 7.1.2.8. The table has 128 entries, four to a register; an X550's goes on.
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
@@ -175,6 +178,11 @@ impl Controller for X82599 {
         }
         for register in 0..32 {
             bar.write(RETA::at(register), rss.register(register));
+        }
+        if X550.contains(&hardware.config.device) {
+            for register in 0..96 {
+                bar.write(ERETA::at(register), rss.register(32 + register));
+            }
         }
         if hardware.config.rx_queues > 1 {
             // Without PCSD the descriptor has a checksum where the hash would be.

@@ -309,9 +309,9 @@ registers! {
 
     // 8.2.3.12 Security
     SECTXCTRL  0x08800 [1 x 0]    RW  reset 0x0000_0001 writable ALL "8.2.3.12" { TX_DIS = 1 << 1 } "Security Transmit Control";
-    SECTXSTAT  0x08804 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.12" { SECTX_RDY = 1 << 0 } "Security Transmit Status";
+    SECTXSTAT  0x08804 [1 x 0]    RO  reset 0x0000_0002 writable ALL "8.2.3.12" { SECTX_RDY = 1 << 0, SECTX_OFF_DIS = 1 << 1 } "Security Transmit Status";
     SECRXCTRL  0x08D00 [1 x 0]    RW  reset 0x0000_0001 writable ALL "8.2.3.12" { RX_DIS = 1 << 1 } "Security Receive Control";
-    SECRXSTAT  0x08D04 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.12" { SECRX_RDY = 1 << 0 } "Security Receive Status";
+    SECRXSTAT  0x08D04 [1 x 0]    RO  reset 0x0000_0002 writable ALL "8.2.3.12" { SECRX_RDY = 1 << 0, SECRX_OFF_DIS = 1 << 1 } "Security Receive Status";
     SECTXBUFFAF 0x08808 [1 x 0]    RW  reset 0x0000_0250 writable ALL "8.2.3.12.3" {} "Security Transmit Buffer Almost Full";
     SECTXMINIFG 0x08810 [1 x 0]    RW  reset 0x0010_0010 writable ALL "8.2.3.12.4" {} "Security Transmit Buffer Minimum IFG";
     LSECTXCAP  0x08A00 [1 x 0]    RW  reset 0x0001_0016 writable ALL "8.2.3.13.1" {} "LinkSec Transmit Capabilities";
@@ -487,7 +487,7 @@ registers! {
     TIMINCA    0x08C14 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.12" { VALUE_MASK = 0x00FF_FFFF, PERIOD_SHIFT = 24 } "Increment Attributes";
     TIMADJL    0x08C18 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.13" {} "Time Adjustment Offset Low";
     TIMADJH    0x08C1C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.14" {} "Time Adjustment Offset High";
-    TSAUXC     0x08C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.15" {} "TimeSync Auxiliary Control";
+    TSAUXC     0x08C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.15" { DISABLE_SYSTIME = 1 << 31 } "TimeSync Auxiliary Control";
     TRGTTIML   0x08C24 [2 x 8]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.16" {} "Target Time Low";
     TRGTTIMH   0x08C28 [2 x 8]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.17" {} "Target Time High";
     CLKTIML    0x08C34 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X540 8.2.2.26" {} "Clock Out Time Low";
@@ -519,6 +519,12 @@ registers! {
     VMECM      0x08790 [2 x 4]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "DMA Tx Switch Security Error";
     PFFLPL     0x050B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow Low";
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
+
+    // What only the X550 has
+    ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550" {} "Extended Redirection Table";
+    SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550" {} "System Time Residue";
+    TSICR      0x08C60 [1 x 0]    W1C reset 0x0000_0000 writable ALL "X550" { TXTS = 1 << 1 } "Time Sync Interrupt Cause";
+    TSIM       0x08C68 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550" { TXTS = 1 << 1 } "Time Sync Interrupt Mask";
 
     // The X540's and X550's host interface to the firmware (X540 datasheet, section 10.6.4)
     HICR       0x15F00 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X540 8.2.2.4" { EN = 1 << 0, C = 1 << 1, SV = 1 << 2 } "Host Interface Control";

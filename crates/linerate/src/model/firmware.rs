@@ -1,0 +1,50 @@
+//! The firmware of an X540 or X550, as far as drivers talk to it over the host interface; the
+//! commands are those that Intel's drivers give.
+
+use super::{Card, Core, Kind};
+use crate::nic::ixgbe::registers::*;
+
+/// Commands, in the first byte.
+const READ_EEPROM: u8 = 0x31;
+const DRIVER_INFORMATION: u8 = 0xDD;
+/// The answer's third byte.
+const DONE: u8 = 0x01;
+const UNKNOWN: u8 = 0x80;
+/// Where words of the EEPROM are put, two to a register, and how many fit.
+const DATA: u16 = 3;
+const MOST_WORDS: u16 = 512;
+
+impl Card {
+    /// It is ready after a reset.
+    pub(super) fn start_firmware(&self) {
+        if matches!(self.kind(), Kind::X540 | Kind::X550) {
+            self.registers.set(HICR::OFFSET, HICR::EN);
+        }
+    }
+
+    /// HICR: a command lies in FLEX_MNG, and is done at once.
+    pub(super) fn command_firmware(&self, core: &Core, value: u32) {
+        let registers = &self.registers;
+        if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
+            return;
+        }
+        let [command, ..] = registers.get(FLEX_MNG::at(0)).to_le_bytes();
+        let status = match command {
+            READ_EEPROM => {
+                // An address in bytes and a length, as the network has them.
+                let first = registers.get(FLEX_MNG::at(1)).swap_bytes() as usize / 2;
+                let words = (registers.get(FLEX_MNG::at(2)) as u16).swap_bytes() / 2;
+                let word = |n: u16| u32::from(core.eeprom.get(first + usize::from(n)).copied().unwrap_or(0xFFFF));
+                for n in (0..words.min(MOST_WORDS)).step_by(2) {
+                    registers.set(FLEX_MNG::at(DATA + n / 2), word(n) | word(n + 1) << 16);
+                }
+                DONE
+            }
+            DRIVER_INFORMATION => DONE,
+            _ => UNKNOWN,
+        };
+        // The answer has no more bytes of its own.
+        registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
+        registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
+    }
+}
