@@ -94,7 +94,9 @@ impl Guest {
     /// Runs a command that may fail.
     #[track_caller]
     pub fn attempt(&mut self, command: &str) -> Outcome {
-        assert!(!command.contains('\n') && command == command.trim(), "one line at a time: {command}");
+        // Where it runs may stand in front, or nothing.
+        let command = command.trim();
+        assert!(!command.contains('\n'), "one line at a time: {command}");
         for _ in 0..100 {
             writeln!(self.shell.get_mut(), "{} {command}", command.len()).expect("the guest's shell is there");
             if let Some(outcome) = self.answer(command) {
@@ -140,7 +142,7 @@ impl Guest {
     /// A number that `ethtool -S` tells.
     #[track_caller]
     pub fn counter(&mut self, there: &str, interface: &str, name: &str) -> u64 {
-        let text = self.run(format!("{there} ethtool -S {interface}").trim());
+        let text = self.run(&format!("{there} ethtool -S {interface}"));
         let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: ")));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| self.fail(&format!("no {name} in:\n{text}")))
     }
@@ -179,6 +181,16 @@ impl Guest {
         if status != 0 {
             self.fail(&format!("'{text}' never came:\n{output}"));
         }
+    }
+
+    /// Waits until something has happened outside, and says whether it has: not for ever.
+    pub fn wait_until(&mut self, happened: impl Fn() -> bool) -> bool {
+        (0..2000).any(|_| {
+            happened() || {
+                self.run("usleep 10000");
+                false
+            }
+        })
     }
 
     /// Waits until the program ends.

@@ -91,45 +91,39 @@ impl Machine {
     /// address 0000:01:00.0, the next 0000:02:00.0, and so on, each behind a port of its own, so that
     /// it can be unplugged; `id` is `card0`, `card1` ...
     pub fn card(&mut self, device: &str) -> Wire {
-        let number = self.cards;
-        self.cards += 1;
+        let number = self.port();
         let wire = Wire::new(self.folder.path(), number);
         let path = |name: &str| self.folder.path().join(format!("{name}{number}")).display().to_string();
-        let netdev = format!(
-            "dgram,id=net{number},local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            path("card"),
-            path("test")
+        let (local, remote) = (path("card"), path("test"));
+        self.plug(
+            number,
+            device,
+            &format!("dgram,local.type=unix,local.path={local},remote.type=unix,remote.path={remote}"),
         );
-        self.plug(number, &netdev, device);
         wire
     }
 
     /// Adds a card as [`card`](Machine::card) does, whose cable ends at a TAP interface of the
     /// [namespace](Machine::in_namespace).
     pub fn card_at_tap(&mut self, device: &str, tap: &str, queues: u16) {
-        let number = self.cards;
-        self.cards += 1;
-        let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no,queues={queues}");
-        self.plug(number, &netdev, device);
+        let number = self.port();
+        self.plug(number, device, &format!("tap,ifname={tap},script=no,downscript=no,queues={queues}"));
     }
 
     /// Adds a card as [`card`](Machine::card) does, whose cable ends at a hub of QEMU's.
     pub fn card_at_hub(&mut self, device: &str, hub: usize) {
-        let number = self.cards;
-        self.cards += 1;
-        self.plug(number, &format!("hubport,id=net{number},hubid={hub}"), device);
+        let number = self.port();
+        self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
     /// Adds a card that is served at a socket: a model of ours.
     pub fn served(&mut self, socket: &Path) {
-        let number = self.cards;
-        self.cards += 1;
-        let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
+        let number = self.port();
         let socket = format!("{{\"type\":\"unix\",\"path\":\"{}\"}}", socket.display());
         let card = format!(
             "{{\"driver\":\"vfio-user-pci\",\"id\":\"card{number}\",\"bus\":\"port{number}\",\"socket\":{socket}}}"
         );
-        self.arguments.extend(["-device", &port, "-device", &card].map(String::from));
+        self.arguments(&["-device", &card]);
     }
 
     /// More than one processor.
@@ -166,12 +160,20 @@ impl Machine {
         format!("dpdk-testpmd -d {pool}")
     }
 
-    /// The card's port, its cable, and itself.
-    fn plug(&mut self, number: usize, netdev: &str, device: &str) {
+    /// A port for the next card, whose number it is.
+    fn port(&mut self) -> usize {
+        let number = self.cards;
+        self.cards += 1;
         let port = format!("pcie-root-port,id=port{number},chassis={number},addr={:02x}.0", number + FIRST);
+        self.arguments(&["-device", &port]);
+        number
+    }
+
+    /// A card's cable, and itself.
+    fn plug(&mut self, number: usize, device: &str, cable: &str) {
         let card =
             format!("{device},id=card{number},bus=port{number},netdev=net{number},mac=52:54:00:00:00:{number:02x}");
-        self.arguments.extend(["-device", &port, "-netdev", netdev, "-device", &card].map(String::from));
+        self.arguments(&["-netdev", &format!("{cable},id=net{number}"), "-device", &card]);
     }
 
     /// Adds QEMU's own arguments.

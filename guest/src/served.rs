@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use linerate::model::{Cable, Card, Function, Kind, Runner};
+use linerate::model::{Cable, Card, Frame, Function, Kind, Runner, Wire};
 use linerate::pci::vfio_user::Server;
 use tempfile::TempDir;
 
@@ -15,9 +15,63 @@ use crate::machine::Machine;
 pub struct Served {
     /// The cards, for what only they know: frames, breaches, the cable.
     pub cards: Vec<Arc<Card>>,
+    counted: Vec<Arc<Mutex<[Counted; 2]>>>,
     servers: Vec<Server>,
     _runner: Runner,
     folder: TempDir,
+}
+
+/// What has gone one way over a cable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// All of it.
+    pub frames: u64,
+    /// Bytes, CRCs included.
+    pub octets: u64,
+    /// Of the frames, those for groups.
+    pub multicast: u64,
+    /// Of the frames, those for all.
+    pub broadcast: u64,
+}
+
+/// The end of a cable, with a counter in it.
+struct Meter {
+    end: Cable,
+    counted: Arc<Mutex<[Counted; 2]>>,
+}
+
+impl Meter {
+    fn count(&self, way: usize, frame: &Frame) {
+        let counted = &mut self.counted.lock().expect("nobody panics with it")[way];
+        counted.frames += 1;
+        counted.octets += frame.bytes.len() as u64 + 4;
+        let is_broadcast = frame.bytes.starts_with(&[0xFF; 6]);
+        counted.broadcast += u64::from(is_broadcast);
+        counted.multicast += u64::from(!is_broadcast && frame.bytes[0] & 1 != 0);
+    }
+}
+
+impl Wire for Meter {
+    fn link(&self) -> bool {
+        self.end.link()
+    }
+
+    fn ready(&mut self) -> bool {
+        self.end.ready()
+    }
+
+    fn transmit(&mut self, frame: &Frame) {
+        self.count(1, frame);
+        self.end.transmit(frame);
+    }
+
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        let came = self.end.receive(frame);
+        if came {
+            self.count(0, frame);
+        }
+        came
+    }
 }
 
 impl Served {
@@ -25,7 +79,7 @@ impl Served {
     pub fn new(cards: Vec<Arc<Card>>) -> Served {
         let folder = tempfile::Builder::new().prefix("served").tempdir().expect("a temporary folder");
         let runner = Runner::start(None).expect("a thread");
-        let mut served = Served { cards, servers: Vec::new(), _runner: runner, folder };
+        let mut served = Served { cards, counted: Vec::new(), servers: Vec::new(), _runner: runner, folder };
         for card in served.cards.clone() {
             served._runner.run(&card);
             served.serve(card.name(), Function::new(card.clone()));
@@ -36,9 +90,12 @@ impl Served {
     /// Two cards with a cable between them; the first has virtual functions, which are served, too.
     pub fn pair(kind: Kind, virtual_functions: usize) -> Served {
         let (a, b) = Cable::pair();
-        let a = Card::of_kind(kind, virtual_functions, "a", Box::new(a));
-        let b = Card::of_kind(kind, 0, "b", Box::new(b));
+        let counted = [Arc::default(), Arc::default()];
+        let meter = |end, n: usize| Box::new(Meter { end, counted: Arc::clone(&counted[n]) });
+        let a = Card::of_kind(kind, virtual_functions, "a", meter(a, 0));
+        let b = Card::of_kind(kind, 0, "b", meter(b, 1));
         let mut served = Served::new(vec![a.clone(), b]);
+        served.counted.extend(counted);
         for number in 0..virtual_functions {
             let function = Function::of_virtual(a.clone(), number).expect("it has so many");
             served.serve(&format!("a.vf{number}"), function);
@@ -54,6 +111,11 @@ impl Served {
     /// Where a card, or `NAME.vfN`, is served.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// What has come to a card of a [pair](Served::pair) over its cable, and what it has sent.
+    pub fn counted(&self, card: usize) -> [Counted; 2] {
+        *self.counted[card].lock().expect("nobody panics with it")
     }
 
     /// Plugs them into a machine, by name.

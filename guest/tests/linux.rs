@@ -93,15 +93,10 @@ fn linux_drivers_talk_through_the_forwarder() {
 
     let near = guest.run("ls /sys/bus/pci/devices/0000:03:00.0/virtio*/net").trim().to_string();
     let far = guest.run("ls /sys/bus/pci/devices/0000:04:00.0/net").trim().to_string();
-    guest.run("unshare -n sleep 1000 >/dev/null 2>&1 & echo $! >/tmp/far");
-    // The shell's child becomes `sleep` in its new namespace; until then it is in ours.
-    guest.run("while [ $(readlink /proc/$(cat /tmp/far)/ns/net) = $(readlink /proc/1/ns/net) ]; do usleep 1000; done");
-    guest.run(&format!("ip link set {far} netns $(cat /tmp/far)"));
-    let there = "nsenter -t $(cat /tmp/far) -n";
-    guest.run(&format!("{there} ip addr add 10.84.0.2/24 dev {far} && {there} ip link set {far} up"));
+    let there = guest.apart(&far, "10.84.0.2/24");
     guest.run(&format!("ip addr add 10.84.0.1/24 dev {near} && ip link set {near} up"));
     // Linux's igb negotiates for some seconds.
-    guest.run(&format!("until {there} ip link show {far} | grep -q LOWER_UP; do usleep 10000; done"));
+    guest.wait_for_link(&there, &far);
     let ping = guest.run("ping -c 5 -i 0.2 -W 5 10.84.0.2");
     assert!(ping.contains("5 packets received"), "{ping}");
     guest.run(&format!("{there} iperf3 --server --one-off --daemon"));

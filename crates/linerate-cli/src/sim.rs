@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use linerate::model::{self, Card, Function, Port, Runner};
+use linerate::model::{self, Card, Function, Kind, Port, Runner};
 use linerate::pci::vfio_user::Server;
 use linerate::port::PortName;
 use linerate::{Error, Options};
@@ -37,8 +37,8 @@ pub fn run(
             (None, false) => "none".to_string(),
         };
         let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
-        let device = device.map_or("82599-sfp", String::as_str);
-        served.push(serve(socket, &names[n], &wire, device, functions)?);
+        let device = device.cloned().unwrap_or_else(|| Kind::default().to_string());
+        served.push(serve(socket, &names[n], &wire, &device, functions)?);
         eprintln!("{}: {} {}, wire {wire}", socket.display(), served[n].card.kind(), served[n].card.mac());
     }
     eprintln!("-device {}", argument(&sockets[0]));
@@ -88,9 +88,7 @@ fn name(socket: &Path) -> String {
 fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> Result<Served, Error> {
     // A port of ours at the other end is opened here; all else the model knows.
     let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
-    let is_port =
-        wire.starts_with("vfio-user:") || wire.contains(':') && wire.starts_with(|c: char| c.is_ascii_hexdigit());
-    let (card, runner) = if is_port && PortName::parse(wire).is_ok() {
+    let (card, runner) = if PortName::parse(wire).is_ok_and(|name| name.is_device()) {
         let port = PortName::parse(&format!("sim:{name}?device={device}&vfs={functions}"))?;
         let [outside] = Options::default().open([&*format!("{wire}?{options}")])?;
         model::open_with_wire(&port, Box::new(Port::new(outside)?))?

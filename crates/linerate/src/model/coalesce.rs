@@ -3,23 +3,22 @@
 
 use super::checksum;
 use super::headers::{Headers, TCP, word};
+use super::receive::Reported;
 use super::wire::Frame;
 
 /// A packet in the making, for a queue.
 pub(super) struct Packet {
     pub queue: u16,
     pub frame: Frame,
-    pub headers: Headers,
+    headers: Headers,
     /// Where each segment's bytes begin in it.
     pub starts: Vec<usize>,
-    /// The first word of its descriptor.
-    pub word0: u64,
-    /// What it reports of each segment: all had right checksums.
-    pub status: u64,
+    /// The first segment's: all had right checksums.
+    pub reported: Reported,
     /// The sequence number that goes on from it.
     next: u32,
     /// Nothing may follow.
-    pub closed: bool,
+    closed: bool,
 }
 
 /// The longest packet (section 7.11.4.2: IP's limit), and the most segments in one buffer, by what `RSCCNT` can tell.
@@ -46,21 +45,12 @@ pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8
 
 impl Packet {
     /// Begins with a segment, without what pads it.
-    pub fn begin(queue: u16, frame: &Frame, headers: &Headers, word0: u64, status: u64) -> Option<Packet> {
+    pub fn begin(queue: u16, frame: &Frame, headers: &Headers, reported: Reported) -> Option<Packet> {
         let (data, sequence, flags) = segment(&frame.bytes, headers)?;
         let mut frame = frame.clone();
         frame.bytes.truncate(headers.end);
         let next = sequence.wrapping_add((headers.end - data) as u32);
-        Some(Packet {
-            queue,
-            frame,
-            headers: *headers,
-            starts: vec![0],
-            word0,
-            status,
-            next,
-            closed: flags & PUSH != 0,
-        })
+        Some(Packet { queue, frame, headers: *headers, starts: vec![0], reported, next, closed: flags & PUSH != 0 })
     }
 
     /// Same flow: addresses, ports, and headers of the same length.
@@ -74,7 +64,7 @@ impl Packet {
     }
 
     /// Takes the next segment in, if it fits into `most` buffers of `room` bytes.
-    pub fn append(&mut self, frame: &[u8], headers: &Headers, status: u64, most: usize, room: usize) -> bool {
+    pub fn append(&mut self, frame: &[u8], headers: &Headers, most: usize, room: usize) -> bool {
         let Some((data, sequence, flags)) = segment(frame, headers) else { return false };
         let at = headers.transport.unwrap_or_default();
         let payload = &frame[data..headers.end];
@@ -85,7 +75,7 @@ impl Packet {
         // of service ends the packet.
         let same = frame[at + 12] == self.frame.bytes[at + 12]
             && frame[headers.network + 1] == self.frame.bytes[headers.network + 1];
-        if self.closed || !fits || !same || sequence != self.next || status != self.status {
+        if self.closed || !fits || !same || sequence != self.next {
             return false;
         }
         self.next = self.next.wrapping_add(payload.len() as u32);

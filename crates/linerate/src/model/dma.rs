@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::interrupt::Receivers;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bus, Interrupt};
 
@@ -195,14 +195,7 @@ impl DmaSpace for Dma {
 
 impl Bus for Dma {
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
-        if count > VECTORS {
-            return Err(Error::Card {
-                card: "the model".to_string(),
-                why: format!("it has {VECTORS} interrupts, and {count} are needed, one for each queue"),
-                mend: "use fewer queues, or poll: --wait poll".to_string(),
-            });
-        }
-        let ours = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
+        let ours = Interrupt::several(count, VECTORS.into(), "the model")?;
         let theirs = ours.iter().map(Interrupt::try_clone).collect::<Result<Vec<_>>>()?;
         let mut receivers = self.receivers();
         for (vector, interrupt) in ours.into_iter().enumerate() {

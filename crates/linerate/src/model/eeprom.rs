@@ -1,6 +1,7 @@
 //! The EEPROM: what is in it (section 6, and 8.2.3.2).
 
 use super::Kind;
+use crate::port::MacAddress;
 
 /// Words; `EEC.EE_SIZE` tells drivers 6, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
 const WORDS: usize = 4096;
@@ -29,7 +30,7 @@ const SECTION_ANALOG: usize = 0x90;
 const SECTION_PBA: usize = 0xA0;
 
 /// The image of a card with this address.
-pub(super) fn image(kind: Kind, mac: [u8; 6]) -> Vec<u16> {
+pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
     words[..=LAST].fill(0);
     // Not 0: an EEPROM is there (6.3.2.1: signature 01b).
@@ -43,7 +44,7 @@ pub(super) fn image(kind: Kind, mac: [u8; 6]) -> Vec<u16> {
 
     // The core's section (6.3.5): its length, then the address.
     words[SECTION_CORE_0] = 3;
-    for (word, pair) in words[SECTION_CORE_0 + 1..].iter_mut().zip(mac.chunks(2)) {
+    for (word, pair) in words[SECTION_CORE_0 + 1..].iter_mut().zip(mac.0.chunks(2)) {
         *word = u16::from_le_bytes([pair[0], pair[1]]);
     }
 
@@ -81,7 +82,7 @@ pub(super) fn image(kind: Kind, mac: [u8; 6]) -> Vec<u16> {
 }
 
 /// The address in an image.
-pub(super) fn address(words: &[u16]) -> (u32, u32) {
+pub(super) fn address(words: &[u16]) -> MacAddress {
     let word = |n: usize| u32::from(words[SECTION_CORE_0 + 1 + n]);
-    (word(0) | word(1) << 16, word(2))
+    MacAddress::from_words(word(0) | word(1) << 16, word(2))
 }

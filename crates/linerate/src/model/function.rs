@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::dma::{Dma, VECTORS};
+use super::registers::Registers;
 use super::{Card, Kind, virtual_function};
 use crate::memory::Mapping;
 use crate::nic::ixgbe::registers::{RDT, TDT};
@@ -92,17 +93,16 @@ impl Function {
         }
     }
 
+    /// True for the tails of rings.
     fn is_doorbell(&self, offset: u32) -> bool {
-        match self.number {
-            Some(_) => matches!(offset, VIRTUAL_RECEIVE..VIRTUAL_TRANSMIT_END) && offset % 0x40 == RDT::OFFSET % 0x40,
-            None => is_doorbell(offset),
-        }
+        let offset = match self.number {
+            Some(number) => Card::queue_register(number, offset),
+            None => Some(offset),
+        };
+        let found = offset.and_then(Registers::find);
+        found.is_some_and(|found| matches!(found.register.kind, RDT::OFFSET | TDT::OFFSET))
     }
 }
-
-/// Where a virtual function's queues have their registers (section 8.3.5).
-const VIRTUAL_RECEIVE: u32 = 0x1000;
-const VIRTUAL_TRANSMIT_END: u32 = 0x2080;
 
 impl vfio_user::Function for Function {
     fn region(&self, region: u32) -> u64 {
@@ -200,15 +200,6 @@ impl vfio_user::Function for Function {
         self.dma.change().clear();
         self.dma.receivers().clear();
     }
-}
-
-/// True for the tails of rings.
-fn is_doorbell(offset: u32) -> bool {
-    let lower = RDT::at(0)..=RDT::at(63);
-    let upper = RDT::at(64)..=RDT::at(127);
-    let transmit = TDT::at(0)..=TDT::at(127);
-    offset % 0x40 == RDT::OFFSET % 0x40
-        && (lower.contains(&offset) || upper.contains(&offset) || transmit.contains(&offset))
 }
 
 /// Configuration space (section 9.3), with what may be written of it.

@@ -12,16 +12,13 @@ pub(super) struct State {
     module: Module,
     /// Of an X540 or X550: the PHY's registers that were written, by device and address.
     phy: std::collections::HashMap<(u32, u32), u16>,
-    up: bool,
 }
 
 // MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of the PHYs.
-const OP_ADDRESS: u32 = 0;
 const OP_WRITE: u32 = 1;
 const OP_READ: u32 = 3;
 const PMA: u32 = 1;
 const AUTO_NEGOTIATION: u32 = 7;
-const VENDOR: u32 = 30;
 const CONTROL: u32 = 0;
 const STATUS_1: u32 = 1;
 const ID_HIGH: u32 = 2;
@@ -35,7 +32,7 @@ const VENDOR_STATUS: u32 = 0xC800;
 
 impl State {
     pub fn new(kind: Kind) -> State {
-        State { kind, module: Module::new(), phy: Default::default(), up: false }
+        State { kind, module: Module::new(), phy: Default::default() }
     }
 
     pub fn module_wires(&self) -> u32 {
@@ -61,7 +58,8 @@ impl State {
         let here = matches!(self.kind, Kind::X540 | Kind::X550) && phy == 0;
         match command >> MSCA::OP_SHIFT & 0x3 {
             OP_READ => {
-                let value = if here { self.phy_register(device, address) } else { 0xFFFF };
+                let up = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+                let value = if here { self.phy_register(device, address, up) } else { 0xFFFF };
                 registers.set(MSRWD::OFFSET, u32::from(value) << MSRWD::READ_SHIFT);
             }
             OP_WRITE if here => {
@@ -70,17 +68,17 @@ impl State {
                 let value = if address == CONTROL { value & !(1 << 15 | 1 << 9) } else { value };
                 self.phy.insert((device, address), value);
             }
-            OP_ADDRESS => {}
+            // The address cycle of clause 45; MSCA has the address in each.
             _ => {}
         }
         command & !MSCA::MDICMD
     }
 
-    fn phy_register(&self, device: u32, address: u32) -> u16 {
+    fn phy_register(&self, device: u32, address: u32, up: bool) -> u16 {
         if let Some(&value) = self.phy.get(&(device, address)) {
             return value;
         }
-        let up = u16::from(self.up);
+        let up = u16::from(up);
         match (device, address) {
             (PMA..=AUTO_NEGOTIATION, ID_HIGH) => 0x0154,
             (PMA..=AUTO_NEGOTIATION, ID_LOW) => {
@@ -102,7 +100,6 @@ impl State {
             (PMA | 3, STATUS_1) => up << 2,
             // Speed 10 Gbit/s, link up.
             (AUTO_NEGOTIATION, VENDOR_STATUS) => 0x7,
-            (VENDOR, _) => 0,
             _ => 0,
         }
     }
@@ -115,7 +112,6 @@ impl Card {
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
         let disabled = registers.get(AUTOC2::OFFSET) & AUTOC2::LINK_DISABLE != 0;
         let up = forced || !disabled && core.cable_in && core.wire.link();
-        core.link.up = up;
         // On a backplane both ends negotiate, and are done at once.
         let negotiated = if self.kind() == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
         let links = if up { LINKS::UP | LINKS::SPEED_10G | negotiated } else { 0 };

@@ -174,6 +174,12 @@ const NOT_STUCK: u64 = u64::MAX;
 /// Queues each way.
 const QUEUES: u16 = 128;
 
+/// A locally administered address, always the same for a name.
+fn address_of(name: &str) -> MacAddress {
+    let [a, b, c, _] = crc32fast::hash(name.as_bytes()).to_le_bytes();
+    MacAddress([0x02, 0x82, 0x59, a, b, c])
+}
+
 impl Card {
     /// A card with `wire` at its outside, just powered on. Its address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
@@ -182,9 +188,6 @@ impl Card {
 
     /// As [`new`](Card::new), of another kind, with so many virtual functions, at most 32.
     pub fn of_kind(kind: Kind, virtual_functions: usize, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
-        // A locally administered address.
-        let hash = crc32fast::hash(name.as_bytes()).to_le_bytes();
-        let mac = [0x02, 0x82, 0x59, hash[0], hash[1], hash[2]];
         let rings = |direction| (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect();
         let core = Core {
             wire,
@@ -199,7 +202,7 @@ impl Card {
             link: link::State::new(kind),
             director: director::Director::default(),
             clock: clock::Clock::default(),
-            eeprom: eeprom::image(kind, mac),
+            eeprom: eeprom::image(kind, address_of(name)),
             virtual_functions: Vec::new(),
         };
         let card = Card {
@@ -235,10 +238,7 @@ impl Card {
 
     /// The address that it has from its EEPROM.
     pub fn mac(&self) -> MacAddress {
-        let (low, high) = eeprom::address(&self.core().eeprom);
-        let [a, b, c, d] = low.to_le_bytes();
-        let [e, f, ..] = high.to_le_bytes();
-        MacAddress([a, b, c, d, e, f])
+        eeprom::address(&self.core().eeprom)
     }
 
     /// Its registers, for a driver.
@@ -456,7 +456,9 @@ impl Card {
                 self.registers.set(offset, answer);
             }
             AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
-                self.registers.set(offset, value & !if offset == AUTOC::OFFSET { AUTOC::RESTART_AN } else { 0 });
+                self.registers.set(offset, value);
+                // Negotiation is over at once.
+                self.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
                 self.update_link(&mut self.core());
             }
             SECRXCTRL::OFFSET => {
@@ -540,7 +542,7 @@ impl Card {
 
     /// What the card reads from its EEPROM after a reset: its address.
     fn load_eeprom(&self, core: &mut Core) {
-        let (low, high) = eeprom::address(&core.eeprom);
+        let (low, high) = eeprom::address(&core.eeprom).words();
         self.registers.set(RAL::at(0), low);
         self.registers.set(RAH::at(0), high | RAH::AV);
     }

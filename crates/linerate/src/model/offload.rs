@@ -3,6 +3,7 @@
 
 use super::checksum;
 use super::headers::word;
+use super::wire::Frame;
 use crate::nic::ixgbe::descriptor::context;
 
 /// A context descriptor, taken apart (section 7.2.3.2.3).
@@ -131,8 +132,8 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
 pub(super) fn cut(
     packet: &[u8],
     wanted: &Wanted,
-    frame: &mut Vec<u8>,
-    mut send: impl FnMut(&mut Vec<u8>),
+    segment: &mut Frame,
+    mut send: impl FnMut(&mut Frame),
 ) -> Result<(), &'static str> {
     let context = &wanted.context;
     let (ip, transport, headers) = (context.mac, context.transport_start(), context.headers());
@@ -150,6 +151,7 @@ pub(super) fn cut(
     let sequence = u32::from(word(template, transport + 4).unwrap_or(0)) << 16
         | u32::from(word(template, transport + 6).unwrap_or(0));
     for (n, part) in payload.chunks(context.mss).enumerate() {
+        let frame = &mut segment.bytes;
         frame.clear();
         frame.extend_from_slice(template);
         frame.extend_from_slice(part);
@@ -177,7 +179,7 @@ pub(super) fn cut(
         let seed = u32::from(word(frame, at).unwrap_or(0)) + u32::from(after_ip);
         frame[at..at + 2].copy_from_slice(&(!checksum::finish(seed)).to_be_bytes());
         insert_checksums(frame, wanted)?;
-        send(frame);
+        send(segment);
     }
     Ok(())
 }

@@ -34,14 +34,20 @@ pub(super) struct State {
     counted: Counted,
 }
 
-/// A frame that passed the filters, with its queue and what its descriptor says of it.
-#[derive(Clone, Default)]
+/// What a packet's descriptors say of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reported {
+    /// Word 0: packet type and hash.
+    pub word0: u64,
+    /// Bits of word 1, for the last descriptor.
+    pub status: u64,
+}
+
+/// A packet that found no descriptor.
 struct Arrived {
     queue: u16,
     frame: Frame,
-    word0: u64,
-    /// Bits of word 1, for the last descriptor.
-    status: u64,
+    reported: Reported,
     /// Of packets put together: where each segment begins.
     starts: Vec<usize>,
 }
@@ -103,8 +109,10 @@ impl Card {
                 ring.move_tail(tail, &self.oracle);
             }
         }
-        let dma = self.dma.clone();
-        let maps = dma.maps();
+        // While nobody listens, a wire that waits for room brings nothing.
+        let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
+        let takes_from_wire = listens && !self.loops_back();
+        let maps = self.dma.maps();
         let mut frame = std::mem::take(&mut core.receive.frame);
         let mut moved = self.deliver_waiting(core, &maps);
         let mut room = 0;
@@ -122,9 +130,7 @@ impl Card {
                     }
                     room -= 1;
                 }
-                // While nobody listens, a wire that waits for room brings nothing.
-                let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
-                if self.loops_back() || !listens || !core.wire.receive(&mut frame) {
+                if !takes_from_wire || !core.wire.receive(&mut frame) {
                     break;
                 }
                 core.frames.0 += 1;
@@ -195,7 +201,7 @@ impl Card {
         if len > self.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
             return registers.count(ROC::OFFSET, 1);
         }
-        let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
+        let Some(destination) = frame.destination() else { return };
         if headers.ethertype == MAC_CONTROL && self.take_control(core, frame, destination) {
             return;
         }
@@ -209,42 +215,44 @@ impl Card {
         counted.broadcast += u64::from(destination == [0xFF; 6]);
         counted.multicast += u64::from(destination[0] & 1 != 0 && destination != [0xFF; 6]);
 
-        let Some((queue, word0, mut status)) = self.classify(core, &frame.bytes, &headers) else { return };
-        status |= self.check_sums(&frame.bytes, &headers);
+        let Some((queue, mut reported)) = self.classify(core, &frame.bytes, &headers) else { return };
+        reported.status |= self.check_sums(&frame.bytes, &headers);
         if matches!(from, Place::Virtual(_)) {
-            status |= receive::LB;
+            reported.status |= receive::LB;
         }
         if self.stamp_received(core, &frame.bytes, &headers) {
-            status |= receive::TS;
-        }
-        if headers.vlan.is_some() {
-            status |= receive::VP;
+            reported.status |= receive::TS;
         }
         let strip = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
-        if self.coalesces(queue)
-            && strip
-            && !frame.bad_crc
-            && !self.joins(core, maps, frame, &headers, queue, word0, status)
+        if self.coalesces(queue) && strip && !frame.bad_crc && !self.joins(core, maps, frame, &headers, queue, reported)
         {
             return;
         }
-        if let Some(tag) = headers.vlan.filter(|_| registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0) {
-            frame.bytes.drain(12..16);
-            status |= u64::from(tag) << receive::VLAN_SHIFT;
-        }
+        reported.status |= self.strip_tag(queue, frame, &headers);
         if !strip {
             let crc = crc32fast::hash(&frame.bytes) ^ u32::from(frame.bad_crc);
             frame.bytes.extend_from_slice(&crc.to_le_bytes());
         }
         if frame.bad_crc {
-            status |= receive::RXE_82599;
+            reported.status |= receive::RXE_82599;
         }
-        self.arrive(core, maps, queue, frame, word0, status, &[]);
+        self.arrive(core, maps, queue, frame, reported, &[]);
+    }
+
+    /// Takes a VLAN tag out if the queue wants that, and returns what is reported of it (section 7.4.2).
+    fn strip_tag(&self, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
+        match headers.vlan {
+            None => 0,
+            Some(tag) if self.registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0 => {
+                frame.bytes.drain(12..16);
+                receive::VP | u64::from(tag) << receive::VLAN_SHIFT
+            }
+            Some(_) => receive::VP,
+        }
     }
 
     /// A frame for a virtual function, which has said that it wants it.
     fn accept_virtual(&self, core: &mut Core, number: usize, from: Place, frame: &mut Frame) {
-        let registers = &self.registers;
         if !core.virtual_functions[number].bus_master || frame.bad_crc || frame.bytes.len() < 60 {
             return;
         }
@@ -264,30 +272,14 @@ impl Card {
         let queue = if core.rx[(first + spread) as usize].enabled { first + spread } else { first };
         let multicast = frame.bytes[0] & 1 != 0;
         core.virtual_functions[number].count_received(frame.bytes.len(), multicast);
-        if headers.vlan.is_some() {
-            status |= receive::VP;
-        }
-        if let Some(tag) = headers.vlan.filter(|_| registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0) {
-            frame.bytes.drain(12..16);
-            status |= u64::from(tag) << receive::VLAN_SHIFT;
-        }
+        status |= self.strip_tag(queue, frame, &headers);
         let space = core.virtual_functions[number].dma.clone();
-        let maps = space.maps();
-        self.arrive(core, &maps, queue, frame, headers.packet_type | word0, status, &[]);
+        let reported = Reported { word0: headers.packet_type | word0, status };
+        self.arrive(core, &space.maps(), queue, frame, reported, &[]);
     }
 
     /// To the queue, or to the packet buffer until it has a descriptor.
-    #[allow(clippy::too_many_arguments)]
-    fn arrive(
-        &self,
-        core: &mut Core,
-        maps: &Maps,
-        queue: u16,
-        frame: &Frame,
-        word0: u64,
-        status: u64,
-        starts: &[usize],
-    ) {
+    fn arrive(&self, core: &mut Core, maps: &Maps, queue: u16, frame: &Frame, reported: Reported, starts: &[usize]) {
         let registers = &self.registers;
         let ring = &mut core.rx[queue as usize];
         if !ring.enabled {
@@ -297,7 +289,7 @@ impl Card {
             return self.drop_at_queue(queue);
         }
         if !core.receive.waiting.iter().any(|arrived| arrived.queue == queue)
-            && let Delivery::Done = self.deliver(maps, ring, frame, word0, status, starts)
+            && let Delivery::Done = self.deliver(maps, ring, frame, reported, starts)
         {
             return;
         }
@@ -310,7 +302,7 @@ impl Card {
             return registers.count(RXMPC::at(0), 1);
         }
         core.receive.waiting_bytes += frame.bytes.len();
-        core.receive.waiting.push_back(Arrived { queue, frame: frame.clone(), word0, status, starts: starts.to_vec() });
+        core.receive.waiting.push_back(Arrived { queue, frame: frame.clone(), reported, starts: starts.to_vec() });
     }
 
     fn drop_at_queue(&self, queue: u16) {
@@ -324,12 +316,12 @@ impl Card {
     fn deliver_waiting(&self, core: &mut Core, maps: &Maps) -> usize {
         let mut moved = 0;
         while let Some(arrived) = core.receive.waiting.front() {
-            let Arrived { queue, frame, word0, status, starts } = arrived;
+            let Arrived { queue, frame, reported, starts } = arrived;
             let space = self.owner(*queue).map(|number| core.virtual_functions[number].dma.clone());
             let of_function = space.as_ref().map(|space| space.maps());
             let maps = of_function.as_deref().unwrap_or(maps);
             let ring = &mut core.rx[*queue as usize];
-            let Delivery::Done = self.deliver(maps, ring, frame, *word0, *status, starts) else { break };
+            let Delivery::Done = self.deliver(maps, ring, frame, *reported, starts) else { break };
             core.receive.waiting_bytes -= frame.bytes.len();
             core.receive.waiting.pop_front();
             moved += 1;
@@ -337,9 +329,8 @@ impl Card {
         moved
     }
 
-    /// The frame's queue, word 0 of its descriptor (packet type and hash), and bits of word 1; `None` if a filter
-    /// drops it.
-    fn classify(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u16, u64, u64)> {
+    /// The frame's queue, and what is reported of how that was found; `None` if a filter drops it.
+    fn classify(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
         let registers = &self.registers;
         let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
         if core.director.active {
@@ -352,7 +343,7 @@ impl Card {
                         status |= receive::FLM;
                         if registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::REPORT_STATUS != 0 {
                             word0 |= receive::RSS_TYPE_MASK | u64::from(name) << receive::RSS_HASH_SHIFT;
-                            return Some((queue, word0, status));
+                            return Some((queue, Reported { word0, status }));
                         }
                     }
                 }
@@ -366,16 +357,16 @@ impl Card {
             word0 |= u64::from(word(frame, headers.network + 4).unwrap_or(0)) << receive::RSS_HASH_SHIFT;
         }
         if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
-            return Some((chosen.unwrap_or(0), word0, status));
+            return Some((chosen.unwrap_or(0), Reported { word0, status }));
         }
         let Some((kind, hash)) = self.hash(core, frame, headers) else {
-            return Some((chosen.unwrap_or(0), word0, status));
+            return Some((chosen.unwrap_or(0), Reported { word0, status }));
         };
         let queue = self.redirection(hash);
         if reports_hash {
             word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
         }
-        Some((chosen.unwrap_or(queue), word0, status))
+        Some((chosen.unwrap_or(queue), Reported { word0, status }))
     }
 
     /// The queue that the redirection table has for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550's
@@ -419,7 +410,6 @@ impl Card {
 
     /// Puts a segment to the others of its packet, or begins one. True if it is none that can be put together, and is
     /// to be delivered as it is; what came before it was, then.
-    #[allow(clippy::too_many_arguments)]
     fn joins(
         &self,
         core: &mut Core,
@@ -427,18 +417,17 @@ impl Card {
         frame: &Frame,
         headers: &Headers,
         queue: u16,
-        word0: u64,
-        status: u64,
+        reported: Reported,
     ) -> bool {
         let right = receive::L4CS | if headers.is_ipv4() { receive::IPCS } else { 0 };
-        let is_segment = status == right && coalesce::segment(&frame.bytes, headers).is_some();
+        let is_segment = reported.status == right && coalesce::segment(&frame.bytes, headers).is_some();
         let list = &mut core.receive.coalescing;
         let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
         if let Some(at) = at {
             let descriptors =
                 [1, 4, 8, 16][(self.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
             let room = self.buffer_bytes(queue);
-            if is_segment && list[at].append(&frame.bytes, headers, status, descriptors, room) {
+            if is_segment && list[at].append(&frame.bytes, headers, descriptors, room) {
                 return false;
             }
             let packet = list.remove(at);
@@ -447,7 +436,7 @@ impl Card {
         if !is_segment {
             return true;
         }
-        match Packet::begin(queue, frame, headers, word0, status) {
+        match Packet::begin(queue, frame, headers, reported) {
             Some(packet) => {
                 core.receive.coalescing.push(packet);
                 false
@@ -458,8 +447,7 @@ impl Card {
 
     fn finish_packet(&self, core: &mut Core, maps: &Maps, mut packet: Packet) {
         packet.finish();
-        let Packet { queue, frame, word0, status, starts, .. } = &packet;
-        self.arrive(core, maps, *queue, frame, *word0, *status, starts);
+        self.arrive(core, maps, packet.queue, &packet.frame, packet.reported, &packet.starts);
     }
 
     /// Writes a packet to its queue's buffers, and its descriptors back.
@@ -468,8 +456,7 @@ impl Card {
         maps: &Maps,
         ring: &mut Ring,
         frame: &Frame,
-        word0: u64,
-        status: u64,
+        Reported { word0, status }: Reported,
         starts: &[usize],
     ) -> Delivery {
         let bytes = &frame.bytes;
@@ -589,6 +576,7 @@ impl Card {
         bytes[12..14].copy_from_slice(&MAC_CONTROL.to_be_bytes());
         bytes[14..16].copy_from_slice(&PAUSE.to_be_bytes());
         bytes[16..18].copy_from_slice(&time.to_be_bytes());
+        core.transmit.counted.add(&bytes);
         core.frames.1 += 1;
         core.wire.transmit(&Frame { bytes, bad_crc: false });
     }

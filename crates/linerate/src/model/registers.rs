@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
 
-/// Queues each way.
+/// Queues each way; the registers of half of them may lie in another range.
 const QUEUES: u32 = super::QUEUES as u32;
+const HALF: u32 = QUEUES / 2;
 
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
@@ -32,6 +33,11 @@ pub(super) struct Registers {
 const READ: u8 = 1 << 0;
 const WRITTEN: u8 = 1 << 1;
 
+/// Each queue has one of these.
+fn of_queues(register: &Register) -> bool {
+    register.stride == 0x40 && matches!(register.first + register.count, HALF | QUEUES)
+}
+
 impl Registers {
     pub fn new() -> Registers {
         let words = (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect();
@@ -44,8 +50,7 @@ impl Registers {
     /// All registers as the datasheet says they are after a reset; those of queues only of the first `queues`.
     pub fn reset(&self, queues: u16) {
         for register in MAP {
-            let of_queues = register.stride == 0x40 && register.first + register.count >= 64;
-            let count = if of_queues {
+            let count = if of_queues(register) {
                 (queues as u32).saturating_sub(register.first).min(register.count)
             } else {
                 register.count
@@ -58,10 +63,10 @@ impl Registers {
 
     /// All registers of a queue, and of no other, as they are after a reset.
     pub fn reset_queue(&self, queue: u16) {
-        let of_queues =
-            MAP.iter().filter(|register| register.stride == 0x40 && register.first + register.count == QUEUES);
-        for register in of_queues.filter(|register| (register.first..QUEUES).contains(&queue.into())) {
-            self.set(register.offset + (u32::from(queue) - register.first) * register.stride, register.reset);
+        let queue = u32::from(queue);
+        let has = |register: &&Register| (register.first..register.first + register.count).contains(&queue);
+        for register in MAP.iter().filter(|register| of_queues(register)).filter(has) {
+            self.set(register.offset + (queue - register.first) * register.stride, register.reset);
         }
     }
 

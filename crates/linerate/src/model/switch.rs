@@ -19,8 +19,7 @@ impl Card {
         if self.loops_back() && from == Place::Physical {
             return core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
         }
-        if !core.virtual_functions.is_empty() && frame.bytes.len() >= 14 {
-            let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
+        if let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) {
             let vlan = Headers::parse(&frame.bytes).vlan;
             let is_unicast = destination[0] & 1 == 0;
             let mut found = false;
@@ -49,10 +48,7 @@ impl Card {
 
     /// A frame has come from the wire: each virtual function that wants it gets a copy.
     pub(super) fn replicate(&self, core: &mut Core, frame: &Frame) {
-        if core.virtual_functions.is_empty() || frame.bytes.len() < 14 {
-            return;
-        }
-        let destination: [u8; 6] = std::array::from_fn(|n| frame.bytes[n]);
+        let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) else { return };
         let vlan = Headers::parse(&frame.bytes).vlan;
         for number in 0..core.virtual_functions.len() {
             if core.virtual_functions[number].accepts(destination, vlan) {

@@ -21,10 +21,11 @@ pub(super) struct State {
     turn: usize,
     /// The partner asked for a pause.
     pub paused_until: Option<Instant>,
-    counted: Counted,
+    pub counted: Counted,
 }
 
 /// A packet of descriptors that was gathered.
+#[derive(Default)]
 struct Gathered {
     /// How many they are, those of its context included.
     descriptors: u32,
@@ -36,8 +37,9 @@ struct Gathered {
     broken: bool,
 }
 
+/// What was sent since the counters were written.
 #[derive(Default)]
-struct Counted {
+pub(super) struct Counted {
     packets: u64,
     octets: u64,
     multicast: u64,
@@ -67,8 +69,11 @@ impl Card {
         let queues = core.tx.len();
         for turn in 0..queues {
             let queue = (core.transmit.turn + turn) % queues;
-            let owner = self.owner(queue as u16);
-            if !core.tx[queue].enabled || !(sends || owner.is_some()) || !self.may_work(core, queue as u16) {
+            if !core.tx[queue].enabled {
+                continue;
+            }
+            let is_virtual = self.owner(queue as u16).is_some();
+            if !(sends || is_virtual) || !self.may_work(core, queue as u16) {
                 continue;
             }
             let space = self.space(core, queue as u16);
@@ -154,9 +159,7 @@ impl Card {
                 self.oracle.note(Breach::Unmapped { direction, queue, address, len });
             }
             if word & transmit::EOP == 0 {
-                if word & transmit::RS != 0 && !is_advanced {
-                    // 7.2.3.2.2: of a legacy descriptor each may be reported.
-                } else if word & transmit::RS != 0 {
+                if word & transmit::RS != 0 {
                     bad(ring, "RS without EOP (section 7.2.3.2.4)");
                 }
                 if data >= transmit::MOST_DESCRIPTORS && first.is_some_and(|word| word & transmit::TSE == 0) {
@@ -172,10 +175,8 @@ impl Card {
         }
         // A context alone is through when it was read.
         if first.is_none() && ring.owned() > 0 {
-            let wanted = Wanted::default();
-            let descriptors = ring.owned();
             packet.clear();
-            return Some(Gathered { descriptors, wanted, vlan: None, insert_crc: true, stamp: false, broken: true });
+            return Some(Gathered { descriptors: ring.owned(), broken: true, ..Gathered::default() });
         }
         None
     }
@@ -192,14 +193,8 @@ impl Card {
         announced: Option<usize>,
         bad: &dyn Fn(&Ring, &'static str),
     ) -> Gathered {
-        let mut gathered = Gathered {
-            descriptors,
-            wanted: Wanted::default(),
-            vlan: None,
-            insert_crc: last & transmit::IFCS != 0,
-            stamp: false,
-            broken: false,
-        };
+        let insert_crc = last & transmit::IFCS != 0;
+        let mut gathered = Gathered { descriptors, insert_crc, ..Gathered::default() };
         if first & transmit::DEXT == 0 {
             if first & transmit::VLE != 0 {
                 gathered.vlan = Some((first >> legacy_transmit::VLAN_SHIFT) as u16);
@@ -243,24 +238,18 @@ impl Card {
 
     /// What a packet's descriptors asked for, and then each of its frames to the wire.
     fn send(&self, core: &mut Core, packet: &mut Frame, gathered: &Gathered, queue: u16) {
+        let index = core.tx[queue as usize].head;
         let bad = |why| {
-            let index = core.tx[queue as usize].head;
             self.oracle.note(Breach::BadDescriptor { direction: Direction::Transmit, queue, index, word: 0, why });
         };
-        packet.bad_crc = false;
         if gathered.wanted.segments {
             let mut segment = std::mem::take(&mut core.transmit.segment);
-            let mut frames = Vec::new();
-            let cut =
-                offload::cut(&packet.bytes, &gathered.wanted, &mut segment.bytes, |bytes| frames.push(bytes.clone()));
+            let send = |segment: &mut Frame| self.send_frame(core, segment, gathered, queue);
+            let cut = offload::cut(&packet.bytes, &gathered.wanted, &mut segment, send);
+            core.transmit.segment = segment;
             if let Err(why) = cut {
                 bad(why);
             }
-            for bytes in frames {
-                segment.bytes = bytes;
-                self.send_frame(core, &mut segment, gathered, queue);
-            }
-            core.transmit.segment = segment;
             return;
         }
         if let Err(why) = offload::insert_checksums(&mut packet.bytes, &gathered.wanted) {
@@ -271,6 +260,7 @@ impl Card {
 
     /// The tag, padding and CRC.
     fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered, queue: u16) {
+        frame.bad_crc = false;
         if let Some(tag) = gathered.vlan {
             let ethertype = self.registers.get(VLNCTRL::OFFSET) & VLNCTRL::VET_MASK;
             offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
@@ -286,6 +276,7 @@ impl Card {
             self.stamp_sent(core);
         }
         core.transmit.counted.add(&frame.bytes);
+        core.transmit.counted.of_queue += 1;
         let from = match self.owner(queue) {
             Some(number) => {
                 core.virtual_functions[number].count_sent(frame.bytes.len());
@@ -342,9 +333,8 @@ impl Card {
 }
 
 impl Counted {
-    fn add(&mut self, frame: &[u8]) {
+    pub fn add(&mut self, frame: &[u8]) {
         self.packets += 1;
-        self.of_queue += 1;
         self.octets += frame.len() as u64 + 4;
         self.sizes[super::receive::size_class(frame.len() + 4)] += 1;
         match frame.first() {

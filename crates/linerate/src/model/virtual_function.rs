@@ -20,6 +20,7 @@ pub(super) const MOST: usize = 32;
 pub(super) const VECTORS: u32 = 3;
 
 /// What the card's host sees of it.
+#[derive(Default)]
 pub(super) struct VirtualFunction {
     pub dma: Arc<Dma>,
     /// Its own bus mastering.
@@ -80,7 +81,6 @@ const OCTETS_SENT_HIGH: u32 = 0x2024;
 /// The mailbox's bits, as the virtual function sees them (section 8.3.5.1.5).
 mod mailbox {
     pub const REQUEST: u32 = 1 << 0;
-    pub const ACKNOWLEDGE: u32 = 1 << 1;
     pub const OWNED: u32 = 1 << 2;
     pub const STATUS: u32 = 1 << 4;
     pub const ACKNOWLEDGED: u32 = 1 << 5;
@@ -112,29 +112,7 @@ mod message {
 
 impl VirtualFunction {
     pub fn new(mac: MacAddress) -> VirtualFunction {
-        VirtualFunction {
-            dma: Arc::default(),
-            bus_master: false,
-            mac,
-            more_addresses: Vec::new(),
-            multicast: Vec::new(),
-            promiscuous: false,
-            all_multicast: false,
-            vlans: Vec::new(),
-            clear_to_send: false,
-            causes: 0,
-            masks: 0,
-            told: 0,
-            auto_clear: 0,
-            auto_mask: 0,
-            allocation: [0; 4],
-            misc_allocation: 0,
-            mailbox: 0,
-            message: [0; 16],
-            packet_split: 0,
-            received: (0, 0, 0),
-            sent: (0, 0),
-        }
+        VirtualFunction { mac, ..VirtualFunction::default() }
     }
 
     /// Its driver is there.
@@ -249,7 +227,6 @@ impl Card {
                 if value & mailbox::REQUEST != 0 {
                     self.answer(core, number);
                 }
-                let _ = mailbox::ACKNOWLEDGE; // the model does not wait for it
             }
             _ => {}
         }
@@ -257,7 +234,7 @@ impl Card {
     }
 
     /// The physical function's offset of a virtual function's queue register.
-    fn queue_register(number: usize, offset: u32) -> Option<u32> {
+    pub(super) fn queue_register(number: usize, offset: u32) -> Option<u32> {
         let first = Self::first_queue(number);
         match offset {
             PACKETS_RECEIVED | OCTETS_RECEIVED | OCTETS_RECEIVED_HIGH | MULTICAST_RECEIVED => None,
@@ -289,22 +266,17 @@ impl Card {
         core.virtual_functions[number] = new;
     }
 
-    /// The address that a virtual function begins with: the card's, counted on.
+    /// The address that a virtual function begins with.
     pub(super) fn virtual_mac(&self, number: usize) -> MacAddress {
-        let crc = crc32fast::hash(format!("{} {number}", self.name).as_bytes()).to_le_bytes();
-        MacAddress([0x02, 0x82, 0x59, crc[0], crc[1], crc[2]])
+        super::address_of(&format!("{} {number}", self.name))
     }
 
     /// What the physical function's driver does with a message.
     fn answer(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
-        let [kind, first, ..] = function.message;
+        let [kind, first, second, ..] = function.message;
+        let mac = MacAddress::from_words(first, second);
         let info = (kind >> message::INFO_SHIFT & 0xFF) as usize;
-        let mac_at = |words: &[u32]| {
-            let [a, b, c, d] = words[0].to_le_bytes();
-            let [e, f, ..] = words[1].to_le_bytes();
-            MacAddress([a, b, c, d, e, f])
-        };
         let is_unicast = |mac: MacAddress| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
         let done = match kind & 0xFFFF {
             message::RESET => {
@@ -320,9 +292,7 @@ impl Card {
                     misc_allocation: function.misc_allocation,
                     ..VirtualFunction::new(function.mac)
                 };
-                let [a, b, c, d, e, f] = function.mac.0;
-                function.message[1] = u32::from_le_bytes([a, b, c, d]);
-                function.message[2] = u32::from_le_bytes([e, f, 0, 0]);
+                (function.message[1], function.message[2]) = function.mac.words();
                 function.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
                 // Not yet with "clear to send".
                 function.message[0] = message::RESET | message::SUCCESS;
@@ -331,7 +301,6 @@ impl Card {
             }
             _ if !function.clear_to_send => false,
             message::SET_ADDRESS => {
-                let mac = mac_at(&function.message[1..]);
                 if is_unicast(mac) {
                     function.mac = mac;
                 }
@@ -353,7 +322,6 @@ impl Card {
             message::SET_LENGTH => (64..=9728).contains(&first),
             message::SET_MORE_ADDRESSES => {
                 // Index 0 forgets them all.
-                let mac = mac_at(&function.message[1..]);
                 match info {
                     0 => function.more_addresses.clear(),
                     _ if is_unicast(mac) && function.more_addresses.len() < 16 => function.more_addresses.push(mac),

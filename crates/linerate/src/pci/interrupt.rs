@@ -15,6 +15,21 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
+    /// New ones for a card that has `there`.
+    ///
+    /// # Errors
+    /// If it has fewer than are wanted; and without descriptors.
+    pub(crate) fn several(wanted: u16, there: u32, card: &str) -> Result<Vec<Interrupt>> {
+        if there < wanted.into() {
+            return Err(Error::Card {
+                card: card.to_string(),
+                why: format!("it has {there} interrupts (MSI-X), and {wanted} are needed, one for each queue"),
+                mend: "use fewer queues, or poll: --wait poll".to_string(),
+            });
+        }
+        (0..wanted).map(|_| Interrupt::new()).collect()
+    }
+
     /// An eventfd (eventfd(2)), for the kernel or a model to raise.
     ///
     /// # Errors

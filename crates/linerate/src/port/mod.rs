@@ -175,6 +175,20 @@ pub enum Link {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
+impl MacAddress {
+    /// As Intel's cards have it in two registers: the first byte lowest.
+    pub(crate) fn from_words(low: u32, high: u32) -> MacAddress {
+        let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());
+        MacAddress([a, b, c, d, e, f])
+    }
+
+    /// The same, back.
+    pub(crate) fn words(self) -> (u32, u32) {
+        let [a, b, c, d, e, f] = self.0;
+        (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]))
+    }
+}
+
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

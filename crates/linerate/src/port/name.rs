@@ -89,6 +89,11 @@ impl PortName {
         Ok(name)
     }
 
+    /// True if it names a device that is there without this process: a PCI card, or one that another process serves.
+    pub fn is_device(&self) -> bool {
+        matches!(self.kind, Kind::Pci | Kind::VfioUser)
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

@@ -28,6 +28,13 @@ pub struct Frame {
     pub bad_crc: bool,
 }
 
+impl Frame {
+    /// Where it goes to; `None` if it is too short to say.
+    pub(super) fn destination(&self) -> Option<[u8; 6]> {
+        self.bytes.first_chunk().copied()
+    }
+}
+
 /// The other end of a card's cable.
 pub trait Wire: Send {
     /// True if there is a signal.

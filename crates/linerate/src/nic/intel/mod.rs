@@ -175,19 +175,16 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn mac(&self) -> MacAddress {
         let (low, high) = C::address_registers();
-        let low = self.hardware.bar.read(low).to_le_bytes();
-        let high = self.hardware.bar.read(high).to_le_bytes();
-        MacAddress([low[0], low[1], low[2], low[3], high[0], high[1]])
+        MacAddress::from_words(self.hardware.bar.read(low), self.hardware.bar.read(high))
     }
 
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
         /// RAH.AV: the address counts.
         const VALID: u32 = 1 << 31;
         self.hardware.check_alive()?;
-        let (low, high) = C::address_registers();
-        let [a, b, c, d, e, f] = mac.0;
-        self.hardware.bar.write(low, u32::from_le_bytes([a, b, c, d]));
-        self.hardware.bar.write(high, u32::from_le_bytes([e, f, 0, 0]) | VALID);
+        let ((low, high), (first, last)) = (C::address_registers(), mac.words());
+        self.hardware.bar.write(low, first);
+        self.hardware.bar.write(high, last | VALID);
         Ok(())
     }
 

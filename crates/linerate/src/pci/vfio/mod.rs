@@ -93,11 +93,7 @@ impl Bus for Vfio {
         let mut info = vfio_irq_info { argsz, index: VFIO_PCI_MSIX_IRQ_INDEX, ..Default::default() };
         ioctl::call(&self.device, DEVICE_GET_IRQ_INFO, &mut info)
             .map_err(|error| Error::system("VFIO_DEVICE_GET_IRQ_INFO", error))?;
-        if info.count < count.into() {
-            let why = format!("it has {} interrupts (MSI-X), and {count} are needed, one for each queue", info.count);
-            return Err(self.card.error(&why, "use fewer queues, or poll: --wait poll"));
-        }
-        let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
+        let interrupts = Interrupt::several(count, info.count, &self.card.address)?;
         ioctl::set_interrupts(&self.device, VFIO_PCI_MSIX_IRQ_INDEX, &interrupts)
             .map_err(|error| Error::system("VFIO_DEVICE_SET_IRQS", error))?;
         Ok(interrupts)

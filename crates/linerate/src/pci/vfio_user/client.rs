@@ -208,12 +208,7 @@ impl Bus for VfioUser {
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
         let asked = InterruptInfo { index: VFIO_PCI_MSIX_IRQ_INDEX, ..InterruptInfo::default() };
         let info: InterruptInfo = self.ask(command::DEVICE_GET_IRQ_INFO, &asked)?;
-        if info.count < count.into() {
-            let why = format!("it has {} interrupts (MSI-X), and {count} are needed, one for each queue", info.count);
-            let mend = "use fewer queues, or poll: --wait poll".to_string();
-            return Err(Error::Card { card: format!("vfio-user:{}", self.path), why, mend });
-        }
-        let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?;
+        let interrupts = Interrupt::several(count, info.count, &format!("vfio-user:{}", self.path))?;
         for (number, interrupt) in interrupts.iter().enumerate() {
             let set = SetInterrupts {
                 argsz: size_of::<SetInterrupts>() as u32,
