@@ -99,7 +99,7 @@ impl Card {
             FDIRCMD::CMD_REMOVE => match found {
                 Some(at) => {
                     filters.remove(at);
-                    registers.set(FDIRFREE::OFFSET, registers.get(FDIRFREE::OFFSET) + 1);
+                    registers.set(FDIRFREE::OFFSET, registers.get(FDIRFREE::OFFSET).saturating_add(1));
                     registers.count(FDIRUSTAT::OFFSET, 1 << FDIRUSTAT::REMOVE_SHIFT);
                 }
                 None if perfect => registers.count(FDIRFSTAT::OFFSET, 1 << FDIRFSTAT::REMOVE_SHIFT),

@@ -269,6 +269,7 @@ impl Card {
         let core = &mut *self.core();
         self.update_link(core);
         let moved = self.transmit(core, budget) + self.receive(core, budget);
+        self.count_transmitted(core);
         self.interrupt(core);
         moved
     }

@@ -108,7 +108,6 @@ impl Card {
             }
         }
         core.transmit.turn = (core.transmit.turn + 1) % queues;
-        self.count_transmitted(&mut core.transmit.counted);
         sent
     }
 
@@ -315,9 +314,10 @@ impl Card {
         }
     }
 
-    fn count_transmitted(&self, counted: &mut Counted) {
+    /// What has left since the last time, pauses included.
+    pub(super) fn count_transmitted(&self, core: &mut Core) {
         let registers = &self.registers;
-        let Counted { packets, octets, multicast, broadcast, sizes, .. } = std::mem::take(counted);
+        let Counted { packets, octets, multicast, broadcast, sizes, .. } = std::mem::take(&mut core.transmit.counted);
         if packets == 0 {
             return;
         }

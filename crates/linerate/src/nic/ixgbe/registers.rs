@@ -236,7 +236,7 @@ registers! {
     FDIRUDPM   0x0EE48 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.21.7" {} "Flow Director Filters UDP Mask";
     FDIRLEN    0x0EE4C [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.11" {} "Flow Director Filters Length";
     FDIRUSTAT  0x0EE50 [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.12" { REMOVE_SHIFT = 16 } "Flow Director Filters Usage Statistics";
-    FDIRFSTAT  0x0EE54 [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.13" { REMOVE_SHIFT = 16 } "Flow Director Filters Failed Usage Statistics";
+    FDIRFSTAT  0x0EE54 [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.13" { REMOVE_SHIFT = 8 } "Flow Director Filters Failed Usage Statistics";
     FDIRMATCH  0x0EE58 [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.13" {} "Flow Director Filters Match Statistics";
     FDIRMISS   0x0EE5C [1 x 0]    RC  reset 0x0000_0000 writable ALL "8.2.3.21.13" {} "Flow Director Filters Miss Match Statistics";
     FDIRHKEY   0x0EE68 [1 x 0]    RW  reset 0x8000_0001 writable ALL "8.2.3.21.2" {} "Flow Director Filters Lookup Table Hash Key";
@@ -521,10 +521,10 @@ registers! {
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
 
     // What only the X550 has
-    ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550" {} "Extended Redirection Table";
-    SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550" {} "System Time Residue";
-    TSICR      0x08C60 [1 x 0]    W1C reset 0x0000_0000 writable ALL "X550" { TXTS = 1 << 1 } "Time Sync Interrupt Cause";
-    TSIM       0x08C68 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550" { TXTS = 1 << 1 } "Time Sync Interrupt Mask";
+    ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550 8.2.2.8.24" {} "Extended Redirection Table";
+    SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.21.24" {} "System Time Residue";
+    TSICR      0x08C60 [1 x 0]    W1C reset 0x0000_0000 writable ALL "X550 8.2.2.21.25" { TXTS = 1 << 1 } "Time Sync Interrupt Cause";
+    TSIM       0x08C68 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.21.26" { TXTS = 1 << 1 } "Time Sync Interrupt Mask";
 
     // The X540's and X550's host interface to the firmware (X540 datasheet, section 10.6.4)
     HICR       0x15F00 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X540 8.2.2.4" { EN = 1 << 0, C = 1 << 1, SV = 1 << 2 } "Host Interface Control";

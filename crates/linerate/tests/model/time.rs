@@ -1,0 +1,203 @@
+//! The card's clock and its stamps, and pause frames.
+
+use std::sync::Arc;
+
+use linerate::memory::DmaMap;
+use linerate::model::{Card, Frame, Kind, Traffic};
+use linerate::nic::ixgbe::descriptor::{receive, transmit};
+use linerate::nic::ixgbe::registers::*;
+use linerate::pci::Bar;
+use linerate::traffic::Generator;
+
+use crate::bench::{Bench, PACKET, pattern};
+
+const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
+
+fn time(bar: &impl Bar) -> u64 {
+    let low = u64::from(bar.read(SYSTIML::OFFSET));
+    low | u64::from(bar.read(SYSTIMH::OFFSET)) << 32
+}
+
+#[test]
+fn the_clock_goes_by_what_the_driver_says() {
+    let bench = Bench::bare();
+    let bar = &bench.bar;
+    assert_eq!(time(bar), time(bar), "it stands while TIMINCA is 0");
+    bar.write(SYSTIML::OFFSET, 5);
+    bar.write(SYSTIMH::OFFSET, 7);
+    assert_eq!(time(bar), 7 << 32 | 5);
+    bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1);
+    while time(bar) <= 7 << 32 | 5 {}
+    // Forth and back by more than passes meanwhile.
+    let before = time(bar);
+    bar.write(TIMADJL::OFFSET, 0);
+    bar.write(TIMADJH::OFFSET, 1 << 16);
+    assert!(time(bar) - before >= 1 << 48);
+    bar.write(TIMADJL::OFFSET, 0);
+    bar.write(TIMADJH::OFFSET, 1 << 31 | 1 << 16);
+    assert!(time(bar) - before < 1 << 48);
+    assert_eq!(bench.card.breaches(), []);
+}
+
+#[test]
+fn an_x550_counts_nanoseconds() {
+    let card = Card::of_kind(Kind::X550, 0, "nanoseconds", Box::new(linerate::model::Cable::unplugged()));
+    let bar = card.bar();
+    let now = || {
+        bar.read(SYSTIMR::OFFSET);
+        let (low, high) = (bar.read(SYSTIML::OFFSET), bar.read(SYSTIMH::OFFSET));
+        assert!(low < 1_000_000_000);
+        (high, low)
+    };
+    bar.write(TSAUXC::OFFSET, TSAUXC::DISABLE_SYSTIME);
+    bar.write(SYSTIML::OFFSET, 999_999_999);
+    bar.write(SYSTIMH::OFFSET, 41);
+    assert_eq!((now(), now()), ((41, 999_999_999), (41, 999_999_999)));
+    bar.write(TSAUXC::OFFSET, 0);
+    while now().0 == 41 {}
+    assert_eq!(card.breaches(), []);
+}
+
+/// A frame of the precision time protocol, over Ethernet.
+fn ptp(message: u8) -> Vec<u8> {
+    let mut bytes = pattern(60);
+    bytes[12..15].copy_from_slice(&[0x88, 0xF7, message]);
+    bytes
+}
+
+#[test]
+fn the_first_stamp_stays_until_it_was_read() {
+    let bench = Bench::with_queues(ADVANCED);
+    let bar = &bench.bar;
+    bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1 << 16);
+    let stamped = |bytes: Vec<u8>| {
+        bench.arrive(bytes);
+        bench.last()[1] & receive::TS != 0
+    };
+    assert!(!stamped(ptp(0)), "it is off");
+    // Events of version 2, over Ethernet or UDP.
+    bar.write(TSYNCRXCTL::OFFSET, TSYNCRXCTL::ENABLE | 5 << TSYNCRXCTL::TYPE_SHIFT);
+    assert!(!stamped(pattern(60)) && !stamped(ptp(0xB)), "no event");
+    let before = time(bar);
+    assert!(stamped(ptp(0)));
+    let after = time(bar);
+    assert!(!stamped(ptp(0)), "the last one was not read");
+    assert_ne!(bar.read(TSYNCRXCTL::OFFSET) & TSYNCRXCTL::VALID, 0);
+    let low = u64::from(bar.read(RXSTMPL::OFFSET));
+    let stamp = low | u64::from(bar.read(RXSTMPH::OFFSET)) << 32;
+    assert!((before..=after).contains(&stamp));
+    assert_eq!(bar.read(TSYNCRXCTL::OFFSET) & TSYNCRXCTL::VALID, 0);
+    assert!(stamped(ptp(3)));
+
+    let frame = ptp(0);
+    let send = |options: u64| {
+        let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT | options;
+        bench.send(&frame, &[[bench.buffer(100), word]]);
+        bar.read(TSYNCTXCTL::OFFSET) & TSYNCTXCTL::VALID != 0
+    };
+    bar.write(TSYNCTXCTL::OFFSET, TSYNCTXCTL::ENABLE);
+    let before = time(bar);
+    assert!(!send(0) && send(transmit::TSTAMP));
+    let after = time(bar);
+    send(transmit::TSTAMP);
+    let low = u64::from(bar.read(TXSTMPL::OFFSET));
+    let stamp = low | u64::from(bar.read(TXSTMPH::OFFSET)) << 32;
+    assert!((before..=after).contains(&stamp));
+    assert_eq!(bar.read(TSYNCTXCTL::OFFSET) & TSYNCTXCTL::VALID, 0);
+    assert_eq!(bench.card.breaches(), []);
+}
+
+/// A frame that asks its receiver to be silent for so many times of 512 bits.
+fn pause(quanta: u16) -> Vec<u8> {
+    let mut bytes = vec![0; 60];
+    bytes[..6].copy_from_slice(&[0x01, 0x80, 0xC2, 0x00, 0x00, 0x01]);
+    bytes[12..16].copy_from_slice(&[0x88, 0x08, 0x00, 0x01]);
+    bytes[16..18].copy_from_slice(&quanta.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn a_pause_holds_frames_back_for_its_time() {
+    let bench = Bench::with_queues(ADVANCED);
+    let bar = &bench.bar;
+    let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT;
+    bar.write(MFLCN::OFFSET, MFLCN::RFCE);
+    // The longest pause is 3 ms, which may be over before the frame is looked at; not each time.
+    let held = (0..1000).any(|_| {
+        bench.arrive(pause(0xFFFF));
+        let held = bench.send(&pattern(60), &[[bench.buffer(100), word]]).is_empty();
+        // Another of no time ends it.
+        bench.arrive(pause(0));
+        bench.card.step(64);
+        assert_eq!(bench.left().len(), usize::from(held));
+        held
+    });
+    assert!(held);
+    assert!(bar.read(LXOFFRXCNT::OFFSET) > 0 && bar.read(LXONRXCNT::OFFSET) > 0);
+    assert_eq!(bar.read(RDH::at(0)), 0, "the MAC keeps them");
+    // It ends by itself, too.
+    bench.arrive(pause(0xFFFF));
+    let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
+    while sent == 0 {
+        bench.card.step(64);
+        sent = bench.left().len();
+    }
+    // Who wants to see them does.
+    bar.write(MFLCN::OFFSET, MFLCN::RFCE | MFLCN::PMCF);
+    bench.arrive(pause(0));
+    assert_eq!(bar.read(RDH::at(0)), 1);
+    bar.write(MFLCN::OFFSET, 0);
+    bench.arrive(pause(0xFFFF));
+    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "who agreed on nothing is not held");
+    assert_eq!(bench.card.breaches(), []);
+}
+
+#[test]
+fn a_full_packet_buffer_asks_the_partner_to_pause() {
+    let traffic = Traffic::new(Generator::new(1518, 1), "1G".parse().ok(), Some(100));
+    let card = Card::new("full", Box::new(traffic));
+    let bench = Bench { bar: card.bar(), card, ..Bench::bare() };
+    let dma = DmaMap::new(&(bench.card.bus() as _), &Arc::clone(bench.dma.memory())).unwrap();
+    let bench = Bench { dma, ..bench };
+    let bar = &bench.bar;
+    bar.write(FCTRL::OFFSET, FCTRL::UPE);
+    bench.add_receive_queue(0);
+    bar.write(FCTTV::at(0), 0xFFFF);
+    bar.write(FCRTH::at(0), FCRTH::FCEN | 16 << 10);
+    bar.write(FCRTL::at(0), FCRTL::XONE | 4 << 10);
+    bar.write(FCCFG::OFFSET, FCCFG::TFCE_LINK);
+    bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
+    // 7 have descriptors, 12 more make more than 16 KiB.
+    while bench.card.wire_report().unwrap().sent < 30 {
+        bench.card.step(1);
+    }
+    assert!(bar.read(LXOFFTXC::OFFSET) > 0);
+    assert_eq!(bar.read(LXONTXC::OFFSET), 0);
+    let has_room = (0..10_000).any(|_| {
+        // All are the card's again, once it has used them.
+        let (head, ring) = (bar.read(RDH::at(0)), 8192);
+        while bar.read(RDT::at(0)) != (head + 7) % 8 {
+            let at = bar.read(RDT::at(0));
+            bench.set(ring, at as usize, [bench.buffer(200 + at as usize), 0]);
+            bar.write(RDT::at(0), (at + 1) % 8);
+        }
+        bench.card.step(64);
+        bar.read(LXONTXC::OFFSET) > 0
+    });
+    assert!(has_room);
+    assert!(bar.read(GPTC::OFFSET) >= 2, "pauses are frames");
+    assert_eq!(bench.card.breaches(), []);
+}
+
+/// A pause is for MACs, not for programs that merely look like one.
+#[test]
+fn other_control_frames_are_no_pause() {
+    let bench = Bench::with_queues(ADVANCED);
+    bench.bar.write(MFLCN::OFFSET, MFLCN::RFCE);
+    let mut other = pause(0xFFFF);
+    other[15] = 2;
+    bench.coming.lock().unwrap().push_back(Frame { bytes: other, bad_crc: false });
+    bench.card.step(1);
+    let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT;
+    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1);
+}
