@@ -188,3 +188,50 @@ fn mistakes_are_explained_and_end_with_their_code() {
         assert!(text.contains(part), "{arguments:?}: {text}");
     }
 }
+
+/// Many clients come and go: what they gave, memory, descriptors and interrupts, goes with them.
+#[test]
+fn a_served_card_keeps_nothing_of_its_clients() {
+    let folder = Folder::new("served");
+    let (socket, function) = (folder.path("card"), folder.path("card.vf0"));
+    let serve = ["sim", "--socket", &socket, "--wire", "sink", "--device", "x540", "--vfs", "1", "--json"];
+    let mut process = Process::start(&mut linerate(&serve));
+    process.await_error("-device");
+    assert!(std::path::Path::new(&function).exists());
+    let port = format!("vfio-user:{socket}");
+    let mut before = (0, 0);
+    for round in 0..20 {
+        let wait = if round % 2 == 0 { "poll" } else { "interrupt" };
+        let generator = ["gen", &port, "--count", "1000", "--seconds", "60", "--json", "--wait", wait];
+        let output = expect(0, &mut linerate(&generator));
+        assert_eq!(summary(&output.stdout)["ports"][0]["tx_packets"], 1000);
+        // The next client is let in when the last one was forgotten.
+        expect(0, &mut linerate(&["sink", &port, "--seconds", "0.1", "--json"]));
+        if round == 1 {
+            before = (process.counted("fd"), process.counted("maps"));
+        }
+    }
+    let after = (process.counted("fd"), process.counted("maps"));
+    assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 4, "descriptors and maps: {before:?}, then {after:?}");
+    let (code, rest) = process.interrupt();
+    let summary = summary(rest.as_bytes());
+    assert_eq!((code, &summary["breaches"], &summary["cards"][0]["to_wire"]), (Some(0), &0.into(), &20_000.into()));
+    assert!(!std::path::Path::new(&socket).exists(), "its socket goes with it");
+}
+
+#[test]
+fn what_cannot_be_served_is_explained() {
+    let folder = Folder::new("unserved");
+    let socket = folder.path("card");
+    for (arguments, part) in [
+        (&["--device", "82598"][..], "it must be one of 82599-kx4, 82599-sfp, x540, x550"),
+        (&["--wire", "nonsense"], "nonsense"),
+        (&["--wire", "vfio-user:/nowhere"], "/nowhere"),
+        (&["--vfs", "33"], "33"),
+    ] {
+        let output = linerate(&[&["sim", "--socket", &socket][..], arguments].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(part), "{arguments:?}: {said}");
+        assert!(!std::path::Path::new(&socket).exists(), "nothing is left");
+    }
+}

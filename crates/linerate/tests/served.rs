@@ -13,6 +13,7 @@ use linerate::nic::ixgbe::registers::*;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::pci::{Bar, Bus, PciDevice};
 use linerate::{Batch, Options};
+use rustix::fs::OFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 
@@ -358,6 +359,34 @@ fn maps_that_vanish_are_noted() {
     assert_eq!(stranger.call(3, &all, None).0, 0);
     set(&mut stranger, RDT::at(0), 100);
     until("the ring that is gone", &|| noted("UnmappedInUse"));
+    drop(stranger);
+    bench.assert_serves();
+}
+
+/// What raising an interrupt would wait for, the card does not: a pipe that is full, of a client that reads nothing.
+#[test]
+fn a_receiver_that_is_full_holds_nobody_up() {
+    let bench = Bench::new(Box::new(Cable::unplugged()), true);
+    let mut stranger = bench.stranger();
+    stranger.greet();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let writer = OwnedFd::from(writer);
+    rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    // Vector 0 of MSI-X (index 2), by descriptor.
+    let set = [20u32, 1 << 2 | 1 << 5, 2, 0, 1].map(u32::to_le_bytes).concat();
+    assert_eq!(stranger.call(8, &set, Some(&writer)).0, 0);
+    assert_eq!(stranger.write(7, 4, &6u16.to_le_bytes()), 0);
+    for (offset, value) in [
+        (GPIE::OFFSET, GPIE::MULTIPLE_MSIX),
+        (EIMS::OFFSET, 1),
+        (EICS::OFFSET, 1),
+        (EICR::OFFSET, 1),
+        (EICS::OFFSET, 1),
+    ] {
+        assert_eq!(stranger.write(0, offset.into(), &value.to_le_bytes()), 0);
+    }
     drop(stranger);
     bench.assert_serves();
 }

@@ -62,6 +62,15 @@ impl Process {
         await_line(&mut self.err, part)
     }
 
+    /// How many entries a folder of its own in `/proc` has, or how many lines a file.
+    pub fn counted(&self, what: &str) -> usize {
+        let path = Path::new("/proc").join(self.child.id().to_string()).join(what);
+        match path.is_dir() {
+            true => std::fs::read_dir(path).unwrap().count(),
+            false => std::fs::read_to_string(path).unwrap().lines().count(),
+        }
+    }
+
     /// Presses Ctrl-C, and returns what it still prints.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         self.signal();

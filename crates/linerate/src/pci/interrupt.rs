@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{Error, Result};
 
@@ -45,9 +46,10 @@ impl Interrupt {
         Interrupt { event, line: Some(line) }
     }
 
-    /// An eventfd that somebody else has given us, to raise.
-    pub(super) fn of_peer(event: OwnedFd) -> Interrupt {
-        Interrupt { event, line: None }
+    /// An eventfd that somebody else has given us, to raise. Whatever it is, raising it does not wait.
+    pub(super) fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
+        fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
+        Ok(Interrupt { event, line: None })
     }
 
     /// True for an interrupt line, which the card holds until its driver has asked for the reason.

@@ -271,6 +271,7 @@ fn segments_are_put_together() {
         (vec![segment(0, 500, ACK), segment(600, 700, ACK)], 2),
         (vec![segment(0, 500, ACK), segment(500, 700, ACK | FIN)], 2),
         (vec![segment(0, 500, ACK | PUSH), segment(500, 700, ACK)], 2),
+        (vec![segment(0, 500, ACK), segment(500, 700, ACK | PUSH), segment(700, 900, ACK)], 2),
         (vec![segment(0, 500, ACK), segment(500, 700, ACK), segment(700, 900, ACK)], 1),
         (vec![segment(0, 500, ACK), frame(Ip::V4, 1, Transport::Udp, &payload[..100]), segment(500, 700, ACK)], 2),
     ] {

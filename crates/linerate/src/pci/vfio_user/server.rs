@@ -345,7 +345,8 @@ impl Service {
                 }
                 VFIO_IRQ_SET_DATA_EVENTFD => {
                     // Fewer descriptors than interrupts: the rest get none.
-                    let mut receivers = descriptors.into_iter().map(Interrupt::of_peer);
+                    let receivers = descriptors.into_iter().map(Interrupt::of_peer);
+                    let mut receivers = receivers.collect::<std::result::Result<Vec<_>, Errno>>()?.into_iter();
                     (start..end).for_each(|number| self.function.set_receiver(kind, number, receivers.next()));
                 }
                 // Raising them by hand is for tests of receivers; nobody asks for it.
