@@ -51,6 +51,44 @@ pub enum Error {
         why: String,
     },
 
+    /// A filter that cannot be understood.
+    #[error("cannot understand the filter '{text}': {why}\n  try: udp:4321, or tcp:80+from:10.0.0.0/8,icmp")]
+    BadFilter {
+        /// As given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// An interface that is not there.
+    #[error("there is no interface '{name}'; there are {known}\n  see: ip link")]
+    NoInterface {
+        /// The name as given.
+        name: String,
+        /// Those that are there.
+        known: String,
+    },
+
+    /// An interface that was there.
+    #[error(
+        "interface {name} is gone: it was deleted, renamed or moved to another network namespace\n  open the port again when it is back"
+    )]
+    InterfaceGone {
+        /// Its name.
+        name: String,
+    },
+
+    /// An interface that cannot be used as it is.
+    #[error("{name}: {why}\n  {mend}")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// What stands in the way.
+        why: String,
+        /// The command that mends it, or what else to do.
+        mend: String,
+    },
+
     /// A ring size that the card cannot have.
     #[error(
         "a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096\n  try: --ring 512"

@@ -26,7 +26,8 @@
 //!
 //! ```text
 //! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
-//!                                            traffic <-^
+//!                            ^               traffic <-^           |
+//!                            '-  filter  <-  kernel  <-------------'
 //! ```
 //!
 //! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
@@ -35,6 +36,8 @@
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
 //!   `nic/virtio/queue.rs`
 //! - [`model`]: the 82599 itself, as its datasheet tells it
+//! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
+//! - [`filter`]: which packets are meant, as people write it
 //! - [`traffic`]: frames that can be recognised again
 //!
 //! `docs/path.md` leads through the code of the path in order.
@@ -43,6 +46,8 @@
 
 mod batch;
 mod error;
+pub mod filter;
+pub mod kernel;
 pub mod memory;
 pub mod model;
 pub mod nic;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::kernel::{Copying, Interface, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
@@ -84,6 +85,7 @@ impl Options {
         let open = |name: &PortName| match name.kind() {
             Kind::Pci => self.open_card(name, self.config(name, &pool)?),
             Kind::VfioUser => open_served(name, self.config(name, &pool)?),
+            Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
         names.iter().map(open).collect()
@@ -123,6 +125,28 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         return Err(nic::no_driver(name.short(), vendor, number));
     };
     nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), device: number, ..config })
+}
+
+fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    // "eth0-2" is a queue of eth0, unless it is an interface.
+    let (interface, queue) = match (Interface::open(name.rest()), name.rest().rsplit_once('-')) {
+        (Err(error), Some((interface, queue))) => match queue.parse() {
+            Ok(queue) => (Interface::open(interface)?, Some(queue)),
+            Err(_) => return Err(error),
+        },
+        (interface, _) => (interface?, None),
+    };
+    let flow = match name.option("flow") {
+        Some(text) => Some(text.parse()?),
+        None => None,
+    };
+    let copying = match name.option("copy") {
+        None => Copying::Auto,
+        Some("on") => Copying::Copy,
+        Some("off") => Copying::Never,
+        Some(_) => return Err(name.bad_option("copy", "it must be on or off")),
+    };
+    Ok(Box::new(Xdp::open(interface, &XdpOptions { queue, flow, copying }, config)?))
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -79,6 +79,13 @@ impl Process {
         (self.child.wait().unwrap().code(), rest)
     }
 
+    /// Waits for its end, and returns what it still prints.
+    pub fn ended(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+
     fn signal(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::INT);

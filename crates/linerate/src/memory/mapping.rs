@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -116,7 +116,7 @@ impl Mapping {
         Ok(Mapping { base, len, pages, file })
     }
 
-    /// `len` bytes of a device's file from `offset` on: a BAR.
+    /// `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
     ///
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
@@ -132,7 +132,7 @@ impl Mapping {
                 offset,
             )
         }
-        .map_err(|e| Error::system("mmap of a BAR", e))?;
+        .map_err(|e| Error::system("mmap of a device's or a socket's memory", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages: PageSize::Ordinary, file })
     }
@@ -248,6 +248,17 @@ impl Mapping {
         assert!(offset.is_multiple_of(8) && count <= self.len / 8);
         // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers.
         unsafe { std::slice::from_raw_parts(self.range(offset, count * 8).as_ptr().cast(), count) }
+    }
+
+    /// The 32-bit word at byte `offset`, shared as [`words`](Mapping::words) are.
+    ///
+    /// # Panics
+    /// If it is outside the mapping or not aligned to 4 bytes.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers.
+        unsafe { self.range(offset, 4).cast().as_ref() }
     }
 
     /// Copies the bytes at `offset` out. The caller makes sure that nobody owns them meanwhile.

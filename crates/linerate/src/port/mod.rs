@@ -4,6 +4,7 @@
 //! A port's kinds implement these three traits ([`crate::nic`] first); programs get them from
 //! [`crate::open`]. This room knows memory and batches, and no kind of port.
 
+mod config;
 mod name;
 mod statistics;
 mod wait;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+pub use config::{Config, DEFAULT_FRAME};
 pub(crate) use name::Kind;
 pub use name::PortName;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};

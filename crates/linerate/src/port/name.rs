@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 /// 0000:03:00.0          a PCI card, by address
 /// sim:NAME              an 82599 model inside the process
 /// vfio-user:PATH        a PCI device that is served at a socket
+/// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,7 @@ pub(crate) enum Kind {
     Pci,
     Sim,
     VfioUser,
+    Xdp,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -36,6 +38,8 @@ const OPTIONS: [&str; 12] =
     ["queues", "ring", "mtu", "offloads", "device", "vfs", "wire", "record", "size", "flows", "rate", "count"];
 /// How many of them a card takes, too.
 const COMMON: usize = 4;
+/// Those of `xdp:`.
+const XDP: [&str; 5] = ["queues", "ring", "mtu", "flow", "copy"];
 
 impl PortName {
     /// Takes a name apart.
@@ -51,7 +55,7 @@ impl PortName {
             _ if is_pci_address(address) => Kind::Pci,
             "sim" => Kind::Sim,
             "vfio-user" => Kind::VfioUser,
-            "xdp" => Kind::Later("AF_XDP socket"),
+            "xdp" => Kind::Xdp,
             "packet" => Kind::Later("AF_PACKET ring"),
             "tap" => Kind::Later("TAP interface as a port"),
             "netmap" => Kind::Later("netmap port"),
@@ -67,6 +71,9 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
+        if kind == Kind::Xdp && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace)) {
+            return Err(bad("it needs the name of an interface: xdp:eth0".to_string()));
+        }
         if kind == Kind::VfioUser && rest.is_empty() {
             return Err(bad("it needs the path of a socket: vfio-user:/run/card".to_string()));
         }
@@ -79,6 +86,7 @@ impl PortName {
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser => &OPTIONS[..COMMON],
+                Kind::Xdp => &XDP,
                 Kind::Later(_) => continue,
             };
             if !known.contains(&option) {

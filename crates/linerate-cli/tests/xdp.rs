@@ -1,0 +1,97 @@
+//! AF_XDP ports on veth pairs between namespaces: Linux itself is at both ends, and goes on beside us.
+
+mod kit;
+
+use std::io::Write;
+
+use kit::{Folder, Namespace, Process, expect, summary, write_frames};
+use linerate::traffic::Generator;
+use serde_json::Value;
+
+/// A veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
+fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
+    expect(
+        0,
+        std::process::Command::new("ip")
+            .args(["-n", &here.0.name, "link", "add", here.1, "type", "veth", "peer", "name", there.1])
+            .args(["netns", &there.0.name]),
+    );
+    for ((namespace, interface), host) in [(here, 1), (there, 2)] {
+        namespace.run(&format!("ip link set lo up"));
+        namespace.run(&format!("ip address add 10.87.{net}.{host}/24 dev {interface}"));
+        namespace.run(&format!("ip link set {interface} up"));
+    }
+}
+
+/// `linerate` in a namespace.
+fn inside(namespace: &Namespace, arguments: &str) -> std::process::Command {
+    namespace.command(&format!("{} {arguments}", env!("CARGO_BIN_EXE_linerate")))
+}
+
+/// A file with one frame like the generator's, but for an interface of the kernel's: its address, 10.87.0.1, and port
+/// 4321.
+fn template(folder: &Folder, namespace: &Namespace, interface: &str) -> String {
+    let mut frame = vec![0; 60];
+    Generator::new(64, 1).fill(&mut frame);
+    let mac = namespace.run(&format!("cat /sys/class/net/{interface}/address"));
+    for (byte, digits) in frame.iter_mut().zip(mac.trim().split(':')) {
+        *byte = u8::from_str_radix(digits, 16).unwrap();
+    }
+    frame[26..34].copy_from_slice(&[10, 87, 0, 2, 10, 87, 0, 1]);
+    frame[36..38].copy_from_slice(&4321u16.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum: u32 = frame[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    frame[24..26].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
+    let file = folder.path("template.pcap");
+    write_frames(&file, &[frame]);
+    file
+}
+
+/// A counter of the kernel's (`nstat`).
+fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
+    let text = namespace.run("cat /proc/net/snmp");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("{protocol}:"))).collect();
+    let (names, values) = (lines[0].split_whitespace(), lines[1].split_whitespace());
+    let found = names.zip(values).find(|(of, _)| *of == name).unwrap_or_else(|| panic!("no {name}"));
+    found.1.parse().unwrap()
+}
+
+/// A million packets of a flow are ours, each of them; ping, TCP and a download go on beside them.
+#[test]
+fn a_flow_is_ours_and_the_rest_is_the_kernels() {
+    const COUNT: u64 = 1_000_000;
+    let (host, far) = (Namespace::new("xh"), Namespace::new("xf"));
+    pair((&host, "h0"), (&far, "f0"), 0);
+    let folder = Folder::new("flow");
+    let template = template(&folder, &host, "h0");
+    std::fs::File::create(folder.path("file")).unwrap().write_all(&vec![0x5A; 4 << 20]).unwrap();
+
+    let count = format!("--count {COUNT} --seconds 120 --json");
+    let mut sink = Process::start(&mut inside(&host, &format!("sink xdp:h0?flow=udp:4321&ring=4096 {count}")));
+    sink.await_error("link up");
+    let generator = format!("gen xdp:f0 --template {template} --flows 4 --rate 150k {count}");
+    let generator = Process::start(&mut inside(&far, &generator));
+
+    let ping = far.run("ping -q -c 20 -i 0.1 10.87.0.1");
+    assert!(ping.contains(" 0% packet loss"), "{ping}");
+    let mut server = host.start("iperf3 --server --one-off --forceflush");
+    server.await_output("Server listening");
+    let result: Value = serde_json::from_str(&far.run("iperf3 --client 10.87.0.1 --bytes 20M --json")).unwrap();
+    assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(20 << 20), "{result}");
+    let _web = host.start(&format!("busybox httpd -f -p 80 -h {}", folder.0.display()));
+    let copy = folder.path("copy");
+    let fetch = "curl --silent --show-error --fail --retry 20 --retry-connrefused --retry-delay 1";
+    far.run(&format!("{fetch} -o {copy} http://10.87.0.1/file"));
+    assert!(std::fs::read(&copy).unwrap() == vec![0x5A; 4 << 20], "the download is not the file");
+
+    let (code, said) = generator.ended();
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = sink.ended();
+    let sink = summary(said.as_bytes());
+    assert_eq!((code, &sink["ports"][0]["rx_packets"]), (Some(0), &COUNT.into()), "{sink}");
+    assert_eq!((&sink["lost"], &sink["corrupted"], &sink["reordered"]), (&0.into(), &0.into(), &0.into()));
+    // Nobody listens at 4321: had the kernel seen one, it would have counted it.
+    assert_eq!(counter(&host, "Udp", "NoPorts"), 0);
+    // Nothing is left of us.
+    assert!(!host.run("ip -d link show h0").contains("xdp"));
+}

@@ -1,0 +1,197 @@
+//! Which packets are meant: a small language of matches, for flows that a port takes, and for what is forwarded.
+//!
+//! ```text
+//! udp:4321                        UDP to port 4321
+//! tcp:80,tcp:443,icmp             any of several, separated by commas
+//! udp:5000-5999+from:10.0.0.0/8   all of several, joined by a plus
+//! ```
+//!
+//! | part | matches |
+//! |---|---|
+//! | `arp`, `ip`, `ip6` | the ethertype; `type:0x88f7` any other |
+//! | `icmp`, `icmp6`, `tcp`, `udp`, `sctp` | IP's protocol; `proto:47` any other |
+//! | `tcp:80`, `udp:5000-5999`, `sctp:7` | and the destination's port |
+//! | `from-port:53`, `to-port:1024-65535`, `port:53` | ports of TCP, UDP or SCTP; the last of either end |
+//! | `from:10.0.0.0/8`, `to:fd00::1`, `host:10.1.2.3` | addresses of IPv4 or IPv6; the last of either end |
+//! | `vlan:77` | the tag's number |
+//! | `all` | everything |
+//!
+//! One VLAN tag is stepped over, IPv6's extension headers are not, and fragments but the first have no ports.
+
+mod parse;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+/// Packets that match any of some [`Match`]es.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::filter::Filter;
+///
+/// let filter: Filter = "arp,udp:5000-5999".parse()?;
+/// let mut arp = [0; 60];
+/// arp[12..14].copy_from_slice(&[0x08, 0x06]);
+/// assert!(filter.matches(&arp) && !filter.matches(&[0; 60]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    text: String,
+    any: Vec<Match>,
+}
+
+/// What all must be so of a packet; `None` is anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// What follows the addresses, or the tag.
+    pub ethertype: Option<u16>,
+    /// The tag's 12 bits.
+    pub vlan: Option<u16>,
+    /// IP's protocol.
+    pub protocol: Option<u8>,
+    /// The source's address.
+    pub from: Option<Prefix>,
+    /// The destination's address.
+    pub to: Option<Prefix>,
+    /// The source's port.
+    pub from_port: Option<RangeInclusive<u16>>,
+    /// The destination's port.
+    pub to_port: Option<RangeInclusive<u16>>,
+}
+
+/// Addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The first of them.
+    pub address: IpAddr,
+    /// How many bits are the same.
+    pub bits: u8,
+}
+
+/// Ethertypes.
+pub(crate) const IPV4: u16 = 0x0800;
+pub(crate) const IPV6: u16 = 0x86DD;
+pub(crate) const ARP: u16 = 0x0806;
+/// Those of VLAN tags: customers' and providers'.
+pub(crate) const TAGS: [u16; 2] = [0x8100, 0x88A8];
+
+/// Protocols that have ports.
+pub(crate) const WITH_PORTS: [u8; 3] = [6, 17, 132];
+
+impl Filter {
+    /// The matches, of which one is enough.
+    pub fn any(&self) -> &[Match] {
+        &self.any
+    }
+
+    /// Whether a frame is meant.
+    pub fn matches(&self, frame: &[u8]) -> bool {
+        let found = Found::in_frame(frame);
+        self.any.iter().any(|one| one.matches(&found))
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a frame has of that which can be matched.
+#[derive(Default)]
+struct Found {
+    ethertype: Option<u16>,
+    vlan: Option<u16>,
+    protocol: Option<u8>,
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Found {
+    fn in_frame(frame: &[u8]) -> Found {
+        let mut found = Found::default();
+        // Stops where the frame does.
+        let _ = found.look(frame);
+        found
+    }
+
+    fn look(&mut self, frame: &[u8]) -> Option<()> {
+        let mut network = 14;
+        let mut ethertype = word(frame, 12)?;
+        if TAGS.contains(&ethertype) {
+            ethertype = word(frame, 16)?;
+            self.vlan = Some(word(frame, 14)? & 0xFFF);
+            network = 18;
+        }
+        self.ethertype = Some(ethertype);
+        let (protocol, transport) = match ethertype {
+            IPV4 => {
+                let header: &[u8; 20] = frame.get(network..)?.first_chunk()?;
+                self.addresses = Some((address(&header[12..16])?, address(&header[16..20])?));
+                self.protocol = Some(header[9]);
+                let length = usize::from(header[0] & 0xF) * 4;
+                let is_later_fragment = word(header, 6)? & 0x1FFF != 0;
+                if length < 20 || is_later_fragment {
+                    return None;
+                }
+                (header[9], network + length)
+            }
+            IPV6 => {
+                let header: &[u8; 40] = frame.get(network..)?.first_chunk()?;
+                self.addresses = Some((address(&header[8..24])?, address(&header[24..40])?));
+                self.protocol = Some(header[6]);
+                (header[6], network + 40)
+            }
+            _ => return None,
+        };
+        if WITH_PORTS.contains(&protocol) {
+            self.ports = Some((word(frame, transport)?, word(frame, transport + 2)?));
+        }
+        Some(())
+    }
+}
+
+/// 16 bits as the network has them.
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => bytes.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
+        _ => bytes.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
+    }
+}
+
+impl Match {
+    fn matches(&self, found: &Found) -> bool {
+        let fits = |prefix: &Option<Prefix>, address: Option<IpAddr>| {
+            prefix.is_none_or(|prefix| address.is_some_and(|address| prefix.contains(address)))
+        };
+        let within = |ports: &Option<RangeInclusive<u16>>, port: Option<u16>| {
+            ports.as_ref().is_none_or(|ports| port.is_some_and(|port| ports.contains(&port)))
+        };
+        let same = |wanted: Option<u16>, there: Option<u16>| wanted.is_none() || wanted == there;
+        same(self.ethertype, found.ethertype)
+            && same(self.vlan, found.vlan)
+            && (self.protocol.is_none() || self.protocol == found.protocol)
+            && fits(&self.from, found.addresses.map(|(from, _)| from))
+            && fits(&self.to, found.addresses.map(|(_, to)| to))
+            && within(&self.from_port, found.ports.map(|(from, _)| from))
+            && within(&self.to_port, found.ports.map(|(_, to)| to))
+    }
+}
+
+impl Prefix {
+    /// Whether it is an address of these.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let same = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0;
+        match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
+            _ => false,
+        }
+    }
+}

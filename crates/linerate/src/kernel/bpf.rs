@@ -1,0 +1,204 @@
+//! bpf(2): loading a program, its map, and attaching it to an interface.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::instructions::Instruction;
+
+// From linux/bpf.h: commands, kinds of maps and programs, and where programs are attached.
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE_ELEM: libc::c_long = 2;
+const MAP_DELETE_ELEM: libc::c_long = 3;
+const PROG_LOAD: libc::c_long = 5;
+#[cfg(test)]
+const PROG_TEST_RUN: libc::c_long = 10;
+const LINK_CREATE: libc::c_long = 28;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+
+/// Calls bpf(2) with one of the parts of its union; what is not in the part is zero to the kernel.
+fn bpf<T>(command: libc::c_long, part: &mut T) -> io::Result<i32> {
+    // SAFETY: the kernel reads, and for some commands writes, `size_of::<T>()` bytes of `part`, which is plain data;
+    // what it points to outlives the call, as those who call this see to.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *part, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// The descriptor that a command has answered.
+fn descriptor(number: i32) -> OwnedFd {
+    // SAFETY: it is new, and ours alone.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// A table of AF_XDP sockets, by queue (BPF_MAP_TYPE_XSKMAP).
+pub struct SocketMap(OwnedFd);
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
+
+#[repr(C)]
+struct MapElement {
+    map: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl SocketMap {
+    /// With a place for each of so many queues, all empty.
+    pub fn new(queues: u32) -> io::Result<SocketMap> {
+        let mut create = MapCreate { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: queues };
+        bpf(MAP_CREATE, &mut create).map(|number| SocketMap(descriptor(number)))
+    }
+
+    /// From now on packets of `queue` go to `socket`; to nobody for `None`.
+    pub fn set(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let value = socket.map_or(0, |socket| socket.as_raw_fd() as u32);
+        let mut element = MapElement {
+            map: self.0.as_raw_fd() as u32,
+            _pad: 0,
+            key: (&raw const queue) as u64,
+            value: (&raw const value) as u64,
+            flags: 0,
+        };
+        let command = if socket.is_some() { MAP_UPDATE_ELEM } else { MAP_DELETE_ELEM };
+        bpf(command, &mut element).map(drop)
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An XDP program in the kernel.
+pub struct Program(OwnedFd);
+
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+}
+
+/// `BPF_F_XDP_HAS_FRAGS`: it takes frames that are longer than a page.
+const HAS_FRAGMENTS: u32 = 1 << 5;
+
+impl Program {
+    /// Loads it, if the kernel's verifier agrees; what it says otherwise is in the error.
+    pub fn load(instructions: &[Instruction], fragments: bool) -> io::Result<Program> {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(b"linerate");
+        let mut load = ProgramLoad {
+            kind: PROG_TYPE_XDP,
+            count: instructions.len() as u32,
+            instructions: instructions.as_ptr() as u64,
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log: 0,
+            kernel_version: 0,
+            flags: if fragments { HAS_FRAGMENTS } else { 0 },
+            name,
+            interface: 0,
+            attach_type: ATTACH_XDP,
+        };
+        let refused = match bpf(PROG_LOAD, &mut load) {
+            Ok(number) => return Ok(Program(descriptor(number))),
+            Err(error) => error,
+        };
+        // Once more, to hear why.
+        let mut log = vec![0u8; 64 << 10];
+        (load.log_level, load.log_size, load.log) = (1, log.len() as u32, log.as_mut_ptr() as u64);
+        if let Ok(number) = bpf(PROG_LOAD, &mut load) {
+            return Ok(Program(descriptor(number)));
+        }
+        let said = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
+        let last = said.lines().rev().take(3).collect::<Vec<_>>();
+        Err(if last.is_empty() { refused } else { io::Error::new(refused.kind(), format!("{refused}: {last:?}")) })
+    }
+
+    /// What it answers for a frame, without any interface: `XDP_PASS` and so on.
+    #[cfg(test)]
+    pub fn test(&self, frame: &[u8]) -> io::Result<u32> {
+        let mut run = TestRun {
+            program: self.0.as_raw_fd() as u32,
+            size_in: frame.len() as u32,
+            data_in: frame.as_ptr() as u64,
+            ..TestRun::default()
+        };
+        bpf(PROG_TEST_RUN, &mut run).map(|_| run.answer)
+    }
+
+    /// Attaches it to an interface, until the link is dropped or the process ends.
+    pub fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
+        let mut create = LinkCreate {
+            program: self.0.as_raw_fd() as u32,
+            interface,
+            attach_type: ATTACH_XDP,
+            flags: match mode {
+                Mode::Driver => 1 << 2,
+                Mode::Generic => 1 << 1,
+            },
+        };
+        bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
+    }
+}
+
+#[cfg(test)]
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    answer: u32,
+    size_in: u32,
+    size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Where an XDP program sees packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the interface's driver (`XDP_FLAGS_DRV_MODE`).
+    Driver,
+    /// In the kernel's own path, after the driver; any interface has it, and it is slower (`XDP_FLAGS_SKB_MODE`).
+    Generic,
+}
+
+/// A program at work.
+pub struct Link {
+    _link: OwnedFd,
+}

@@ -1,0 +1,362 @@
+//! AF_XDP: packets of a kernel's interface without the kernel's stack, all of them or some flows.
+//!
+//! - `socket`: a socket on one queue, with the region as its UMEM
+//! - `ring`: the four rings between the kernel and us
+//! - `queue`: receive and send
+//! - `program`: what tells the kernel which packets are ours
+//!
+//! A program (XDP) that the kernel runs for each packet sends those that are wanted to the sockets, and lets all others
+//! pass. It goes when the process ends, however that is.
+
+mod program;
+mod queue;
+mod ring;
+mod socket;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::io::Errno;
+
+use super::bpf::{self, Mode, Program, SocketMap};
+use super::interface::Interface;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::memory::Pool;
+use crate::port::{
+    Config, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
+};
+use program::Take;
+use queue::{XdpRx, XdpTx};
+pub use socket::Copying;
+use socket::Socket;
+
+/// What an AF_XDP port is opened with, beside what all ports are.
+#[derive(Clone, Debug, Default)]
+pub struct XdpOptions {
+    /// Only this queue of the interface; all of them if `None`.
+    pub queue: Option<u32>,
+    /// Only these packets; all if `None`.
+    pub flow: Option<Filter>,
+    /// Whether the kernel may copy.
+    pub copying: Copying,
+}
+
+/// An interface that we share with the kernel.
+pub struct Xdp {
+    interface: Interface,
+    config: Config,
+    description: String,
+    copying: Copying,
+    /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
+    sockets: Vec<Place>,
+    shared: Arc<Shared>,
+    rx: Vec<Arc<QueueCounters>>,
+    tx: Vec<Arc<QueueCounters>>,
+    past: Arc<Mutex<Drops>>,
+    _link: bpf::Link,
+}
+
+/// Where a socket is.
+struct Place {
+    queue: u32,
+    socket: Weak<Socket>,
+    /// Until a queue has taken it.
+    waiting: Option<Arc<Socket>>,
+}
+
+/// What queues that start and stop change.
+struct Shared {
+    map: SocketMap,
+    /// By receive queue of ours: its sockets, while it is started.
+    started: Mutex<Vec<Option<Vec<Arc<Socket>>>>>,
+}
+
+impl Shared {
+    /// A queue has started. When it was the last one, packets begin to come, so that none is lost to a queue that
+    /// nobody polls yet.
+    fn start(&self, queue: u16, sockets: Vec<Arc<Socket>>) -> std::io::Result<()> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started[usize::from(queue)] = Some(sockets);
+        if started.iter().all(Option::is_some) {
+            for socket in started.iter().flatten().flatten() {
+                self.map.set(socket.queue, Some(socket.fd()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue has stopped: its packets are the kernel's again.
+    fn stopped(&self, queue: u16) {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in started[usize::from(queue)].take().into_iter().flatten() {
+            let _ = self.map.set(socket.queue, None);
+        }
+    }
+}
+
+/// Bytes in front of a frame that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
+const KERNEL_HEADROOM: usize = 256;
+/// Bytes of a frame that are not its payload: Ethernet's header and a VLAN tag.
+const HEADERS: usize = 18;
+
+impl Xdp {
+    /// Opens an interface.
+    ///
+    /// # Errors
+    /// [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: what stands in the way.
+    pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
+        let name = interface.name().to_string();
+        let cannot = |why: String, mend: String| Error::Interface { name: name.clone(), why, mend };
+        let size = config.pool.region().buffer_size();
+        if !(2048..=4096).contains(&size) {
+            let why = format!("AF_XDP takes buffers of 2048 or 4096 bytes, and these have {size}");
+            return Err(cannot(why, "open it in a region with such buffers".to_string()));
+        }
+        if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
+            return Err(Error::RingSize { size: config.ring });
+        }
+        let there = interface.queues();
+        let queues: Vec<u32> = match options.queue {
+            Some(queue) if queue >= there => {
+                let why = format!("it has no queue {queue}; it has {there}");
+                return Err(cannot(why, format!("take one of 0 to {}", there - 1)));
+            }
+            Some(queue) => vec![queue],
+            None => (0..there).collect(),
+        };
+        if usize::from(config.rx_queues) > queues.len() {
+            let why = format!("{} queues are wanted, and it has {}", config.rx_queues, queues.len());
+            return Err(cannot(
+                why,
+                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.rx_queues),
+            ));
+        }
+
+        let map = SocketMap::new(there).map_err(|error| interface.refused("make a table of sockets", &error))?;
+        let Some(code) = program::program(options.flow.as_ref(), Take::ToSocket(map.as_fd().as_raw_fd())) else {
+            return Err(cannot(
+                "the flows are too many for one program".to_string(),
+                "name fewer, or wider ones".to_string(),
+            ));
+        };
+        // Kernels before 5.18 know no programs for long frames.
+        let program = Program::load(&code, true)
+            .or_else(|_| Program::load(&code, false))
+            .map_err(|error| interface.refused("load a program into the kernel", &error))?;
+        let past = Arc::default();
+        let mut sockets = Vec::new();
+        for &queue in &queues {
+            let socket = Socket::bind(&interface, queue, &config.pool, config.ring as u32, options.copying, &past)?;
+            sockets.push(Place { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
+        }
+        let (link, mode) = attach(&interface, &program)?;
+
+        let first = sockets.first().and_then(|place| place.waiting.as_ref());
+        let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
+        let mtu = interface.mtu()?;
+        if !chains && mtu + HEADERS > size - KERNEL_HEADROOM {
+            let why = format!(
+                "its MTU of {mtu} makes frames longer than a buffer has room for ({}), and kernel and driver know no chains",
+                size - KERNEL_HEADROOM
+            );
+            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", size - KERNEL_HEADROOM - HEADERS)));
+        }
+        let description = format!(
+            "{} interface, AF_XDP {}, in {}",
+            interface.driver(),
+            if zero_copy { "without copies" } else { "with copies" },
+            if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
+        );
+        let counters = |count: u16| (0..count).map(|_| Arc::default()).collect();
+        let started = Mutex::new(vec![None; config.rx_queues.into()]);
+        Ok(Xdp {
+            description,
+            copying: options.copying,
+            sockets,
+            shared: Arc::new(Shared { map, started }),
+            rx: counters(config.rx_queues),
+            tx: counters(config.tx_queues),
+            past,
+            _link: link,
+            interface,
+            config,
+        })
+    }
+
+    /// The socket at a place, opened again if it was closed.
+    fn socket(&mut self, place: usize) -> Result<Arc<Socket>> {
+        let Xdp { interface, config, copying, past, .. } = &*self;
+        let Place { queue, socket, waiting } = &self.sockets[place];
+        let socket = match waiting.clone().or_else(|| socket.upgrade()) {
+            Some(socket) => socket,
+            None => Socket::bind(interface, *queue, &config.pool, config.ring as u32, *copying, past)?,
+        };
+        self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
+        Ok(socket)
+    }
+}
+
+/// In the driver if that can, otherwise in the kernel's generic path.
+fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
+    let refused = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => Error::Interface {
+            name: interface.name().to_string(),
+            why: "another XDP program is attached to it".to_string(),
+            mend: format!(
+                "see which: bpftool net; take it off if nobody needs it: sudo ip link set dev {} xdp off",
+                interface.name()
+            ),
+        },
+        _ => interface.refused("attach a program to it", &error),
+    };
+    match program.attach(interface.index(), Mode::Driver) {
+        Ok(link) => Ok((link, Mode::Driver)),
+        Err(error)
+            if Errno::from_io_error(&error).is_some_and(|errno| matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)) =>
+        {
+            let link = program.attach(interface.index(), Mode::Generic).map_err(refused)?;
+            Ok((link, Mode::Generic))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+impl Device for Xdp {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn info(&self) -> Info {
+        Info {
+            driver: "xdp",
+            description: self.description.clone(),
+            rx_queues: self.config.rx_queues,
+            tx_queues: self.config.tx_queues,
+            ring: self.config.ring,
+            max_frame: self.config.max_frame,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        self.interface.check()?;
+        let taken = || Error::QueueTaken { port: self.config.name.clone(), queue, direction: "receive" };
+        if queue >= self.config.rx_queues {
+            return Err(Error::NoSuchQueue {
+                port: self.config.name.clone(),
+                direction: "receive",
+                queue,
+                queues: self.config.rx_queues,
+            });
+        }
+        if self.shared.started.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(queue)].is_some() {
+            return Err(taken());
+        }
+        // With fewer queues of ours than the interface has, each has several.
+        let places: Vec<usize> =
+            (usize::from(queue)..self.sockets.len()).step_by(self.config.rx_queues.into()).collect();
+        let mut sockets = Vec::new();
+        for place in places {
+            let socket = self.socket(place)?;
+            let end = socket.take_receiving();
+            sockets.push((socket, end));
+        }
+        let any = XdpRx::watch(&sockets)?;
+        let started = sockets.iter().map(|(socket, _)| socket.clone()).collect();
+        let rx = XdpRx {
+            sockets,
+            turn: 0,
+            partial: Vec::new(),
+            pool: self.config.pool.clone(),
+            counters: self.rx[usize::from(queue)].clone(),
+            copies: Batch::new(),
+            any,
+            queue,
+            shared: self.shared.clone(),
+        };
+        self.shared
+            .start(queue, started)
+            .map_err(|error| self.interface.refused("direct packets to a socket", &error))?;
+        Ok(Box::new(rx))
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        self.interface.check()?;
+        if queue >= self.config.tx_queues {
+            return Err(Error::NoSuchQueue {
+                port: self.config.name.clone(),
+                direction: "transmit",
+                queue,
+                queues: self.config.tx_queues,
+            });
+        }
+        let socket = self.socket(usize::from(queue) % self.sockets.len())?;
+        let Some(end) = socket.take_sending() else {
+            return Err(Error::QueueTaken { port: self.config.name.clone(), queue, direction: "transmit" });
+        };
+        Ok(Box::new(XdpTx {
+            socket,
+            end: Some(end),
+            pool: self.config.pool.clone(),
+            counters: self.tx[usize::from(queue)].clone(),
+            copies: Batch::new(),
+            longest: self.config.max_frame,
+        }))
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.interface.check()?;
+        let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
+            let now = socket.drops();
+            drops.no_descriptor += now.no_descriptor;
+            drops.malformed += now.malformed;
+        }
+        let sum = |counters: &[Arc<QueueCounters>], of: fn(&QueueCounters) -> u64| counters.iter().map(|c| of(c)).sum();
+        drops.malformed += sum(&self.rx, QueueCounters::drops);
+        drops.no_buffer += sum(&self.rx, QueueCounters::no_buffers);
+        drops.tx_too_long += sum(&self.tx, QueueCounters::drops);
+        Ok(Statistics {
+            rx_packets: sum(&self.rx, QueueCounters::packets),
+            rx_bytes: sum(&self.rx, QueueCounters::bytes),
+            tx_packets: sum(&self.tx, QueueCounters::packets),
+            tx_bytes: sum(&self.tx, QueueCounters::bytes),
+            drops,
+        })
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
+        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx) }
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.interface.link()
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.interface.mac().unwrap_or_default()
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.interface.set_mac(mac)
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
+        self.interface.check()
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let why = "the interface's own driver does it: ethtool -X";
+        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.interface.check()
+    }
+}

@@ -1,0 +1,277 @@
+//! Receive and send, top-down: what happens to a packet between the kernel's rings and a batch.
+//!
+//! A descriptor is an address in the region, and beside it a length and whether the packet goes on. Receiving
+//! exchanges a full buffer for an empty one of the batch, which goes to the fill ring; sending a packet's buffers for
+//! those that the completion ring gives back.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+
+use super::Shared;
+use super::socket::{Receiving, Sending, Socket, wake};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::offload::{Offload, Segmentation};
+use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::slot::Slot;
+
+/// In a descriptor's second word, above the length: the packet goes on in the next (`XDP_PKT_CONTD`).
+const CONTINUES: u64 = 1 << 32;
+
+/// A receive queue, of one or several queues of the interface.
+pub(super) struct XdpRx {
+    /// Beside each socket its end, which goes back when this is dropped.
+    pub(super) sockets: Vec<(Arc<Socket>, Option<Receiving>)>,
+    /// The socket whose turn it is.
+    pub(super) turn: usize,
+    /// The beginning of a packet that did not fit the last batch.
+    pub(super) partial: Vec<Slot>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// For batches of another region.
+    pub(super) copies: Batch,
+    /// Readable when one of several sockets is.
+    pub(super) any: Option<OwnedFd>,
+    pub(super) queue: u16,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl XdpRx {
+    /// # Errors
+    /// [`Error::System`] without descriptors.
+    pub(super) fn watch(sockets: &[(Arc<Socket>, Option<Receiving>)]) -> Result<Option<OwnedFd>> {
+        if sockets.len() < 2 {
+            return Ok(None);
+        }
+        let failed = |error| Error::system("epoll(7)", error);
+        let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for (socket, _) in sockets {
+            epoll::add(&any, socket.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Some(any))
+    }
+
+    /// Takes what a socket has. True if that was all, and the next one's turn comes.
+    #[inline(always)]
+    fn take_from(&mut self, turn: usize, batch: &mut Batch) -> bool {
+        let region = self.pool.region();
+        let (shift, size) = (region.shift(), region.buffer_size());
+        let (socket, Some(end)) = &mut self.sockets[turn] else { return true };
+        let available = end.ring.available() as usize;
+        if available == 0 {
+            if end.fill.needs_wakeup() {
+                let _ = wake(socket.fd(), false);
+            }
+            return true;
+        }
+        let (slots, fresh) = batch.window(&self.pool, available);
+        let (offered, mut taken, mut packets, mut bytes) = (slots.len(), 0, 0, 0);
+        for _ in 0..offered {
+            let [address, word] = end.ring.pop();
+            let (buf, offset) = (address >> shift, address as usize & (size - 1));
+            let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
+            // The kernel names a buffer that it has, and bytes inside it, or it is not believed.
+            if offset > Slot::MAX_OFFSET || offset + len > size || !end.lent.take_back(buf) {
+                self.counters.dropped();
+                continue;
+            }
+            slots[taken] = Slot::new(buf as u32, len as u16, more);
+            slots[taken].set_data(offset, len);
+            end.lent.lend(fresh[taken]);
+            end.fill.push([u64::from(fresh[taken]) << shift]);
+            taken += 1;
+            packets += usize::from(!more);
+            bytes += len;
+        }
+        batch.received(offered, taken);
+        end.ring.release();
+        if end.fill.submit() && end.fill.needs_wakeup() {
+            let _ = wake(socket.fd(), false);
+        }
+        self.counters.moved_packets(packets, taken, bytes);
+        if offered == 0 && batch.len() < batch.capacity() {
+            self.counters.found_no_buffer();
+        }
+        // Packets are delivered whole: this socket goes on with the rest of the last one.
+        let is_whole = !batch.ends_in_chain();
+        batch.keep_beginning(&mut self.partial);
+        is_whole && offered == available
+    }
+
+    /// For a batch that holds packets of another region: receives into one of our own, and copies.
+    #[cold]
+    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
+        self.copies = copies;
+        received
+    }
+}
+
+impl RxQueue for XdpRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !batch.belongs_to(&self.pool) {
+            return self.recv_copied(batch);
+        }
+        let before = batch.len();
+        if !self.partial.is_empty() {
+            batch.resume(&mut self.partial);
+        }
+        for _ in 0..self.sockets.len() {
+            if !self.take_from(self.turn, batch) {
+                break;
+            }
+            self.turn = (self.turn + 1) % self.sockets.len();
+        }
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        let lent = self.sockets.iter().filter_map(|(_, end)| end.as_ref()).map(|end| end.lent.count());
+        lent.sum::<usize>() + self.partial.len() + self.copies.len() + self.copies.cached()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        match &self.any {
+            Some(any) => Some(any.as_fd()),
+            None => self.sockets.first().map(|(socket, _)| socket.fd()),
+        }
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for XdpRx {
+    fn drop(&mut self) {
+        self.shared.stopped(self.queue);
+        let bufs: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        self.pool.give(&bufs);
+        for (socket, end) in &mut self.sockets {
+            if let Some(end) = end.take() {
+                socket.give_receiving(end);
+            }
+        }
+    }
+}
+
+/// A transmit queue.
+pub(super) struct XdpTx {
+    pub(super) socket: Arc<Socket>,
+    /// Goes back to the socket when this is dropped.
+    pub(super) end: Option<Sending>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) copies: Batch,
+    pub(super) longest: usize,
+}
+
+/// The most buffers that a frame may be in (`MAX_SKB_FRAGS`, and its beginning).
+const MOST: usize = 17;
+/// How many frames the kernel sends when it is woken once, where it copies.
+const AT_ONCE: usize = 32;
+
+impl XdpTx {
+    fn send_own(&mut self, batch: &mut Batch) -> usize {
+        let Some(end) = &mut self.end else { return 0 };
+        let region = self.pool.region();
+        let shift = region.shift();
+        // What was sent goes to the batch first: the warmest buffers.
+        let done = end.completion.available();
+        for _ in 0..done {
+            let [address] = end.completion.pop();
+            if end.lent.take_back(address >> shift) {
+                batch.put(&[(address >> shift) as u32]);
+            }
+        }
+        if done > 0 {
+            end.completion.release();
+        }
+
+        let (total, mut taken, mut packets, mut bytes) = (batch.len(), 0, 0, 0);
+        let mut room = end.ring.free(total as u32) as usize;
+        while taken < total {
+            let slots = &mut batch.slots()[taken..];
+            let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+            let slots = &mut slots[..count];
+            let len: usize = slots.iter().map(Slot::len).sum();
+            let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST);
+            let finished = Offload::of(&slots[0], region).is_none_or(|offload| {
+                offload.segmentation() == Segmentation::None && offload.finish_checksum(slots, region.view())
+            });
+            if !fits || !finished {
+                self.counters.dropped();
+                let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
+                batch.put(&bufs);
+                taken += count;
+                continue;
+            }
+            if count > room {
+                break;
+            }
+            for slot in slots.iter() {
+                let address = (u64::from(slot.buf()) << shift) + slot.offset() as u64;
+                let more = if slot.has_more() { CONTINUES } else { 0 };
+                end.lent.lend(slot.buf());
+                end.ring.push([address, slot.len() as u64 | more]);
+            }
+            room -= count;
+            taken += count;
+            packets += 1;
+            bytes += len;
+        }
+        batch.sent(taken);
+        self.counters.moved_packets(packets, taken, bytes);
+        end.ring.submit();
+        // The kernel may have left some of the last ones, too.
+        for _ in 0..=total / AT_ONCE {
+            if !end.ring.needs_wakeup() || end.ring.is_empty() {
+                break;
+            }
+            // It is busy, or the interface is down: the next call tries again.
+            let _ = wake(self.socket.fd(), true);
+        }
+        taken
+    }
+
+    /// For a batch of another region: copies as many packets as there is room for, and sends those.
+    #[cold]
+    fn send_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let longest = self.longest;
+        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
+        (0..too_long).for_each(|_| self.counters.dropped());
+        self.copies = copies;
+        taken
+    }
+}
+
+impl TxQueue for XdpTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
+            return self.send_copied(batch);
+        }
+        self.send_own(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        let lent = self.end.as_ref().map_or(0, |end| end.lent.count());
+        lent + self.copies.len() + self.copies.cached()
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for XdpTx {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            self.socket.give_sending(end);
+        }
+    }
+}

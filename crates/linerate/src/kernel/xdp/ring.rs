@@ -1,0 +1,150 @@
+//! The rings that the kernel and we share: one side produces, the other consumes, each with a counter that only goes
+//! up (kernel documentation, networking/af_xdp.rst).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::net::xdp::XdpRingOffset;
+
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+
+/// A ring's memory.
+struct Shared {
+    mapping: Mapping,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    descriptors: usize,
+    /// 64-bit words of a descriptor.
+    words: usize,
+    len: u32,
+}
+
+/// `XDP_RING_NEED_WAKEUP`
+const NEED_WAKEUP: u32 = 1;
+
+impl Shared {
+    /// Maps a socket's ring of `len` descriptors; `place` tells which ring.
+    fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Shared> {
+        let descriptors = offsets.desc as usize;
+        let bytes = descriptors + len as usize * words * 8;
+        let file = socket.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
+        let mapping = Mapping::of_device(file, place, bytes)?;
+        let flags = offsets.flags.map_or(0, |flags| flags as usize);
+        let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
+        Ok(Shared { mapping, producer, consumer, flags, descriptors, words, len })
+    }
+
+    /// The descriptor of a counter's value.
+    #[inline(always)]
+    fn at(&self, counter: u32) -> &[AtomicU64] {
+        let index = (counter & (self.len - 1)) as usize;
+        self.mapping.words(self.descriptors + index * self.words * 8, self.words)
+    }
+}
+
+/// A ring that we fill.
+pub struct Producer {
+    shared: Shared,
+    /// What was written, and what of it the kernel was told.
+    next: u32,
+    told: u32,
+    /// How far the kernel was when we looked last.
+    consumed: u32,
+}
+
+impl Producer {
+    /// See [`Consumer::map`].
+    pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Producer> {
+        let shared = Shared::map(socket, place, offsets, words, len)?;
+        let next = shared.mapping.word(shared.producer).load(Relaxed);
+        let consumed = shared.mapping.word(shared.consumer).load(Acquire);
+        Ok(Producer { shared, next, told: next, consumed })
+    }
+
+    /// How many descriptors there is room for.
+    #[inline]
+    pub fn free(&mut self, wanted: u32) -> u32 {
+        let free = |next: u32, consumed: u32, len: u32| len.saturating_sub(next.wrapping_sub(consumed));
+        let known = free(self.next, self.consumed, self.shared.len);
+        if known >= wanted {
+            return known;
+        }
+        self.consumed = self.shared.mapping.word(self.shared.consumer).load(Acquire);
+        free(self.next, self.consumed, self.shared.len)
+    }
+
+    /// Writes the next descriptor's words; there must be room.
+    #[inline(always)]
+    pub fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
+        for (place, word) in self.shared.at(self.next).iter().zip(words) {
+            place.store(word, Relaxed);
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Tells the kernel of what was written. True if there was anything.
+    #[inline(always)]
+    pub fn submit(&mut self) -> bool {
+        let is_new = self.next != self.told;
+        if is_new {
+            self.shared.mapping.word(self.shared.producer).store(self.next, Release);
+            self.told = self.next;
+        }
+        is_new
+    }
+
+    /// True if the kernel has taken all.
+    pub fn is_empty(&self) -> bool {
+        self.shared.mapping.word(self.shared.consumer).load(Relaxed) == self.next
+    }
+
+    /// True if the kernel sleeps, and wants to be told by a system call.
+    #[inline(always)]
+    pub fn needs_wakeup(&self) -> bool {
+        self.shared.mapping.word(self.shared.flags).load(Relaxed) & NEED_WAKEUP != 0
+    }
+}
+
+/// A ring that the kernel fills.
+pub struct Consumer {
+    shared: Shared,
+    next: u32,
+    /// How far the kernel was when we looked last.
+    produced: u32,
+}
+
+impl Consumer {
+    /// Maps a ring of a socket: `place` is its offset in the socket's file (`XDP_PGOFF_RX_RING` and its like), `words`
+    /// the size of a descriptor.
+    pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Consumer> {
+        let shared = Shared::map(socket, place, offsets, words, len)?;
+        let next = shared.mapping.word(shared.consumer).load(Relaxed);
+        Ok(Consumer { shared, next, produced: next })
+    }
+
+    /// How many descriptors are there, at most a ring full.
+    #[inline(always)]
+    pub fn available(&mut self) -> u32 {
+        if self.produced == self.next {
+            self.produced = self.shared.mapping.word(self.shared.producer).load(Acquire);
+        }
+        self.produced.wrapping_sub(self.next).min(self.shared.len)
+    }
+
+    /// The next descriptor's words; it must be there.
+    #[inline(always)]
+    pub fn pop<const WORDS: usize>(&mut self) -> [u64; WORDS] {
+        let place = self.shared.at(self.next);
+        self.next = self.next.wrapping_add(1);
+        std::array::from_fn(|n| place[n].load(Relaxed))
+    }
+
+    /// Gives what was read back to the kernel.
+    #[inline(always)]
+    pub fn release(&mut self) {
+        self.shared.mapping.word(self.shared.consumer).store(self.next, Release);
+    }
+}

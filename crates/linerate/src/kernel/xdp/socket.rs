@@ -1,0 +1,322 @@
+//! A socket of AF_XDP on one queue of an interface: its four rings, and the region as its UMEM.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_xdp_rx_ring_size, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
+    set_xdp_umem_reg, xdp_mmap_offsets, xdp_options, xdp_statistics,
+};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::ring::{Consumer, Producer};
+use crate::error::{Error, Result};
+use crate::kernel::interface::Interface;
+use crate::memory::{Pool, Reservation};
+use crate::port::Drops;
+
+/// Where the rings are in the socket's file (linux/if_xdp.h).
+const RECEIVE_PLACE: u64 = 0;
+const SEND_PLACE: u64 = 0x8000_0000;
+const FILL_PLACE: u64 = 0x1_0000_0000;
+const COMPLETION_PLACE: u64 = 0x1_8000_0000;
+/// 64-bit words of descriptors: an address, and beside it length and options.
+const PACKET: usize = 2;
+const ADDRESS: usize = 1;
+
+/// A bound socket. Queues take its ends; when nobody has one any more, it is closed, and all buffers that the kernel
+/// had go back to the pool.
+pub struct Socket {
+    /// `None` only while it is closed.
+    fd: Option<OwnedFd>,
+    pub queue: u32,
+    /// The kernel and the card use our buffers, not copies.
+    pub zero_copy: bool,
+    /// Frames may be in several buffers.
+    pub chains: bool,
+    pool: Arc<Pool>,
+    receiving: Mutex<Option<Receiving>>,
+    sending: Mutex<Option<Sending>>,
+    /// What it has dropped, when it is closed.
+    past: Arc<Mutex<Drops>>,
+}
+
+/// The receiving end: empty buffers go to the kernel, full ones come back.
+pub struct Receiving {
+    pub ring: Consumer,
+    pub fill: Producer,
+    pub lent: Lent,
+    _reservation: Reservation,
+}
+
+/// The sending end: full buffers go to the kernel, and come back when they are sent.
+pub struct Sending {
+    pub ring: Producer,
+    pub completion: Consumer,
+    pub lent: Lent,
+    _reservation: Reservation,
+}
+
+/// Which buffers the kernel has: a bit for each of the region's. What it names and does not have is not believed.
+pub struct Lent {
+    words: Box<[u64]>,
+    count: usize,
+}
+
+impl Lent {
+    fn new(pool: &Pool) -> Lent {
+        Lent { words: vec![0; pool.region().buffers().div_ceil(64)].into(), count: 0 }
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The kernel has it from now on.
+    #[inline(always)]
+    pub fn lend(&mut self, buf: u32) {
+        self.words[buf as usize / 64] |= 1 << (buf % 64);
+        self.count += 1;
+    }
+
+    /// The kernel names it as ours again; false if it never had it.
+    #[inline(always)]
+    pub fn take_back(&mut self, buf: u64) -> bool {
+        let Some(word) = self.words.get_mut((buf / 64) as usize) else { return false };
+        let bit = 1 << (buf % 64);
+        let had = *word & bit != 0;
+        *word &= !bit;
+        self.count -= usize::from(had);
+        had
+    }
+
+    fn all(&self) -> Vec<u32> {
+        let of_word = |(n, word): (usize, &u64)| {
+            let word = *word;
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| n as u32 * 64 + bit)
+        };
+        self.words.iter().enumerate().flat_map(of_word).collect()
+    }
+}
+
+/// Sockets that have a pool's region as their UMEM, which others can share.
+static SHARING: Mutex<Vec<(Weak<Pool>, Weak<Socket>)>> = Mutex::new(Vec::new());
+
+/// How sockets shall be bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copying {
+    /// Without copies where interface and kernel can do it.
+    #[default]
+    Auto,
+    /// Always with.
+    Copy,
+    /// Never.
+    Never,
+}
+
+impl Socket {
+    /// Binds to a queue of an interface, with rings of `len` descriptors.
+    ///
+    /// # Errors
+    /// [`Error::Interface`] if the queue is taken or cannot do it; [`Error::PoolTooSmall`], [`Error::System`].
+    pub fn bind(
+        interface: &Interface,
+        queue: u32,
+        pool: &Arc<Pool>,
+        len: u32,
+        copying: Copying,
+        past: &Arc<Mutex<Drops>>,
+    ) -> Result<Arc<Socket>> {
+        let sharing = {
+            let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|(pool, socket)| pool.strong_count() > 0 && socket.strong_count() > 0);
+            let other = all.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pool)));
+            other.and_then(|(_, socket)| socket.upgrade())
+        };
+        // What one of two interfaces cannot, a UMEM of both cannot; one of its own, of the same memory, may.
+        let shared = sharing.as_ref().filter(|_| copying == Copying::Auto).map(|other| {
+            Socket::open(interface, queue, pool, len, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, past)
+        });
+        if let Some(Ok(socket)) = shared {
+            return Ok(socket);
+        }
+        let asked = match copying {
+            Copying::Auto => SocketAddrXdpFlags::empty(),
+            Copying::Copy => SocketAddrXdpFlags::XDP_COPY,
+            Copying::Never => SocketAddrXdpFlags::XDP_ZEROCOPY,
+        } | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        let chains = asked | SocketAddrXdpFlags::XDP_USE_SG;
+        let own = |flags| Socket::open(interface, queue, pool, len, None, flags, past);
+        // Kernels before 6.6, and some drivers, know no chains.
+        let socket = own(chains).or_else(|_| own(asked))?;
+        let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((Arc::downgrade(pool), Arc::downgrade(&socket)));
+        Ok(socket)
+    }
+
+    fn open(
+        interface: &Interface,
+        queue: u32,
+        pool: &Arc<Pool>,
+        len: u32,
+        sharing: Option<&Arc<Socket>>,
+        flags: SocketAddrXdpFlags,
+        past: &Arc<Mutex<Drops>>,
+    ) -> Result<Arc<Socket>> {
+        let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(|error| refused("open an AF_XDP socket", error))?;
+        let region = pool.region();
+        if sharing.is_none() {
+            let umem = XdpUmemReg {
+                addr: region.mapping().address(),
+                len: (region.buffers() * region.buffer_size()) as u64,
+                chunk_size: region.buffer_size() as u32,
+                headroom: 0,
+                flags: XdpUmemRegFlags::empty(),
+                tx_metadata_len: 0,
+            };
+            set_xdp_umem_reg(&fd, umem).map_err(|error| match error {
+                Errno::NOBUFS | Errno::NOMEM => Error::MemoryLock {
+                    limit: memory_lock_limit(),
+                    needed: (umem.len >> 10).next_multiple_of(4),
+                    user: rustix::process::getuid().as_raw(),
+                },
+                error => refused("make the region its UMEM", error),
+            })?;
+        }
+        let rings = [
+            set_xdp_umem_fill_ring_size(&fd, len),
+            set_xdp_umem_completion_ring_size(&fd, len),
+            set_xdp_rx_ring_size(&fd, len),
+            set_xdp_tx_ring_size(&fd, len),
+        ];
+        rings
+            .into_iter()
+            .collect::<std::result::Result<(), Errno>>()
+            .map_err(|error| refused("make its rings", error))?;
+        let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("find its rings", error))?;
+        let mut receiving = Receiving {
+            ring: Consumer::map(&fd, RECEIVE_PLACE, offsets.rx, PACKET, len)?,
+            fill: Producer::map(&fd, FILL_PLACE, offsets.fr, ADDRESS, len)?,
+            lent: Lent::new(pool),
+            _reservation: pool.reserve(len as usize)?,
+        };
+        let sending = Sending {
+            ring: Producer::map(&fd, SEND_PLACE, offsets.tx, PACKET, len)?,
+            completion: Consumer::map(&fd, COMPLETION_PLACE, offsets.cr, ADDRESS, len)?,
+            lent: Lent::new(pool),
+            _reservation: pool.reserve(len as usize)?,
+        };
+        let address = SocketAddrXdp::new(flags, interface.index(), queue);
+        let bound = match sharing {
+            Some(other) => bind(&fd, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: other.fd() }),
+            None => bind(&fd, &address),
+        };
+        bound.map_err(|error| match error {
+            Errno::BUSY => Error::Interface {
+                name: interface.name().to_string(),
+                why: format!("queue {queue} is bound to another AF_XDP socket already"),
+                mend: "end the other program, or take another queue: xdp:IF-Q".to_string(),
+            },
+            Errno::INVAL if queue >= interface.queues() => Error::Interface {
+                name: interface.name().to_string(),
+                why: format!("it has no queue {queue}; it has {}", interface.queues()),
+                mend: format!("take one of those, or make more: sudo ethtool -L {} combined N", interface.name()),
+            },
+            error => refused(&format!("bind to queue {queue}"), error),
+        })?;
+        let zero_copy = xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+        let chains = sharing.map_or(flags.contains(SocketAddrXdpFlags::XDP_USE_SG), |other| other.chains);
+
+        let buffers = pool.region().buffers();
+        let bufs = pool.take(len as usize).ok_or(Error::PoolTooSmall { buffers, needed: len as usize })?;
+        for buf in bufs {
+            receiving.lent.lend(buf);
+            receiving.fill.push([u64::from(buf) << region.shift()]);
+        }
+        receiving.fill.submit();
+        Ok(Arc::new(Socket {
+            fd: Some(fd),
+            queue,
+            zero_copy,
+            chains,
+            pool: pool.clone(),
+            receiving: Mutex::new(Some(receiving)),
+            sending: Mutex::new(Some(sending)),
+            past: past.clone(),
+        }))
+    }
+
+    /// The socket itself.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it is open until it is dropped").as_fd()
+    }
+
+    /// Takes the receiving end; `None` if somebody has it.
+    pub fn take_receiving(&self) -> Option<Receiving> {
+        self.receiving.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Takes the sending end; `None` if somebody has it.
+    pub fn take_sending(&self) -> Option<Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub fn give_receiving(&self, end: Receiving) {
+        *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    }
+
+    pub fn give_sending(&self, end: Sending) {
+        *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    }
+
+    /// What the kernel has dropped on it.
+    pub fn drops(&self) -> Drops {
+        let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
+        let no_room = counted.rx_ring_full.unwrap_or(0) + counted.rx_fill_ring_empty_descs.unwrap_or(0);
+        Drops {
+            no_descriptor: counted.rx_dropped + no_room,
+            malformed: counted.rx_invalid_descs + counted.tx_invalid_descs,
+            ..Drops::default()
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let drops = self.drops();
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.no_descriptor += drops.no_descriptor;
+        past.malformed += drops.malformed;
+        // Nobody has an end any more. First the rings and the socket go, then the kernel has no buffer any more.
+        let receiving = self.take_receiving().map(|end| end.lent);
+        let sending = self.take_sending().map(|end| end.lent);
+        self.fd = None;
+        for lent in receiving.into_iter().chain(sending) {
+            self.pool.give(&lent.all());
+        }
+    }
+}
+
+/// In KiB.
+fn memory_lock_limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    limit.current.map_or(u64::MAX, |bytes| bytes >> 10)
+}
+
+/// Wakes the kernel: for the receiving side by asking for nothing, for the sending side by sending nothing.
+pub fn wake(socket: BorrowedFd<'_>, sending: bool) -> io::Result<()> {
+    use rustix::net::{RecvFlags, SendFlags, recv, send};
+    match sending {
+        true => send(socket, &[], SendFlags::DONTWAIT).map(drop)?,
+        false => recv(socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! How a port shall be opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::memory::Pool;
+
+/// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
+pub const DEFAULT_FRAME: usize = 1518;
+
+/// How a port shall be opened.
+#[derive(Clone)]
+pub struct Config {
+    /// The port's name, for messages.
+    pub name: String,
+    /// What drives what, for people.
+    pub description: String,
+    /// PCI's number of the device, for what differs within a family; 0 if there is none.
+    pub device: u16,
+    /// Receive queues; at least 1.
+    pub rx_queues: u16,
+    /// Transmit queues; at least 1.
+    pub tx_queues: u16,
+    /// Descriptors in each ring: a power of two from 64 to 4,096.
+    pub ring: usize,
+    /// The longest frame, in bytes without CRC; longer than a buffer has room for, it arrives as a
+    /// chain.
+    pub max_frame: usize,
+    /// With interrupts, one for each receive queue, not more often than this; `None`: polled only.
+    pub interrupts: Option<Duration>,
+    /// Leave checksums and segmentation to whom the packets go to, where it can: received packets
+    /// may then be unfinished, and up to 65,553 bytes long.
+    pub offloads: bool,
+    /// Where packets live.
+    pub pool: Arc<Pool>,
+}
+
+impl Config {
+    /// One queue each way, rings of 512, frames of [`DEFAULT_FRAME`], no interrupts.
+    pub fn new(name: &str, pool: Arc<Pool>) -> Config {
+        Config {
+            name: name.to_string(),
+            description: String::new(),
+            device: 0,
+            rx_queues: 1,
+            tx_queues: 1,
+            ring: 512,
+            max_frame: DEFAULT_FRAME,
+            interrupts: None,
+            offloads: false,
+            pool,
+        }
+    }
+}
