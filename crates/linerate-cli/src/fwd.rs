@@ -47,7 +47,7 @@ pub fn run(a: &str, b: &str, count: Option<u64>, common: &Common) -> Result<Exit
         run.spawn(move || {
             let packets = forth.turn() + back.turn();
             // What could not be sent yet is tried again, not slept over.
-            let waiting = forth.batch.len() + back.batch.len();
+            let waiting = [&forth, &back].map(|way| way.batch.len() + way.tx.unsent()).iter().sum::<usize>();
             waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]);
             packets
         });

@@ -91,6 +91,9 @@ impl Run {
         let rings = names.len() * common.queues as usize * common.ring as usize * 2;
         // Room for the longest frame behind the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
+        // AF_XDP takes a page at most; longer frames are chains there.
+        let is_xdp = names.iter().any(|name| name.starts_with("xdp:"));
+        let buffer_size = if is_xdp { buffer_size.min(4096) } else { buffer_size };
         let default = RegionOptions::default();
         let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
         let buffer_size = buffer_size.into();

@@ -4,7 +4,7 @@ mod kit;
 
 use std::io::Write;
 
-use kit::{Folder, Namespace, Process, expect, summary, write_frames};
+use kit::{Folder, Namespace, Process, expect, summary, text, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
             .args(["netns", &there.0.name]),
     );
     for ((namespace, interface), host) in [(here, 1), (there, 2)] {
-        namespace.run(&format!("ip link set lo up"));
+        namespace.run("ip link set lo up");
         namespace.run(&format!("ip address add 10.87.{net}.{host}/24 dev {interface}"));
         namespace.run(&format!("ip link set {interface} up"));
     }
@@ -94,4 +94,127 @@ fn a_flow_is_ours_and_the_rest_is_the_kernels() {
     assert_eq!(counter(&host, "Udp", "NoPorts"), 0);
     // Nothing is left of us.
     assert!(!host.run("ip -d link show h0").contains("xdp"));
+}
+
+/// Two namespaces of Linux, and one between them with two interfaces that are joined by `linerate fwd`.
+struct Between {
+    left: Namespace,
+    right: Namespace,
+    _middle: Namespace,
+    forwarder: Process,
+}
+
+impl Between {
+    /// `ports` as they are called in the middle, whose interfaces are m0 and m1.
+    fn new(test: &str, mtu: usize, ports: &str) -> Between {
+        let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
+        pair((&middle, "m0"), (&left, "l0"), 1);
+        pair((&middle, "m1"), (&right, "r0"), 2);
+        middle.run("ip address flush dev m0");
+        middle.run("ip address flush dev m1");
+        for (namespace, interface) in [(&left, "l0"), (&right, "r0"), (&middle, "m0"), (&middle, "m1")] {
+            namespace.run(&format!("ip link set {interface} mtu {mtu}"));
+        }
+        // One network; and AF_XDP sees checksums that are left to the card before they are made.
+        for (namespace, interface, host) in [(&left, "l0", 1), (&right, "r0", 2)] {
+            namespace.run(&format!("ip address flush dev {interface}"));
+            namespace.run(&format!("ip address add 10.88.0.{host}/24 dev {interface}"));
+            namespace.run(&format!("ip address add fd88::{host}/64 dev {interface} nodad"));
+            namespace.run(&format!("ethtool -K {interface} tx off"));
+        }
+        let command = format!("fwd {ports} --seconds 180 --json --mtu {mtu} --ring 4096");
+        let mut forwarder = Process::start(&mut inside(&middle, &command));
+        forwarder.await_output("ports");
+        Between { left, right, _middle: middle, forwarder }
+    }
+
+    /// Ping of many sizes, TCP both ways, UDP.
+    fn carries_all(&self, mtu: usize) {
+        for size in [0, 1, 18, 56, 700, 1472, 1473, 1900, 4000, 8972].into_iter().filter(|size| size + 28 <= mtu) {
+            let ping = self.left.run(&format!("ping -q -c 3 -i 0.05 -W 5 -M do -s {size} 10.88.0.2"));
+            assert!(ping.contains(" 0% packet loss"), "{size}: {ping}");
+        }
+        let ping = self.right.run(&format!("ping -q -c 3 -i 0.05 -W 5 -s {} fd88::1", mtu - 48));
+        assert!(ping.contains(" 0% packet loss"), "{ping}");
+        let mut server = self.right.start("iperf3 --server --forceflush");
+        server.await_output("Server listening");
+        for (to, options) in [
+            ("10.88.0.2", "--bytes 20M"),
+            ("10.88.0.2", "--bytes 20M --reverse"),
+            ("fd88::2", "--bytes 5M"),
+            ("10.88.0.2", "--udp --bitrate 20M --bytes 2M"),
+        ] {
+            let result = self.left.run(&format!("iperf3 --client {to} {options} --json --connect-timeout 5000"));
+            let result: Value = serde_json::from_str(&result).unwrap();
+            let end = &result["end"];
+            let sent = end["sum_sent"]["bytes"].as_u64().or(end["sum"]["bytes"].as_u64());
+            assert!(sent >= Some(2_000_000), "{options}: {result}");
+            if options.contains("udp") {
+                assert_eq!(end["sum"]["lost_packets"], 0, "{result}");
+            }
+        }
+    }
+
+    fn down(self) {
+        let (code, said) = self.forwarder.interrupt();
+        assert_eq!(code, Some(0), "{said}");
+        let summary = summary(said.as_bytes());
+        assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(1000), "{summary}");
+    }
+}
+
+#[test]
+fn tcp_and_udp_cross_two_ports() {
+    let between = Between::new("x", 1500, "xdp:m0 xdp:m1");
+    between.carries_all(1500);
+    between.down();
+}
+
+#[test]
+fn long_frames_are_chains() {
+    let between = Between::new("j", 9000, "xdp:m0 xdp:m1 --wait interrupt");
+    between.carries_all(9000);
+    between.down();
+}
+
+/// What stands in the way is named, with the command that mends it.
+#[test]
+fn what_cannot_be_opened_is_explained() {
+    let (host, far) = (Namespace::new("eh"), Namespace::new("ef"));
+    pair((&host, "h0"), (&far, "f0"), 3);
+    let fails = |command: &str| {
+        let output = inside(&host, &format!("sink {command} --seconds 5")).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {}", text(&output.stdout));
+        text(&output.stderr)
+    };
+    let says = |command: &str, parts: &[&str]| {
+        let said = fails(command);
+        assert!(parts.iter().all(|part| said.contains(part)), "{command}: {said}");
+    };
+    says("xdp:nothing", &["no interface 'nothing'", "lo, h0", "ip link"]);
+    says("xdp:h0-7", &["no queue 7", "it has 1"]);
+    says("xdp:h0?flow=quic", &["no 'quic'", "udp:4321"]);
+    says("xdp:h0?queues=2", &["2 queues are wanted", "ethtool -L h0"]);
+    says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
+    // Another program, and another socket.
+    let mut first = Process::start(&mut inside(&host, "sink xdp:h0 --seconds 60"));
+    first.await_error("link up");
+    says("xdp:h0", &["queue 0 is bound to another", "end the other program"]);
+    first.interrupt();
+    let (code, ebpf) = (far.run("ip link show f0"), "xdp");
+    assert!(!code.contains(ebpf));
+
+    // Without privileges, and with those that suffice.
+    let unprivileged = format!("setpriv --reuid 1000 --regid 1000 --clear-groups {}", env!("CARGO_BIN_EXE_linerate"));
+    let output = host.command(&format!("{unprivileged} sink xdp:h0 --seconds 1")).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("CAP_NET_ADMIN") && said.contains("Operation not permitted"), "{said}");
+
+    // It goes while it is used.
+    let mut sink = Process::start(&mut inside(&host, "sink xdp:h0 --seconds 60 --json"));
+    sink.await_error("link up");
+    far.run("ip link delete f0");
+    let said = sink.await_error("interface h0 is gone");
+    assert!(!said.is_empty());
+    assert_eq!(sink.ended().0, Some(1));
 }

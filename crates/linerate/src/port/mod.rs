@@ -137,6 +137,12 @@ pub trait TxQueue: Send {
     /// How many buffers the queue holds: those that the card has not yet reported as sent.
     fn buffers(&self) -> usize;
 
+    /// How many of them wait for another call of [`send`](TxQueue::send), with an empty batch if there is no other: who
+    /// sleeps meanwhile leaves them where they are. Cards need none.
+    fn unsent(&self) -> usize {
+        0
+    }
+
     /// As [`RxQueue::stop`]. Packets that the card has not fetched by then are not sent.
     ///
     /// # Errors

@@ -194,8 +194,9 @@ mod tests {
         assert_eq!(PortName::parse("03:00.0").unwrap().short(), "03:00.0");
         assert!(PortName::parse("03:00.0?wire=none").unwrap_err().to_string().contains("no such option"));
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
-        let names = ["xdp:eth0-3?flow=udp:1", "packet:lo", "tap:t0"];
-        for name in names.iter().chain(&["netmap:eth0^", "vale0:p", "pcap:x", "null:"]) {
+        let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
+        assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
+        for name in ["packet:lo", "tap:t0", "netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }
     }
@@ -207,6 +208,8 @@ mod tests {
             ("eth0", "no kind"),
             ("sim:", "1 to 64"),
             ("vfio-user:", "path of a socket"),
+            ("xdp:", "name of an interface"),
+            ("xdp:eth0?wire=none", "no such option"),
             ("vfio-user:/x?wire=none", "no such option"),
             ("sim:a b", "1 to 64"),
             ("foo:1", "no kind of port 'foo:'"),

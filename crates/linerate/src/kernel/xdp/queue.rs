@@ -229,10 +229,10 @@ impl XdpTx {
         end.ring.submit();
         // The kernel may have left some of the last ones, too.
         for _ in 0..=total / AT_ONCE {
-            if !end.ring.needs_wakeup() || end.ring.is_empty() {
+            if !end.ring.needs_wakeup() || end.ring.waiting() == 0 {
                 break;
             }
-            // It is busy, or the interface is down: the next call tries again.
+            // It is busy, or the interface is down: the next call tries again (see `unsent`).
             let _ = wake(self.socket.fd(), true);
         }
         taken
@@ -261,6 +261,10 @@ impl TxQueue for XdpTx {
     fn buffers(&self) -> usize {
         let lent = self.end.as_ref().map_or(0, |end| end.lent.count());
         lent + self.copies.len() + self.copies.cached()
+    }
+
+    fn unsent(&self) -> usize {
+        self.end.as_ref().map_or(0, |end| end.ring.waiting() as usize)
     }
 
     fn stop(self: Box<Self>) -> Result<()> {

@@ -96,9 +96,9 @@ impl Producer {
         is_new
     }
 
-    /// True if the kernel has taken all.
-    pub fn is_empty(&self) -> bool {
-        self.shared.mapping.word(self.shared.consumer).load(Relaxed) == self.next
+    /// How many descriptors the kernel has not taken yet.
+    pub fn waiting(&self) -> u32 {
+        self.next.wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))
     }
 
     /// True if the kernel sleeps, and wants to be told by a system call.

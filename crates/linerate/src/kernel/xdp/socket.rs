@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
-    set_xdp_rx_ring_size, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
-    set_xdp_umem_reg, xdp_mmap_offsets, xdp_options, xdp_statistics,
+    set_socket_send_buffer_size_force, set_xdp_rx_ring_size, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size,
+    set_xdp_umem_fill_ring_size, set_xdp_umem_reg, xdp_mmap_offsets, xdp_options, xdp_statistics,
 };
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
@@ -201,6 +201,9 @@ impl Socket {
             .into_iter()
             .collect::<std::result::Result<(), Errno>>()
             .map_err(|error| refused("make its rings", error))?;
+        // Where the kernel copies, frames on their way count against this; what is beyond would wait for us to ask again.
+        let in_flight = (len as usize * region.buffer_size() * 2).min(1 << 30);
+        let _ = set_socket_send_buffer_size_force(&fd, in_flight);
         let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("find its rings", error))?;
         let mut receiving = Receiving {
             ring: Consumer::map(&fd, RECEIVE_PLACE, offsets.rx, PACKET, len)?,
