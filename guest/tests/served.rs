@@ -48,8 +48,16 @@ fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
 #[track_caller]
 fn iperf(guest: &mut Guest, there: &str, arguments: &str) -> Value {
     let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
-    let result = guest.run(&command);
-    serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"))
+    // A server does not listen for a moment between two clients.
+    for _ in 0..100 {
+        let result = guest.attempt(&command).output;
+        let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
+        match result["error"].as_str() {
+            None => return result,
+            Some(error) => assert!(error.contains("unable to connect"), "{command}: {error}"),
+        }
+    }
+    panic!("`{command}`: nobody listens")
 }
 
 /// TCP both ways, and UDP, which must lose nothing at this rate.

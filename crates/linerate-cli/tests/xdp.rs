@@ -136,14 +136,15 @@ impl Between {
         }
         let ping = self.right.run(&format!("ping -q -c 3 -i 0.05 -W 5 -s {} fd88::1", mtu - 48));
         assert!(ping.contains(" 0% packet loss"), "{ping}");
-        let mut server = self.right.start("iperf3 --server --forceflush");
-        server.await_output("Server listening");
         for (to, options) in [
             ("10.88.0.2", "--bytes 20M"),
             ("10.88.0.2", "--bytes 20M --reverse"),
             ("fd88::2", "--bytes 5M"),
             ("10.88.0.2", "--udp --bitrate 20M --bytes 2M"),
         ] {
+            // A server of many tests does not listen for a moment between two.
+            let mut server = self.right.start("iperf3 --server --one-off --forceflush");
+            server.await_output("Server listening");
             let result = self.left.run(&format!("iperf3 --client {to} {options} --json --connect-timeout 5000"));
             let result: Value = serde_json::from_str(&result).unwrap();
             let end = &result["end"];
