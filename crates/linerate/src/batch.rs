@@ -146,7 +146,7 @@ impl Batch {
 
     /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes, and with what is still
     /// to be done with them.
-    fn push_parts<'a>(
+    pub(crate) fn push_parts<'a>(
         &mut self,
         pool: &Arc<Pool>,
         len: usize,
@@ -351,6 +351,11 @@ impl Batch {
             taken += copied;
         }
         (taken, dropped)
+    }
+
+    /// The pool that its packets and buffers are of.
+    pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
+        self.cache.as_ref().map(Cache::pool)
     }
 
     /// The slots, in order.

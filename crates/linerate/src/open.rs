@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::kernel::{Copying, Interface, Xdp, XdpOptions};
+use crate::kernel::{Copying, Interface, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
@@ -85,6 +85,7 @@ impl Options {
         let open = |name: &PortName| match name.kind() {
             Kind::Pci => self.open_card(name, self.config(name, &pool)?),
             Kind::VfioUser => open_served(name, self.config(name, &pool)?),
+            Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
@@ -125,6 +126,10 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         return Err(nic::no_driver(name.short(), vendor, number));
     };
     nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), device: number, ..config })
+}
+
+fn open_tap(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    Ok(Box::new(Tap::open(name.rest(), config)?))
 }
 
 fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -99,6 +99,22 @@ impl Interface {
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
 
+    /// Changes the longest payload.
+    pub fn set_mtu(&self, mtu: usize) -> Result<()> {
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
+        self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
+    }
+
+    /// Sets it up.
+    pub fn set_up(&self) -> Result<()> {
+        let refused = |error| self.refused("set it up", &error);
+        let answer = self.ask(libc::SIOCGIFFLAGS, Self::number(0)).map_err(refused)?;
+        // SAFETY: the kernel has filled in this part.
+        let flags = unsafe { answer.ifr_ifru.ifru_flags } | libc::IFF_UP as libc::c_short;
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: flags };
+        self.ask(libc::SIOCSIFFLAGS, argument).map(drop).map_err(refused)
+    }
+
     /// Its address.
     pub fn mac(&self) -> Result<MacAddress> {
         let answer = self.ask(libc::SIOCGIFHWADDR, Self::number(0)).map_err(|_| self.gone())?;

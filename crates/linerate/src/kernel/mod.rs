@@ -1,15 +1,20 @@
 //! Sharing with Linux: ports on the kernel's own interfaces.
 //!
 //! - [`Xdp`]: AF_XDP sockets, which take the flows that are wanted and leave the rest; read `xdp/queue.rs` next
+//! - [`Tap`]: an interface whose other end is the program
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
+//! - `counters`: what queues count, and which are taken
 //!
 //! It knows memory, ports and filters, and no card.
 
 mod bpf;
+mod counters;
 mod instructions;
 mod interface;
+mod tap;
 mod xdp;
 
 pub use interface::Interface;
+pub use tap::Tap;
 pub use xdp::{Copying, Xdp, XdpOptions};

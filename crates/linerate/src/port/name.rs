@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 /// 0000:03:00.0          a PCI card, by address
 /// sim:NAME              an 82599 model inside the process
 /// vfio-user:PATH        a PCI device that is served at a socket
+/// tap:NAME              a TAP interface, whose other end is Linux
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// sim:0?rate=14.88M&size=64
 /// ```
@@ -29,6 +30,7 @@ pub(crate) enum Kind {
     Sim,
     VfioUser,
     Xdp,
+    Tap,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -57,7 +59,7 @@ impl PortName {
             "vfio-user" => Kind::VfioUser,
             "xdp" => Kind::Xdp,
             "packet" => Kind::Later("AF_PACKET ring"),
-            "tap" => Kind::Later("TAP interface as a port"),
+            "tap" => Kind::Tap,
             "netmap" => Kind::Later("netmap port"),
             "pcap" => Kind::Later("capture file as a port"),
             "null" => Kind::Later("null port"),
@@ -71,8 +73,10 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
-        if kind == Kind::Xdp && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace)) {
-            return Err(bad("it needs the name of an interface: xdp:eth0".to_string()));
+        if matches!(kind, Kind::Xdp | Kind::Tap)
+            && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace))
+        {
+            return Err(bad("it needs the name of an interface, as xdp:eth0".to_string()));
         }
         if kind == Kind::VfioUser && rest.is_empty() {
             return Err(bad("it needs the path of a socket: vfio-user:/run/card".to_string()));
@@ -85,7 +89,7 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser | Kind::Tap => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
                 Kind::Later(_) => continue,
             };
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
-        for name in ["packet:lo", "tap:t0", "netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
+        for name in ["packet:lo", "netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }
     }

@@ -19,14 +19,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::io::Errno;
 
 use super::bpf::{self, Mode, Program, SocketMap};
+use super::counters::Counters;
 use super::interface::Interface;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::memory::Pool;
-use crate::port::{
-    Config, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
-};
+use crate::port::{Config, Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
@@ -52,8 +51,7 @@ pub struct Xdp {
     /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
-    rx: Vec<Arc<QueueCounters>>,
-    tx: Vec<Arc<QueueCounters>>,
+    counters: Counters,
     past: Arc<Mutex<Drops>>,
     _link: bpf::Link,
 }
@@ -169,15 +167,14 @@ impl Xdp {
             if zero_copy { "without copies" } else { "with copies" },
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
         );
-        let counters = |count: u16| (0..count).map(|_| Arc::default()).collect();
+        let counters = Counters::new(&config);
         let started = Mutex::new(vec![None; config.rx_queues.into()]);
         Ok(Xdp {
             description,
             copying: options.copying,
             sockets,
             shared: Arc::new(Shared { map, started }),
-            rx: counters(config.rx_queues),
-            tx: counters(config.tx_queues),
+            counters,
             past,
             _link: link,
             interface,
@@ -245,18 +242,7 @@ impl Device for Xdp {
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
         self.interface.check()?;
-        let taken = || Error::QueueTaken { port: self.config.name.clone(), queue, direction: "receive" };
-        if queue >= self.config.rx_queues {
-            return Err(Error::NoSuchQueue {
-                port: self.config.name.clone(),
-                direction: "receive",
-                queue,
-                queues: self.config.rx_queues,
-            });
-        }
-        if self.shared.started.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(queue)].is_some() {
-            return Err(taken());
-        }
+        let counters = self.counters.take_rx(&self.config, queue)?;
         // With fewer queues of ours than the interface has, each has several.
         let places: Vec<usize> =
             (usize::from(queue)..self.sockets.len()).step_by(self.config.rx_queues.into()).collect();
@@ -273,7 +259,7 @@ impl Device for Xdp {
             turn: 0,
             partial: Vec::new(),
             pool: self.config.pool.clone(),
-            counters: self.rx[usize::from(queue)].clone(),
+            counters,
             copies: Batch::new(),
             any,
             queue,
@@ -287,23 +273,17 @@ impl Device for Xdp {
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
         self.interface.check()?;
-        if queue >= self.config.tx_queues {
-            return Err(Error::NoSuchQueue {
-                port: self.config.name.clone(),
-                direction: "transmit",
-                queue,
-                queues: self.config.tx_queues,
-            });
-        }
+        let counters = self.counters.take_tx(&self.config, queue)?;
         let socket = self.socket(usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
+            // Another queue of ours sends on the interface's only one.
             return Err(Error::QueueTaken { port: self.config.name.clone(), queue, direction: "transmit" });
         };
         Ok(Box::new(XdpTx {
             socket,
             end: Some(end),
             pool: self.config.pool.clone(),
-            counters: self.tx[usize::from(queue)].clone(),
+            counters,
             copies: Batch::new(),
             longest: self.config.max_frame,
         }))
@@ -317,22 +297,14 @@ impl Device for Xdp {
             drops.no_descriptor += now.no_descriptor;
             drops.malformed += now.malformed;
         }
-        let sum = |counters: &[Arc<QueueCounters>], of: fn(&QueueCounters) -> u64| counters.iter().map(|c| of(c)).sum();
-        drops.malformed += sum(&self.rx, QueueCounters::drops);
-        drops.no_buffer += sum(&self.rx, QueueCounters::no_buffers);
-        drops.tx_too_long += sum(&self.tx, QueueCounters::drops);
-        Ok(Statistics {
-            rx_packets: sum(&self.rx, QueueCounters::packets),
-            rx_bytes: sum(&self.rx, QueueCounters::bytes),
-            tx_packets: sum(&self.tx, QueueCounters::packets),
-            tx_bytes: sum(&self.tx, QueueCounters::bytes),
-            drops,
-        })
+        let mut sum = self.counters.sum();
+        sum.drops.no_descriptor += drops.no_descriptor;
+        sum.drops.malformed += drops.malformed;
+        Ok(sum)
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
-        let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx) }
+        self.counters.by_queue()
     }
 
     fn link(&self) -> Result<Link> {
@@ -357,6 +329,7 @@ impl Device for Xdp {
     }
 
     fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.config)?;
         self.interface.check()
     }
 }

@@ -1,12 +1,19 @@
-//! AF_XDP ports on veth pairs between namespaces: Linux itself is at both ends, and goes on beside us.
+//! Ports on the kernel's own interfaces, between namespaces: Linux itself is at both ends, and goes on beside us.
 
 mod kit;
 
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kit::{Folder, Namespace, Process, expect, summary, text, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
+
+/// One test at a time: a veth pair drops what the other end's processor has no time for.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
 fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
@@ -59,6 +66,7 @@ fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
 /// A million packets of a flow are ours, each of them; ping, TCP and a download go on beside them.
 #[test]
 fn a_flow_is_ours_and_the_rest_is_the_kernels() {
+    let _alone = alone();
     const COUNT: u64 = 1_000_000;
     let (host, far) = (Namespace::new("xh"), Namespace::new("xf"));
     pair((&host, "h0"), (&far, "f0"), 0);
@@ -69,7 +77,7 @@ fn a_flow_is_ours_and_the_rest_is_the_kernels() {
     let count = format!("--count {COUNT} --seconds 120 --json");
     let mut sink = Process::start(&mut inside(&host, &format!("sink xdp:h0?flow=udp:4321&ring=4096 {count}")));
     sink.await_error("link up");
-    let generator = format!("gen xdp:f0 --template {template} --flows 4 --rate 150k {count}");
+    let generator = format!("gen xdp:f0 --template {template} --flows 4 --rate 100k {count}");
     let generator = Process::start(&mut inside(&far, &generator));
 
     let ping = far.run("ping -q -c 20 -i 0.1 10.87.0.1");
@@ -105,27 +113,48 @@ struct Between {
 }
 
 impl Between {
-    /// `ports` as they are called in the middle, whose interfaces are m0 and m1.
-    fn new(test: &str, mtu: usize, ports: &str) -> Between {
+    /// With veth pairs. `ports` as they are called in the middle, whose interfaces are m0 and m1.
+    fn with_veth(test: &str, mtu: usize, ports: &str) -> Between {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
-        pair((&middle, "m0"), (&left, "l0"), 1);
-        pair((&middle, "m1"), (&right, "r0"), 2);
-        middle.run("ip address flush dev m0");
-        middle.run("ip address flush dev m1");
-        for (namespace, interface) in [(&left, "l0"), (&right, "r0"), (&middle, "m0"), (&middle, "m1")] {
-            namespace.run(&format!("ip link set {interface} mtu {mtu}"));
+        for (here, there, outer) in [("m0", "l0", &left), ("m1", "r0", &right)] {
+            pair((&middle, here), (outer, there), 1);
+            middle.run(&format!("ip address flush dev {here}"));
+            middle.run(&format!("ip link set {here} mtu {mtu}"));
+            // AF_XDP sees checksums that are left to the card before they are made.
+            outer.run(&format!("ethtool -K {there} tx off"));
         }
-        // One network; and AF_XDP sees checksums that are left to the card before they are made.
-        for (namespace, interface, host) in [(&left, "l0", 1), (&right, "r0", 2)] {
+        let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
+        Between { left, right, _middle: middle, forwarder }.connected(["l0", "r0"], mtu)
+    }
+
+    /// With TAP interfaces l0 and r0, which `ports` make.
+    fn with_taps(test: &str, mtu: usize, ports: &str) -> Between {
+        let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
+        let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
+        let mut between = Between { left, right, _middle: middle, forwarder };
+        between.forwarder.await_output("ports");
+        for (tap, outer) in [("l0", &between.left), ("r0", &between.right)] {
+            between._middle.run(&format!("ip link set {tap} netns {}", outer.name));
+        }
+        between.addressed(["l0", "r0"], mtu)
+    }
+
+    /// Waits for the forwarder.
+    fn connected(mut self, interfaces: [&str; 2], mtu: usize) -> Between {
+        self.forwarder.await_output("ports");
+        self.addressed(interfaces, mtu)
+    }
+
+    /// One network at both ends.
+    fn addressed(self, interfaces: [&str; 2], mtu: usize) -> Between {
+        for (namespace, interface, host) in [(&self.left, interfaces[0], 1), (&self.right, interfaces[1], 2)] {
+            namespace.run("ip link set lo up");
             namespace.run(&format!("ip address flush dev {interface}"));
+            namespace.run(&format!("ip link set {interface} mtu {mtu} up"));
             namespace.run(&format!("ip address add 10.88.0.{host}/24 dev {interface}"));
             namespace.run(&format!("ip address add fd88::{host}/64 dev {interface} nodad"));
-            namespace.run(&format!("ethtool -K {interface} tx off"));
         }
-        let command = format!("fwd {ports} --seconds 180 --json --mtu {mtu} --ring 4096");
-        let mut forwarder = Process::start(&mut inside(&middle, &command));
-        forwarder.await_output("ports");
-        Between { left, right, _middle: middle, forwarder }
+        self
     }
 
     /// Ping of many sizes, TCP both ways, UDP.
@@ -160,20 +189,44 @@ impl Between {
         let (code, said) = self.forwarder.interrupt();
         assert_eq!(code, Some(0), "{said}");
         let summary = summary(said.as_bytes());
-        assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(1000), "{summary}");
+        assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(100), "{summary}");
     }
 }
 
+fn forward(mtu: usize, ports: &str) -> String {
+    format!("fwd {ports} --seconds 180 --json --mtu {mtu} --ring 4096")
+}
+
 #[test]
-fn tcp_and_udp_cross_two_ports() {
-    let between = Between::new("x", 1500, "xdp:m0 xdp:m1");
+fn traffic_crosses_two_xdp_ports() {
+    let _alone = alone();
+    let between = Between::with_veth("x", 1500, "xdp:m0 xdp:m1");
     between.carries_all(1500);
     between.down();
 }
 
 #[test]
-fn long_frames_are_chains() {
-    let between = Between::new("j", 9000, "xdp:m0 xdp:m1 --wait interrupt");
+fn long_frames_cross_two_xdp_ports_that_sleep() {
+    let _alone = alone();
+    let between = Between::with_veth("j", 9000, "xdp:m0 xdp:m1 --wait interrupt");
+    between.carries_all(9000);
+    between.down();
+}
+
+#[test]
+fn traffic_crosses_two_taps() {
+    let _alone = alone();
+    let between = Between::with_taps("t", 1500, "tap:l0 tap:r0");
+    between.carries_all(1500);
+    between.down();
+}
+
+/// Checksums and segmentation are left to the other Linux, on several queues.
+#[test]
+fn packets_cross_two_taps_uncut() {
+    let _alone = alone();
+    let between = Between::with_taps("u", 9000, "tap:l0?offloads=on tap:r0?offloads=on --queues 2 --wait adaptive");
+    assert!(between.left.run("ethtool -k l0").contains("tcp-segmentation-offload: on"));
     between.carries_all(9000);
     between.down();
 }
@@ -181,6 +234,7 @@ fn long_frames_are_chains() {
 /// What stands in the way is named, with the command that mends it.
 #[test]
 fn what_cannot_be_opened_is_explained() {
+    let _alone = alone();
     let (host, far) = (Namespace::new("eh"), Namespace::new("ef"));
     pair((&host, "h0"), (&far, "f0"), 3);
     let fails = |command: &str| {

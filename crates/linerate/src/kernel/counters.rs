@@ -1,0 +1,78 @@
+//! What the queues of a kernel's port count, and which of them are taken.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::port::{Config, QueueCounters, QueueStatistics, Statistics};
+
+/// Counters of all queues. A queue is taken as long as somebody beside this has its counters.
+pub struct Counters {
+    rx: Vec<Arc<QueueCounters>>,
+    tx: Vec<Arc<QueueCounters>>,
+}
+
+impl Counters {
+    pub fn new(config: &Config) -> Counters {
+        let of = |count: u16| (0..count).map(|_| Arc::default()).collect();
+        Counters { rx: of(config.rx_queues), tx: of(config.tx_queues) }
+    }
+
+    /// A receive queue's, for who takes it.
+    pub fn take_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        take(&self.rx, config, "receive", queue)
+    }
+
+    /// A transmit queue's.
+    pub fn take_tx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        take(&self.tx, config, "transmit", queue)
+    }
+
+    /// Fails while a queue is taken.
+    pub fn check_free(&self, config: &Config) -> Result<()> {
+        let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
+        match queues {
+            0 => Ok(()),
+            _ => Err(Error::QueuesInUse { port: config.name.clone(), queues }),
+        }
+    }
+
+    /// All of them together: what the queues have moved and dropped.
+    pub fn sum(&self) -> Statistics {
+        let sum = |counters: &[Arc<QueueCounters>], of: fn(&QueueCounters) -> u64| counters.iter().map(|c| of(c)).sum();
+        let mut sums = Statistics {
+            rx_packets: sum(&self.rx, QueueCounters::packets),
+            rx_bytes: sum(&self.rx, QueueCounters::bytes),
+            tx_packets: sum(&self.tx, QueueCounters::packets),
+            tx_bytes: sum(&self.tx, QueueCounters::bytes),
+            ..Statistics::default()
+        };
+        sums.drops.malformed = sum(&self.rx, QueueCounters::drops);
+        sums.drops.no_buffer = sum(&self.rx, QueueCounters::no_buffers);
+        sums.drops.tx_too_long = sum(&self.tx, QueueCounters::drops);
+        sums
+    }
+
+    /// Slots by queue.
+    pub fn by_queue(&self) -> QueueStatistics {
+        let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
+        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx) }
+    }
+}
+
+fn is_taken(counters: &Arc<QueueCounters>) -> bool {
+    Arc::strong_count(counters) > 1
+}
+
+fn take(
+    all: &[Arc<QueueCounters>],
+    config: &Config,
+    direction: &'static str,
+    queue: u16,
+) -> Result<Arc<QueueCounters>> {
+    let port = || config.name.clone();
+    match all.get(usize::from(queue)) {
+        None => Err(Error::NoSuchQueue { port: port(), direction, queue, queues: all.len() as u16 }),
+        Some(counters) if is_taken(counters) => Err(Error::QueueTaken { port: port(), direction, queue }),
+        Some(counters) => Ok(counters.clone()),
+    }
+}

@@ -1,0 +1,281 @@
+//! A TAP interface: Linux as the other end of the cable (kernel documentation, networking/tuntap.rst).
+//!
+//! What Linux sends there is received here, and the other way round. In front of each frame is VirtIO's header, with what
+//! is left to do; with offloads frames cross uncut, up to 64 KiB, and without a checksum.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::interface::Interface;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::offload::Offload;
+use crate::port::{
+    Config, Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
+};
+
+/// A TAP interface that Linux has the other end of.
+pub struct Tap {
+    interface: Interface,
+    config: Config,
+    /// By queue: what both its ways share, and whether each is taken.
+    queues: Vec<Arc<File>>,
+    counters: Counters,
+}
+
+/// `TUNSETOFFLOAD`'s bits: what the kernel may leave to us (linux/if_tun.h).
+const OFFLOADS: libc::c_ulong =
+    libc::TUN_F_CSUM as libc::c_ulong | libc::TUN_F_TSO4 as libc::c_ulong | libc::TUN_F_TSO6 as libc::c_ulong;
+/// The longest packet that the kernel leaves uncut, with Ethernet's header.
+const LONGEST: usize = 65_535 + 18;
+/// The shortest frame on Ethernet without CRC; the kernel hands over shorter ones unpadded.
+const SHORTEST: usize = 60;
+
+impl Tap {
+    /// Opens TAP interface `name`, making it if there is none (then it goes when this value does), and sets it up.
+    ///
+    /// # Errors
+    /// [`Error::Interface`]: without `/dev/net/tun` or the capability CAP_NET_ADMIN, for a name that cannot be, or an
+    /// interface that is none.
+    pub fn open(name: &str, config: Config) -> Result<Tap> {
+        let several = config.rx_queues.max(config.tx_queues);
+        let open = || Tap::open_queue(name, several > 1, config.offloads);
+        let queues = (0..several).map(|_| open().map(Arc::new)).collect::<io::Result<Vec<_>>>();
+        let queues = queues.map_err(|error| refused(name, &error))?;
+        let interface = Interface::open(name)?;
+        interface.set_mtu(config.max_frame.saturating_sub(18).max(68))?;
+        interface.set_up()?;
+        let counters = Counters::new(&config);
+        Ok(Tap { interface, config, queues, counters })
+    }
+
+    /// Calls an ioctl of tun's with an `ifreq`; the interface may be in another network namespace by now.
+    fn ask(&self, request: libc::Ioctl) -> Result<libc::ifreq> {
+        let ifru = libc::__c_anonymous_ifr_ifru { ifru_flags: 0 };
+        let mut ask = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: ifru };
+        // SAFETY: the kernel writes one `ifreq`, which outlives the call.
+        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ask) };
+        if result < 0 { Err(Error::InterfaceGone { name: self.interface.name().to_string() }) } else { Ok(ask) }
+    }
+
+    fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        if name.len() >= libc::IFNAMSIZ {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+        let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
+        let mut ask =
+            libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+        ask.ifr_name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from as libc::c_char);
+        let call = |request: libc::c_ulong, argument: libc::c_ulong| {
+            // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
+            let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
+            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
+        let length = Offload::LEN as libc::c_int;
+        call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
+        call(libc::TUNSETOFFLOAD as libc::c_ulong, if offloads { OFFLOADS } else { 0 })?;
+        Ok(file)
+    }
+}
+
+fn refused(name: &str, error: &io::Error) -> Error {
+    let mend = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
+        Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
+        Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
+        _ => format!(
+            "a name has up to 15 characters; one that is there must be a TAP interface with the same queues, without a header of packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
+        ),
+    };
+    Error::Interface { name: name.to_string(), why: format!("cannot open it as a TAP interface: {error}"), mend }
+}
+
+/// What Linux sends.
+struct TapRx {
+    file: Arc<File>,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    /// Header and frame, as they were read.
+    bytes: Box<[u8]>,
+    /// Bytes of a packet that found no buffer: it is the next.
+    kept: Option<usize>,
+}
+
+impl RxQueue for TapRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut total) = (batch.len(), 0, 0);
+        while batch.len() < batch.capacity() {
+            let len = match self.kept.take() {
+                Some(len) => len,
+                // Nothing there, or the interface is gone: `link` tells which.
+                None => match (&*self.file).read(&mut self.bytes) {
+                    Ok(len) if len > Offload::LEN => len,
+                    _ => break,
+                },
+            };
+            let header = self.bytes.first_chunk().copied().map(Offload);
+            let end = len.max(Offload::LEN + SHORTEST);
+            self.bytes[len..end].fill(0);
+            let frame = &self.bytes[Offload::LEN..end];
+            let pool = &self.pool;
+            if !batch.push_parts(pool, frame.len(), std::iter::once(frame), header.filter(|header| header.is_needed()))
+            {
+                self.counters.found_no_buffer();
+                self.kept = Some(len);
+                break;
+            }
+            packets += 1;
+            total += frame.len();
+        }
+        self.counters.moved_packets(packets, batch.len() - before, total);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What Linux receives.
+struct TapTx {
+    file: Arc<File>,
+    counters: Arc<QueueCounters>,
+    longest: usize,
+}
+
+impl TxQueue for TapTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        let Some(pool) = batch.pool().cloned() else { return 0 };
+        for packet in batch.packets() {
+            let header = packet.offload(pool.region());
+            let len = packet.len();
+            let bytes = header.map_or([0; Offload::LEN], |header| header.0);
+            let parts: Vec<IoSlice<'_>> =
+                std::iter::once(IoSlice::new(&bytes)).chain(packet.segments().map(IoSlice::new)).collect();
+            let is_too_long = len > if header.is_some() { LONGEST } else { self.longest };
+            match if is_too_long {
+                Err(io::ErrorKind::InvalidInput.into())
+            } else {
+                (&*self.file).write_vectored(&parts)
+            } {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // An interface that is down loses frames as any other does, and one that cannot be is lost here.
+                Err(_) => self.counters.dropped(),
+                Ok(_) => {
+                    packets += 1;
+                    total += len;
+                }
+            }
+            slots += packet.slots();
+        }
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        slots
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Device for Tap {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn info(&self) -> Info {
+        let offloads = if self.config.offloads { ", packets uncut" } else { "" };
+        Info {
+            driver: "tap",
+            description: format!("TAP interface of Linux{offloads}"),
+            rx_queues: self.config.rx_queues,
+            tx_queues: self.config.tx_queues,
+            ring: self.config.ring,
+            max_frame: if self.config.offloads { LONGEST } else { self.config.max_frame },
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        let counters = self.counters.take_rx(&self.config, queue)?;
+        Ok(Box::new(TapRx {
+            file: self.queues[usize::from(queue)].clone(),
+            pool: self.config.pool.clone(),
+            counters,
+            bytes: vec![0; Offload::LEN + LONGEST].into(),
+            kept: None,
+        }))
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        let counters = self.counters.take_tx(&self.config, queue)?;
+        let file = self.queues[usize::from(queue)].clone();
+        Ok(Box::new(TapTx { file, counters, longest: self.config.max_frame }))
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.ask(libc::TUNGETIFF)?;
+        Ok(self.counters.sum())
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.counters.by_queue()
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.ask(libc::TUNGETIFF)?;
+        // In another namespace it cannot be seen whether it is up.
+        Ok(self.interface.link().unwrap_or(Link::Up { mbits: 0 }))
+    }
+
+    fn mac(&self) -> MacAddress {
+        let Ok(answer) = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl) else { return MacAddress::default() };
+        // SAFETY: the kernel has filled in this part.
+        let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+        MacAddress(std::array::from_fn(|n| bytes[n] as u8))
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.interface.set_mac(mac)
+    }
+
+    /// All that Linux sends is received; there is nothing to change.
+    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
+        self.ask(libc::TUNGETIFF).map(drop)
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let why = "Linux chooses a flow's queue: the one that its last packet was sent from";
+        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.config)?;
+        self.ask(libc::TUNGETIFF).map(drop)
+    }
+}
