@@ -214,6 +214,29 @@ fn long_frames_cross_two_xdp_ports_that_sleep() {
 }
 
 #[test]
+fn traffic_crosses_two_packet_ports() {
+    let _alone = alone();
+    let between = Between::with_veth("p", 1500, "packet:m0 packet:m1");
+    between.carries_all(1500);
+    between.down();
+}
+
+/// Checksums and segmentation are handed on, or made here, where the other end has left them to us.
+#[test]
+fn what_is_left_to_do_is_done_or_handed_on() {
+    let _alone = alone();
+    for (test, ports) in
+        [("q", "packet:m0 packet:m1"), ("o", "packet:m0?offloads=on packet:m1?offloads=on --wait interrupt")]
+    {
+        let between = Between::with_veth(test, 9000, ports);
+        between.left.run("ethtool -K l0 tx on tso on gso on");
+        between.right.run("ethtool -K r0 tx on tso on gso on");
+        between.carries_all(9000);
+        between.down();
+    }
+}
+
+#[test]
 fn traffic_crosses_two_taps() {
     let _alone = alone();
     let between = Between::with_taps("t", 1500, "tap:l0 tap:r0");

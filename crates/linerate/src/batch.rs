@@ -153,6 +153,29 @@ impl Batch {
         parts: impl Iterator<Item = &'a [u8]>,
         offload: Option<Offload>,
     ) -> bool {
+        let (mut parts, mut part): (_, &[u8]) = (parts, &[]);
+        self.push_filled(pool, len, offload, |_, mut target| {
+            while !target.is_empty() {
+                if part.is_empty() {
+                    part = parts.next().expect("the parts are `len` bytes");
+                    continue;
+                }
+                let fits = part.len().min(target.len());
+                target[..fits].copy_from_slice(&part[..fits]);
+                (target, part) = (&mut target[fits..], &part[fits..]);
+            }
+        })
+    }
+
+    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it is called with how many were written before, and
+    /// the place for the next.
+    pub(crate) fn push_filled(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        offload: Option<Offload>,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> bool {
         if self.len() >= self.capacity() {
             return false;
         }
@@ -177,18 +200,8 @@ impl Batch {
             offload.note(&mut slots[0], cache.pool().region());
         }
         let view = cache.pool().region().view();
-        let mut targets = slots.iter_mut().map(|slot| view.bytes_mut(slot));
-        let mut target: &mut [u8] = targets.next().unwrap_or_default();
-        for mut part in parts {
-            while !part.is_empty() {
-                if target.is_empty() {
-                    target = targets.next().expect("the slots hold `len` bytes");
-                }
-                let fits = part.len().min(target.len());
-                let (now, later) = std::mem::take(&mut target).split_at_mut(fits);
-                now.copy_from_slice(&part[..fits]);
-                (target, part) = (later, &part[fits..]);
-            }
+        for (index, slot) in slots.iter_mut().enumerate() {
+            fill(index * room, view.bytes_mut(slot));
         }
         cache.used(count, count);
         *end += count;
@@ -356,6 +369,17 @@ impl Batch {
     /// The pool that its packets and buffers are of.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         self.cache.as_ref().map(Cache::pool)
+    }
+
+    /// Finishes the checksum of the packet that was appended last, if that is left to do; false if it cannot be.
+    pub(crate) fn finish_last(&mut self) -> bool {
+        let slots = &mut self.slots[self.start..self.end];
+        let before = slots.len().saturating_sub(1);
+        let first = slots[..before].iter().rposition(|slot| !slot.has_more()).map_or(0, |last| last + 1);
+        let Some(cache) = &self.cache else { return true };
+        let region = cache.pool().region();
+        let Some(slot) = slots.get(first) else { return true };
+        Offload::of(slot, region).is_none_or(|offload| offload.finish_checksum(&mut slots[first..], region.view()))
     }
 
     /// The slots, in order.

@@ -49,6 +49,33 @@ impl Offload {
         self.needs_checksum() || self.segmentation() != Segmentation::None
     }
 
+    /// The packet has got so many bytes more in front of the network header.
+    pub fn moved(&mut self, by: u16) {
+        for at in [2, 6] {
+            let old = u16::from_le_bytes([self.0[at], self.0[at + 1]]);
+            self.0[at..at + 2].copy_from_slice(&old.saturating_add(by).to_le_bytes());
+        }
+    }
+
+    /// As [`finish_checksum`](Offload::finish_checksum), of a packet in one piece.
+    pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
+        let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
+        let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
+        if !self.needs_checksum() {
+            return true;
+        }
+        if start > place || place + 2 > packet.len() {
+            return false;
+        }
+        let sum = match checksum(&[&packet[start..]]) {
+            // 0 would mean "none" to UDP.
+            0 => u16::MAX,
+            sum => sum,
+        };
+        packet[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+        true
+    }
+
     pub fn needs_checksum(self) -> bool {
         self.0[0] & Offload::NEEDS_CHECKSUM != 0
     }
@@ -94,11 +121,134 @@ impl Offload {
     }
 }
 
+/// Cuts a packet of TCP that is left to be cut, and hands each segment to `each`, finished. False if it is nothing that can
+/// be cut here.
+pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
+    let word =
+        |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| usize::from(u16::from_be_bytes(*bytes)));
+    let is_v4 = match offload.segmentation() {
+        Segmentation::TcpIpv4 => true,
+        Segmentation::TcpIpv6 => false,
+        _ => return false,
+    };
+    let [.., a, b, _, _, _, _] = offload.0;
+    let size = usize::from(u16::from_le_bytes([a, b]));
+    let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
+    let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
+    let Some(headers) = packet.get(transport + 12).map(|byte| transport + usize::from(byte >> 4) * 4) else {
+        return false;
+    };
+    let least = network + if is_v4 { 20 } else { 40 };
+    if size == 0 || transport < least || headers < transport + 20 || packet.len() <= headers {
+        return false;
+    }
+    let (template, payload) = packet.split_at(headers);
+    let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| template[transport + n]));
+    let identification = word(network + 4).unwrap_or(0) as u16;
+    let count = payload.len().div_ceil(size);
+    let mut segment = Vec::with_capacity(headers + size);
+    for (n, part) in payload.chunks(size).enumerate() {
+        segment.clear();
+        segment.extend_from_slice(template);
+        segment.extend_from_slice(part);
+        let after_ip = segment.len() - transport;
+        let (addresses, from_network) = if is_v4 {
+            let length = (segment.len() - network) as u16;
+            segment[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
+            segment[network + 4..network + 6].copy_from_slice(&identification.wrapping_add(n as u16).to_be_bytes());
+            segment[network + 10..network + 12].fill(0);
+            let sum = checksum(&[&segment[network..transport]]);
+            segment[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+            (8, 12)
+        } else {
+            let length = (segment.len() - network - 40) as u16;
+            segment[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
+            (32, 8)
+        };
+        let at = sequence.wrapping_add((n * size) as u32);
+        segment[transport + 4..transport + 8].copy_from_slice(&at.to_be_bytes());
+        // FIN and PSH are the last one's, CWR the first one's.
+        const FIN_PUSH: u8 = 0x09;
+        const CWR: u8 = 0x80;
+        let kept = if n + 1 == count { 0xFF } else { !FIN_PUSH } & if n == 0 { 0xFF } else { !CWR };
+        segment[transport + 13] &= kept;
+        segment[transport + 16..transport + 18].fill(0);
+        let addresses = &segment[network + from_network..network + from_network + addresses];
+        let sum = checksum(&[addresses, &[0, 6], &(after_ip as u16).to_be_bytes(), &segment[transport..]]);
+        segment[transport + 16..transport + 18].copy_from_slice(&sum.to_be_bytes());
+        each(&segment);
+    }
+    true
+}
+
+/// The checksum of parts that, but for the last, have an even number of bytes (RFC 1071).
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let mut sum: u64 = words.map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum();
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::memory::{Pages, Pool, RegionOptions};
+
+    /// Each segment is what another library makes of its part.
+    #[test]
+    fn a_large_packet_is_cut_into_whole_ones() {
+        use etherparse::{IpHeaders, Ipv4Header, Ipv6Header, PacketBuilder};
+        let frame = |is_v4: bool, identification: u16, sequence: u32, flags: (bool, bool), payload: &[u8]| {
+            let ip = match is_v4 {
+                true => {
+                    let (source, destination) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+                    let header =
+                        Ipv4Header { identification, source, destination, time_to_live: 9, ..Ipv4Header::default() };
+                    IpHeaders::Ipv4(header, Default::default())
+                }
+                false => {
+                    let header =
+                        Ipv6Header { source: [1; 16], destination: [2; 16], hop_limit: 9, ..Ipv6Header::default() };
+                    IpHeaders::Ipv6(header, Default::default())
+                }
+            };
+            let tcp = PacketBuilder::ethernet2([2; 6], [4; 6]).ip(ip).tcp(80, 4321, sequence, 1000).ack(7);
+            let tcp = if flags.0 { tcp.psh() } else { tcp };
+            let tcp = if flags.1 { tcp.fin() } else { tcp };
+            let mut bytes = Vec::new();
+            tcp.write(&mut bytes, payload).unwrap();
+            bytes
+        };
+        let payload: Vec<u8> = (0..5000).map(|n| n as u8).collect();
+        for is_v4 in [true, false] {
+            let large = frame(is_v4, 0xFFFF, u32::MAX - 100, (true, true), &payload);
+            let mut offload = Offload([0; Offload::LEN]);
+            offload.0[0] = 1;
+            offload.0[1] = if is_v4 { 1 } else { 4 };
+            offload.0[4..6].copy_from_slice(&1448u16.to_le_bytes());
+            offload.0[6..8].copy_from_slice(&if is_v4 { 34u16 } else { 54 }.to_le_bytes());
+            let mut segments = Vec::new();
+            assert!(cut(&large, offload, |segment| segments.push(segment.to_vec())));
+            let expected: Vec<_> = payload
+                .chunks(1448)
+                .enumerate()
+                .map(|(n, part)| {
+                    let sequence = (u32::MAX - 100).wrapping_add(1448 * n as u32);
+                    frame(is_v4, 0xFFFFu16.wrapping_add(n as u16), sequence, (n == 3, n == 3), part)
+                })
+                .collect();
+            assert_eq!(segments, expected);
+            // What does not fit is refused.
+            for len in 0..60 {
+                cut(&large[..len], offload, |_| {});
+            }
+            offload.0[6..8].copy_from_slice(&9000u16.to_le_bytes());
+            assert!(!cut(&large, offload, |_| panic!("outside the packet")));
+        }
+    }
 
     #[test]
     fn a_checksum_is_finished_over_all_slots() {

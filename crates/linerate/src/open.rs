@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::kernel::{Copying, Interface, Tap, Xdp, XdpOptions};
+use crate::kernel::{Copying, Interface, PacketPort, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
@@ -85,6 +85,7 @@ impl Options {
         let open = |name: &PortName| match name.kind() {
             Kind::Pci => self.open_card(name, self.config(name, &pool)?),
             Kind::VfioUser => open_served(name, self.config(name, &pool)?),
+            Kind::Packet => open_packet(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
@@ -130,6 +131,10 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 
 fn open_tap(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ok(Box::new(Tap::open(name.rest(), config)?))
+}
+
+fn open_packet(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    Ok(Box::new(PacketPort::open(Interface::open(name.rest())?, config)?))
 }
 
 fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -1,6 +1,7 @@
 //! Sharing with Linux: ports on the kernel's own interfaces.
 //!
 //! - [`Xdp`]: AF_XDP sockets, which take the flows that are wanted and leave the rest; read `xdp/queue.rs` next
+//! - [`PacketPort`]: AF_PACKET, a copy of all that an interface receives
 //! - [`Tap`]: an interface whose other end is the program
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
@@ -12,9 +13,11 @@ mod bpf;
 mod counters;
 mod instructions;
 mod interface;
+mod packet;
 mod tap;
 mod xdp;
 
 pub use interface::Interface;
+pub use packet::PacketPort;
 pub use tap::Tap;
 pub use xdp::{Copying, Xdp, XdpOptions};

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 /// 0000:03:00.0          a PCI card, by address
 /// sim:NAME              an 82599 model inside the process
 /// vfio-user:PATH        a PCI device that is served at a socket
+/// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
 /// tap:NAME              a TAP interface, whose other end is Linux
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// sim:0?rate=14.88M&size=64
@@ -31,6 +32,7 @@ pub(crate) enum Kind {
     VfioUser,
     Xdp,
     Tap,
+    Packet,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -58,7 +60,7 @@ impl PortName {
             "sim" => Kind::Sim,
             "vfio-user" => Kind::VfioUser,
             "xdp" => Kind::Xdp,
-            "packet" => Kind::Later("AF_PACKET ring"),
+            "packet" => Kind::Packet,
             "tap" => Kind::Tap,
             "netmap" => Kind::Later("netmap port"),
             "pcap" => Kind::Later("capture file as a port"),
@@ -73,7 +75,7 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
-        if matches!(kind, Kind::Xdp | Kind::Tap)
+        if matches!(kind, Kind::Xdp | Kind::Tap | Kind::Packet)
             && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace))
         {
             return Err(bad("it needs the name of an interface, as xdp:eth0".to_string()));
@@ -89,7 +91,7 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser | Kind::Tap => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Packet => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
                 Kind::Later(_) => continue,
             };
@@ -200,7 +202,7 @@ mod tests {
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
-        for name in ["packet:lo", "netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
+        for name in ["netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }
     }

@@ -1,0 +1,300 @@
+//! Receive and send, top-down: from the kernel's blocks into buffers, and from buffers into its frames. Each packet is
+//! copied once.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, PoisonError};
+
+use super::socket::{BLOCK, HEADER, Socket};
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::memory::Pool;
+use crate::offload::{Offload, Segmentation, cut};
+use crate::port::{QueueCounters, RxQueue, TxQueue};
+
+// In a block (`struct tpacket_block_desc`): whose it is, how many packets it has, and where the first is.
+const BLOCK_STATUS: usize = 8;
+const BLOCK_PACKETS: usize = 12;
+const BLOCK_FIRST: usize = 16;
+// In front of a packet (`struct tpacket3_hdr`): how far on the next is, its bytes here, what it is, where it begins, and
+// its VLAN tag.
+const NEXT: usize = 0;
+const HERE: usize = 12;
+const LENGTH: usize = 16;
+const STATUS: usize = 20;
+const BEGIN: usize = 24;
+const TAG: usize = 32;
+const TAG_TYPE: usize = 36;
+
+/// The longest packet that the kernel leaves uncut, with Ethernet's header.
+pub(super) const LONGEST: usize = 65_535 + 18;
+
+/// How far a socket's blocks were read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Receiving {
+    block: usize,
+    /// Packets of the block that were not looked at yet, and where the next is.
+    left: u32,
+    next: usize,
+}
+
+/// A receive queue.
+pub(super) struct PacketRx {
+    pub(super) socket: Arc<Socket>,
+    pub(super) place: Receiving,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// Packets may be handed on uncut, and without a checksum.
+    pub(super) offloads: bool,
+    pub(super) longest: usize,
+    /// Parts of a packet that had to be cut, for which the last batch had no room.
+    pub(super) segments: VecDeque<Vec<u8>>,
+}
+
+/// A packet in a block.
+struct Found {
+    begin: usize,
+    len: usize,
+    offload: Offload,
+    tag: Option<[u8; 4]>,
+}
+
+impl PacketRx {
+    /// The next packet of a block; `None` if there is none now.
+    fn find(&mut self) -> Option<Found> {
+        loop {
+            let base = self.place.block * BLOCK;
+            let memory = &self.socket.memory;
+            if self.place.left == 0 {
+                let status = memory.word(base + BLOCK_STATUS).load(Acquire);
+                if status & libc::TP_STATUS_USER == 0 {
+                    return None;
+                }
+                self.place.left = memory.word(base + BLOCK_PACKETS).load(Relaxed);
+                self.place.next = base.saturating_add(memory.word(base + BLOCK_FIRST).load(Relaxed) as usize);
+                if self.place.left == 0 {
+                    self.give_back();
+                    continue;
+                }
+            }
+            // What the kernel says is not believed beyond the block.
+            let end = base + BLOCK;
+            let header = self.place.next;
+            if !header.is_multiple_of(8) || header < base || header.saturating_add(TAG_TYPE + 4) > end {
+                self.counters.dropped();
+                self.give_back();
+                continue;
+            }
+            let word = |at: usize| memory.word(header + at).load(Relaxed);
+            let (len, status) = (word(HERE) as usize, word(STATUS));
+            let begin = header + (word(BEGIN) & 0xFFFF) as usize;
+            if begin < header + Offload::LEN
+                || begin.saturating_add(len) > end
+                || len < 14
+                || word(LENGTH) as usize != len
+            {
+                self.counters.dropped();
+                self.pass();
+                continue;
+            }
+            let mut offload = Offload([0; Offload::LEN]);
+            memory.read(begin - Offload::LEN, &mut offload.0);
+            let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
+                let kind = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { word(TAG_TYPE) as u16 } else { 0x8100 };
+                let ([a, b], [c, d]) = (kind.to_be_bytes(), (word(TAG) as u16).to_be_bytes());
+                [a, b, c, d]
+            });
+            return Some(Found { begin, len, offload, tag });
+        }
+    }
+
+    /// The packet was taken: to the next.
+    fn pass(&mut self) {
+        self.place.left -= 1;
+        if self.place.left == 0 {
+            return self.give_back();
+        }
+        self.place.next =
+            self.place.next.saturating_add(self.socket.memory.word(self.place.next + NEXT).load(Relaxed) as usize);
+    }
+
+    /// The block is the kernel's again.
+    fn give_back(&mut self) {
+        self.place.left = 0;
+        self.socket.memory.word(self.place.block * BLOCK + BLOCK_STATUS).store(libc::TP_STATUS_KERNEL, Release);
+        self.place.block = (self.place.block + 1) % self.socket.blocks;
+    }
+
+    /// Appends a packet; false if there is no room.
+    fn take(&mut self, batch: &mut Batch, found: &Found) -> bool {
+        let Found { begin, len, offload, tag } = *found;
+        let memory = &self.socket.memory;
+        if offload.segmentation() != Segmentation::None && !self.offloads || tag.is_some() {
+            return self.take_changed(found);
+        }
+        if len > if self.offloads { LONGEST } else { self.longest } {
+            self.counters.dropped();
+            return true;
+        }
+        let left = Some(offload).filter(|offload| offload.is_needed());
+        if !batch.push_filled(&self.pool, len, left, |at, target| memory.read(begin + at, target)) {
+            self.counters.found_no_buffer();
+            return false;
+        }
+        self.counters.moved_packets(1, 0, len);
+        if !self.offloads && !batch.finish_last() {
+            self.counters.dropped();
+        }
+        true
+    }
+
+    /// A packet whose tag the kernel has taken out, or that is to be cut: it waits as what it becomes.
+    #[cold]
+    fn take_changed(&mut self, found: &Found) -> bool {
+        let mut bytes = vec![0; found.len];
+        self.socket.memory.read(found.begin, &mut bytes);
+        let mut offload = found.offload;
+        if let Some(tag) = found.tag {
+            bytes.splice(12..12, tag);
+            offload.moved(tag.len() as u16);
+        }
+        let segments = &mut self.segments;
+        let is_cut = offload.segmentation() != Segmentation::None;
+        if is_cut && !cut(&bytes, offload, |segment| segments.push_back(segment.to_vec())) {
+            self.counters.dropped();
+        } else if !is_cut {
+            offload.finish_bytes(&mut bytes);
+            segments.push_back(bytes);
+        }
+        true
+    }
+}
+
+impl RxQueue for PacketRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        loop {
+            while let Some(segment) = self.segments.front() {
+                if !batch.push_parts(&self.pool, segment.len(), std::iter::once(&segment[..]), None) {
+                    break;
+                }
+                self.counters.moved_packets(1, 0, segment.len());
+                self.segments.pop_front();
+            }
+            if batch.len() >= batch.capacity() || !self.segments.is_empty() {
+                break;
+            }
+            let Some(found) = self.find() else { break };
+            if !self.take(batch, &found) {
+                break;
+            }
+            self.pass();
+        }
+        self.counters.moved(batch.len() - before);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for PacketRx {
+    fn drop(&mut self) {
+        *self.socket.receiving.lock().unwrap_or_else(PoisonError::into_inner) = self.place;
+    }
+}
+
+/// A transmit queue.
+pub(super) struct PacketTx {
+    pub(super) socket: Arc<Socket>,
+    pub(super) next: usize,
+    /// The oldest frame that the kernel may not have taken yet.
+    pub(super) oldest: usize,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) longest: usize,
+}
+
+impl PacketTx {
+    fn place(&self, frame: usize) -> usize {
+        self.socket.sending + frame * self.socket.frame
+    }
+
+    fn status(&self, frame: usize) -> u32 {
+        self.socket.memory.word(self.place(frame) + STATUS).load(Acquire)
+    }
+}
+
+impl TxQueue for PacketTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        if let Some(pool) = batch.pool().cloned() {
+            for packet in batch.packets() {
+                let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
+                if self.status(self.next) & busy != 0 {
+                    break;
+                }
+                let (len, offload) = (packet.len(), packet.offload(pool.region()));
+                slots += packet.slots();
+                let longest = if offload.is_some() { LONGEST } else { self.longest };
+                let mut at = self.place(self.next) + HEADER;
+                if len > longest || HEADER + Offload::LEN + len > self.socket.frame {
+                    self.counters.dropped();
+                    continue;
+                }
+                let memory = &self.socket.memory;
+                memory.write(at, &offload.map_or([0; Offload::LEN], |offload| offload.0));
+                at += Offload::LEN;
+                for segment in packet.segments() {
+                    memory.write(at, segment);
+                    at += segment.len();
+                }
+                let place = self.place(self.next);
+                memory.word(place + NEXT).store(0, Relaxed);
+                memory.word(place + HERE).store((Offload::LEN + len) as u32, Relaxed);
+                memory.word(place + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
+                memory.word(place + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
+                self.next = (self.next + 1) % self.socket.frames;
+                packets += 1;
+                total += len;
+            }
+            batch.drop_front(slots);
+        }
+        self.counters.moved_packets(packets, slots, total);
+        if self.unsent() > 0 {
+            self.socket.push();
+        }
+        // What was taken is not looked at again.
+        while self.oldest != self.next && self.status(self.oldest) & libc::TP_STATUS_SEND_REQUEST == 0 {
+            self.oldest = (self.oldest + 1) % self.socket.frames;
+        }
+        slots
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn unsent(&self) -> usize {
+        (self.next + self.socket.frames - self.oldest) % self.socket.frames
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for PacketTx {
+    fn drop(&mut self) {
+        *self.socket.next.lock().unwrap_or_else(PoisonError::into_inner) = self.next;
+    }
+}
