@@ -5,7 +5,7 @@ mod kit;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kit::{Folder, Namespace, Process, expect, summary, text, write_frames};
+use kit::{Folder, Namespace, Process, expect, frames, summary, text, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
 
@@ -234,6 +234,50 @@ fn what_is_left_to_do_is_done_or_handed_on() {
         between.carries_all(9000);
         between.down();
     }
+}
+
+/// Tags are kept, and every byte of frames of all sizes, between ports of all kinds.
+#[test]
+fn frames_cross_byte_for_byte() {
+    let _alone = alone();
+    let folder = Folder::new("bytes");
+    let mut sent = Vec::new();
+    for size in (60..=1514).step_by(97) {
+        let mut frame: Vec<u8> = (0..size).map(|n| (n * 31 + size) as u8).collect();
+        // No address that Linux would look at, and no protocol that it would answer.
+        frame[..14].copy_from_slice(&[0x02, 1, 1, 1, 1, 1, 0x02, 2, 2, 2, 2, 2, 0x88, 0xB5]);
+        sent.push(frame.clone());
+        if size < 1500 {
+            frame.splice(12..12, [0x81, 0x00, 0xA0, 0x07]);
+            sent.push(frame);
+        }
+    }
+    let file = folder.path("sent.pcap");
+    write_frames(&file, &sent);
+    for ports in ["xdp:m0 xdp:m1", "packet:m0 packet:m1", "packet:m0 xdp:m1", "xdp:m0 packet:m1"] {
+        let between = Between::with_veth("b", 1500, ports);
+        let capture = folder.path("came.pcap");
+        let filter = "ether proto 0x88b5 or (vlan and ether proto 0x88b5)";
+        let dump = format!("tcpdump -i r0 -Q in -U -s 0 --immediate-mode -Z root -c {} -w {capture}", sent.len());
+        let mut dump = Process::start(between.right.command(&dump).arg(filter));
+        dump.await_error("listening on");
+        between.left.run(&format!("tcpreplay --quiet --pps 1000 --intf1 l0 {file}"));
+        assert_eq!(dump.ended().0, Some(0));
+        let came = frames(&capture);
+        assert_eq!(came.len(), sent.len(), "{ports}");
+        for (came, sent) in came.iter().zip(&sent) {
+            assert!(came == sent, "{ports}: {} and {} bytes: {came:x?}, {sent:x?}", came.len(), sent.len());
+        }
+        between.forwarder.interrupt();
+    }
+}
+
+#[test]
+fn traffic_crosses_ports_of_different_kinds() {
+    let _alone = alone();
+    let between = Between::with_veth("y", 1500, "xdp:m0 packet:m1 --wait interrupt");
+    between.carries_all(1500);
+    between.down();
 }
 
 #[test]
