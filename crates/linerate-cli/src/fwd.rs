@@ -1,7 +1,10 @@
-//! `linerate fwd`: what comes in here goes out there, both ways.
+//! `linerate fwd`: what comes in here goes out there, both ways; `linerate filter`: not all of it.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use linerate::filter::Filter;
 use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
@@ -9,12 +12,46 @@ use linerate::{Batch, Error};
 use crate::Common;
 use crate::run::{Outcome, Run, send};
 
+/// Which packets are forwarded.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Rules {
+    /// Forward only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
+    #[arg(long)]
+    pub only: Option<Filter>,
+    /// Forward all but these packets
+    #[arg(long)]
+    pub drop: Option<Filter>,
+}
+
+impl Rules {
+    fn keep(&self, frame: &[u8]) -> bool {
+        self.only.as_ref().is_none_or(|filter| filter.matches(frame))
+            && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
+    }
+
+    /// Takes what is not kept out of a batch; tells how many packets.
+    fn apply(&self, batch: &mut Batch) -> u64 {
+        if self.only.is_none() && self.drop.is_none() {
+            return 0;
+        }
+        let mut filtered = 0;
+        batch.retain(|frame| {
+            let keep = self.keep(frame);
+            filtered += u64::from(!keep);
+            keep
+        });
+        filtered
+    }
+}
+
 /// One direction between two queues.
 struct Way {
     rx: Box<dyn RxQueue>,
     tx: Box<dyn TxQueue>,
     batch: Batch,
     chains: bool,
+    rules: Rules,
+    filtered: Arc<AtomicU64>,
 }
 
 impl Way {
@@ -24,6 +61,10 @@ impl Way {
     fn turn(&mut self) -> usize {
         if self.batch.is_empty() {
             self.rx.recv(&mut self.batch);
+            let filtered = self.rules.apply(&mut self.batch);
+            if filtered > 0 {
+                self.filtered.fetch_add(filtered, Ordering::Relaxed);
+            }
             if self.chains {
                 self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
             } else {
@@ -35,14 +76,15 @@ impl Way {
 }
 
 /// Runs until its end.
-pub fn run(a: &str, b: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(a: &str, b: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
     let mut run = Run::open("fwd", &[a, b], common)?;
+    let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
         let [a, b] = run.devices() else { unreachable!("two ports were opened") };
         let batch = || Batch::with_capacity(common.batch.into());
-        let mut forth = Way { rx: a.rx(queue)?, tx: b.tx(queue)?, batch: batch(), chains };
-        let mut back = Way { rx: b.rx(queue)?, tx: a.tx(queue)?, batch: batch(), chains };
+        let way = |rx, tx| Way { rx, tx, batch: batch(), chains, rules: rules.clone(), filtered: filtered.clone() };
+        let (mut forth, mut back) = (way(a.rx(queue)?, b.tx(queue)?), way(b.rx(queue)?, a.tx(queue)?));
         let mut waiter = run.waiter();
         run.spawn(move || {
             let packets = forth.turn() + back.turn();
@@ -52,7 +94,39 @@ pub fn run(a: &str, b: &str, count: Option<u64>, common: &Common) -> Result<Exit
             packets
         });
     }
-    run.finish(|packets| count.is_some_and(|count| packets >= count), judge)
+    run.finish(
+        |packets| count.is_some_and(|count| packets >= count),
+        |reports| {
+            let (outcome, filtered) = (judge(reports), filtered.load(Ordering::Relaxed));
+            Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
+        },
+    )
+}
+
+/// `linerate filter` with one port: receives, and tells what the rules say of it. Nothing is sent anywhere.
+pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
+    let mut run = Run::open("filter", &[port], common)?;
+    let filtered = Arc::<AtomicU64>::default();
+    for queue in 0..run.queues() {
+        let mut rx = run.devices()[0].rx(queue)?;
+        let mut batch = Batch::with_capacity(common.batch.into());
+        let (rules, filtered, mut waiter) = (rules.clone(), filtered.clone(), run.waiter());
+        run.spawn(move || {
+            rx.recv(&mut batch);
+            let dropped = rules.apply(&mut batch);
+            if dropped > 0 {
+                filtered.fetch_add(dropped, Ordering::Relaxed);
+            }
+            let packets = dropped as usize + batch.packets().count();
+            batch.clear();
+            waiter.turn(packets, &mut [&mut *rx]);
+            packets
+        });
+    }
+    run.finish(
+        |packets| count.is_some_and(|count| packets >= count),
+        |_| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() },
+    )
 }
 
 /// What the tester at one port sent must have arrived, touched, at the tester of the other.

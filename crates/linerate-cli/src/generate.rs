@@ -125,6 +125,7 @@ fn judge(reports: &[Option<Report>]) -> Outcome {
         lost: sum.lost + report.lost,
         corrupted: sum.corrupted + report.corrupted,
         reordered: sum.reordered + report.reordered,
+        filtered: 0,
     })
 }
 

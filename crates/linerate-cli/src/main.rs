@@ -42,6 +42,22 @@ enum Command {
         #[arg(long)]
         count: Option<u64>,
         #[command(flatten)]
+        rules: fwd::Rules,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Let some packets through and drop the others: between two ports, or all of one port as fast as it can
+    Filter {
+        /// The first port, for example xdp:eth0
+        a: String,
+        /// The second port
+        b: Option<String>,
+        /// Stop after this many packets
+        #[arg(long)]
+        count: Option<u64>,
+        #[command(flatten)]
+        rules: fwd::Rules,
+        #[command(flatten)]
         common: Common,
     },
     /// Send packets with flows and sequence numbers
@@ -214,7 +230,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     // clap ends with 2 by itself where the usage is wrong.
     let outcome = match Cli::parse().command {
-        Command::Fwd { a, b, count, common } => fwd::run(&a, &b, count, &common),
+        Command::Fwd { a, b, count, rules, common } => fwd::run(&a, &b, count, &rules, &common),
+        Command::Filter { a, b: Some(b), count, rules, common } => fwd::run(&a, &b, count, &rules, &common),
+        Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),

@@ -60,6 +60,8 @@ pub struct Outcome {
     pub corrupted: u64,
     /// Frames that came after a later one of their flow.
     pub reordered: u64,
+    /// Frames that a filter has taken out.
+    pub filtered: u64,
 }
 
 /// How long nothing may move at the end before what is missing counts as lost.
@@ -204,7 +206,7 @@ impl Run {
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
 
-        let Outcome { lost, corrupted, reordered } = judge(&reports(&devices));
+        let Outcome { lost, corrupted, reordered, filtered } = judge(&reports(&devices));
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
@@ -214,7 +216,8 @@ impl Run {
         let ports = ports.collect::<Result<Vec<_>, Error>>()?;
         show.summary(&json!({"summary": {
             "command": command, "seconds": round(seconds), "ports": ports,
-            "lost": lost, "corrupted": corrupted, "reordered": reordered, "breaches": breaches,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
+            "breaches": breaches,
             "mpps": round(moved.0 as f64 / seconds / 1e6),
             "cycles_per_packet": round(per_packet((0, 0), moved)),
         }}));

@@ -173,7 +173,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
         (vec!["fwd", "sim:0", "sim:0"], "open already"),
         (vec!["fwd", "sim:0", "netmap:eth0"], "not built yet in this version"),
         (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
-        (vec!["fwd", "sim:0", "xdp:eth0"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "netmap:nothing"], "not built yet in this version"),
         (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
         (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "tap:a-name-that-is-too-long"),
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
@@ -234,4 +234,23 @@ fn what_cannot_be_served_is_explained() {
         assert!(!output.status.success() && said.contains(part), "{arguments:?}: {said}");
         assert!(!std::path::Path::new(&socket).exists(), "nothing is left");
     }
+}
+
+#[test]
+fn filters_take_packets_out() {
+    // The generator's flows are UDP from ports 1024 on, to port 9.
+    let sims = ["sim:fa?flows=4&count=4000&wire=traffic", "sim:fb?wire=sink"];
+    let of = |rules: &[&str]| {
+        let arguments = [&["fwd"][..], &sims, rules, &["--seconds", "3"]].concat();
+        let summary = run(&arguments);
+        (number(&summary["filtered"]), number(&summary["ports"][1]["tx_packets"]), number(&summary["lost"]))
+    };
+    assert_eq!(of(&[]), (0, 4000, 0));
+    assert_eq!(of(&["--only", "udp:9"]), (0, 4000, 0));
+    assert_eq!(of(&["--only", "from-port:1024-1026"]), (1000, 3000, 0));
+    assert_eq!(of(&["--drop", "from-port:1025,tcp"]), (1000, 3000, 0));
+    assert_eq!(of(&["--only", "udp", "--drop", "from:198.18.0.0/16"]), (4000, 0, 0));
+    let summary = run(&["filter", "sim:fc?flows=4&count=4000", "--drop", "from-port:1024", "--count", "4000"]);
+    assert_eq!((number(&summary["filtered"]), number(&summary["ports"][0]["rx_packets"])), (1000, 4000));
+    assert!(fails(2, &["fwd", "sim:a", "sim:b", "--only", "quic"]).contains("there is no 'quic'"));
 }

@@ -319,7 +319,8 @@ fn what_cannot_be_opened_is_explained() {
     says("xdp:h0?queues=2", &["2 queues are wanted", "ethtool -L h0"]);
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     // Another program, and another socket.
-    let mut first = Process::start(&mut inside(&host, "sink xdp:h0 --seconds 60"));
+    says("xdp:h0", &["with the address 10.87.3.1", "all its packets", "flow=all"]);
+    let mut first = Process::start(&mut inside(&host, "sink xdp:h0?flow=all --seconds 60"));
     first.await_error("link up");
     says("xdp:h0", &["queue 0 is bound to another", "end the other program"]);
     first.interrupt();
@@ -333,7 +334,7 @@ fn what_cannot_be_opened_is_explained() {
     assert!(said.contains("CAP_NET_ADMIN") && said.contains("Operation not permitted"), "{said}");
 
     // It goes while it is used.
-    let mut sink = Process::start(&mut inside(&host, "sink xdp:h0 --seconds 60 --json"));
+    let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=udp:1 --seconds 60 --json"));
     sink.await_error("link up");
     far.run("ip link delete f0");
     let said = sink.await_error("interface h0 is gone");

@@ -103,6 +103,28 @@ impl Batch {
         count
     }
 
+    /// Keeps the packets of which `keep` is true, seen from the bytes of their first slots, and gives the others' buffers
+    /// back.
+    pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
+        let Batch { slots, start, end, cache: Some(cache) } = self else { return };
+        let pool = cache.pool().clone();
+        let (mut to, mut begins, mut keeping) = (*start, true, true);
+        for at in *start..*end {
+            let slot = slots[at].take();
+            if begins {
+                keeping = keep(pool.region().view().bytes(&slot));
+            }
+            begins = !slot.has_more();
+            if keeping {
+                slots[to] = slot;
+                to += 1;
+            } else {
+                cache.put(&[slot.buf()]);
+            }
+        }
+        (*start, *end) = if to == *start { (0, 0) } else { (*start, to) };
+    }
+
     /// The packets, one after the other, each with all its slots.
     pub fn packets(&mut self) -> Packets<'_> {
         let (slots, view) = self.parts();
@@ -498,6 +520,20 @@ mod tests {
         let mut other = Batch::with_capacity(32);
         assert_eq!(other.alloc(&pool, 32, 60) + batch.len() + batch.cached() + pool.available(), 8);
         assert_eq!(other.alloc(&pool, 1, 10_000), 0);
+    }
+
+    #[test]
+    fn packets_that_are_not_kept_are_free() {
+        let pool = pool(32);
+        let mut batch = Batch::new();
+        for len in [1, 2_000, 3, 900, 5] {
+            assert!(batch.push(&pool, &vec![len as u8; len]));
+        }
+        batch.retain(|bytes| bytes[0] % 2 == 1);
+        assert_eq!(frames(&mut batch), [vec![1], vec![3; 3], vec![5; 5]]);
+        assert_eq!(batch.len() + batch.cached() + pool.available(), 32);
+        batch.retain(|_| false);
+        assert!(batch.is_empty() && batch.cached() + pool.available() == 32);
     }
 
     #[test]

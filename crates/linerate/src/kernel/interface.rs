@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -140,6 +141,17 @@ impl Interface {
         let flags = i32::from(unsafe { answer.ifr_ifru.ifru_flags });
         let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
+    }
+
+    /// The addresses that the kernel has on it, for which it is used; those of its own link only are none.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);
+        let addresses = ours.filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or(address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        });
+        addresses.filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())).collect()
     }
 
     /// Which driver of the kernel's has it.

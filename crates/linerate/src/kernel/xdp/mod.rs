@@ -48,6 +48,8 @@ pub struct Xdp {
     config: Config,
     description: String,
     copying: Copying,
+    /// It was said which packets are meant.
+    has_flow: bool,
     /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
@@ -172,6 +174,7 @@ impl Xdp {
         Ok(Xdp {
             description,
             copying: options.copying,
+            has_flow: options.flow.is_some(),
             sockets,
             shared: Arc::new(Shared { map, started }),
             counters,
@@ -179,6 +182,19 @@ impl Xdp {
             _link: link,
             interface,
             config,
+        })
+    }
+
+    /// Without a flow all packets of the interface are taken, and who reaches the machine by it does so no more. That has
+    /// to be meant.
+    fn check_unused(&self) -> Result<()> {
+        let addresses = self.interface.addresses();
+        let Some(address) = addresses.first().filter(|_| !self.has_flow) else { return Ok(()) };
+        let name = self.interface.name();
+        Err(Error::Interface {
+            name: name.to_string(),
+            why: format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
+            mend: format!("say which are meant: xdp:{name}?flow=udp:4321; or that all are: xdp:{name}?flow=all"),
         })
     }
 
@@ -242,6 +258,7 @@ impl Device for Xdp {
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
         self.interface.check()?;
+        self.check_unused()?;
         let counters = self.counters.take_rx(&self.config, queue)?;
         // With fewer queues of ours than the interface has, each has several.
         let places: Vec<usize> =
