@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -28,6 +29,9 @@ const COMPLETION_PLACE: u64 = 0x1_8000_0000;
 /// 64-bit words of descriptors: an address, and beside it length and options.
 const PACKET: usize = 2;
 const ADDRESS: usize = 1;
+
+/// How long the kernel may take to let a queue go.
+const RELEASE: Duration = Duration::from_millis(500);
 
 /// A bound socket. Queues take its ends; when nobody has one any more, it is closed, and all buffers that the kernel
 /// had go back to the pool.
@@ -217,11 +221,19 @@ impl Socket {
             lent: Lent::new(pool),
             _reservation: pool.reserve(len as usize)?,
         };
-        let address = SocketAddrXdp::new(flags, interface.index(), queue);
-        let bound = match sharing {
-            Some(other) => bind(&fd, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: other.fd() }),
-            None => bind(&fd, &address),
+        let bind_once = || {
+            let addr = SocketAddrXdp::new(flags, interface.index(), queue);
+            match sharing {
+                Some(other) => bind(&fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: other.fd() }),
+                None => bind(&fd, &addr),
+            }
         };
+        // The kernel lets a queue go a moment after its last socket was closed.
+        let (start, mut bound) = (Instant::now(), bind_once());
+        while bound == Err(Errno::BUSY) && start.elapsed() < RELEASE {
+            std::thread::sleep(Duration::from_millis(1));
+            bound = bind_once();
+        }
         bound.map_err(|error| match error {
             Errno::BUSY => Error::Interface {
                 name: interface.name().to_string(),

@@ -1,0 +1,187 @@
+//! Ports on a veth pair, in a network namespace that only the test's thread is in: AF_XDP at one end, AF_PACKET at the
+//! other, through random schedules. At every moment each buffer is somewhere.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+
+use linerate::Batch;
+use linerate::filter::Filter;
+use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::port::{Config, Device, RxQueue, TxQueue};
+use linerate::traffic::{Checker, Generator};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Runs a program in the thread's namespace.
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A network namespace that the thread is in; it goes with the test.
+struct Namespace(String);
+
+impl Namespace {
+    fn enter() -> Namespace {
+        let namespace = Namespace(format!("linerate-schedules-{}", std::process::id()));
+        run(&format!("ip netns add {}", namespace.0));
+        let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).unwrap();
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        namespace
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+    }
+}
+
+/// A port, and its queues while they are taken.
+struct End {
+    device: Box<dyn Device>,
+    rx: Option<Box<dyn RxQueue>>,
+    tx: Option<Box<dyn TxQueue>>,
+    batch: Batch,
+    /// What it sends, and what it has received.
+    generator: Generator,
+    checker: Checker,
+}
+
+const BUFFERS: usize = 2048;
+
+impl End {
+    fn new(device: Box<dyn Device>) -> End {
+        let (generator, checker) = (Generator::new(128, 1), Checker::default());
+        End { device, rx: None, tx: None, batch: Batch::new(), generator, checker }
+    }
+
+    fn send(&mut self, pool: &Arc<Pool>, count: usize) {
+        let Some(tx) = &mut self.tx else { return };
+        let mut bytes = vec![0; self.generator.frame_len()];
+        for _ in 0..count {
+            self.generator.fill(&mut bytes);
+            if !self.batch.push(pool, &bytes) {
+                break;
+            }
+        }
+        tx.send(&mut self.batch);
+    }
+
+    fn receive(&mut self) {
+        let Some(rx) = &mut self.rx else { return };
+        self.batch.clear();
+        rx.recv(&mut self.batch);
+        (&mut self.batch).into_iter().for_each(|bytes| self.checker.check(bytes));
+        self.batch.clear();
+    }
+
+    fn buffers(&self) -> usize {
+        let queues = self.rx.as_ref().map_or(0, |rx| rx.buffers()) + self.tx.as_ref().map_or(0, |tx| tx.buffers());
+        queues + self.batch.len() + self.batch.cached()
+    }
+}
+
+/// What happens next, at one of the ends.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send(usize),
+    Receive,
+    Clear,
+    TakeRx,
+    DropRx,
+    TakeTx,
+    DropTx,
+    /// The interface goes down and up.
+    Flap,
+}
+
+fn step() -> impl Strategy<Value = (usize, Step)> {
+    let step = prop_oneof![
+        40 => (1..40usize).prop_map(Step::Send),
+        40 => Just(Step::Receive),
+        10 => Just(Step::Clear),
+        20 => Just(Step::TakeRx),
+        20 => Just(Step::TakeTx),
+    ];
+    (0..2usize, step)
+}
+
+/// Once in a while something that takes the kernel longer.
+fn rare() -> impl Strategy<Value = (usize, Step)> {
+    (0..2usize, prop_oneof![4 => Just(Step::DropRx), 4 => Just(Step::DropTx), 1 => Just(Step::Flap)])
+}
+
+#[test]
+fn buffers_are_accounted_for_through_ten_thousand_schedules() {
+    std::thread::spawn(|| {
+        let _namespace = Namespace::enter();
+        run("ip link add v0 type veth peer name v1");
+        for interface in ["v0", "v1"] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1").unwrap();
+            run(&format!("ip link set {interface} up"));
+        }
+        schedules();
+    })
+    .join()
+    .unwrap();
+}
+
+fn schedules() {
+    let pages = Pages::Only(PageSize::Ordinary);
+    let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
+    let pool = Pool::new(Region::new(&options).unwrap());
+    let config = |name: &str| Config { ring: 128, ..Config::new(name, pool.clone()) };
+    let flow = Some("udp".parse::<Filter>().unwrap());
+    let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));
+    let packet = PacketPort::open(Interface::open("v1").unwrap(), config("v1"));
+    let ends = [End::new(Box::new(xdp.unwrap())), End::new(Box::new(packet.unwrap()))];
+    let ends = std::cell::RefCell::new(ends);
+
+    let cases = Cases { cases: 10_000, failure_persistence: None, max_shrink_iters: 0, ..Cases::default() };
+    let schedule = (prop::collection::vec(step(), 1..30), prop::option::weighted(0.02, rare()));
+    let ran = TestRunner::new(cases).run(&schedule, |(steps, rare)| {
+        let ends = &mut *ends.borrow_mut();
+        for (end, step) in steps.into_iter().chain(rare) {
+            let name = ["v0", "v1"][end];
+            let end = &mut ends[end];
+            match step {
+                Step::Send(count) => end.send(&pool, count),
+                Step::Receive => end.receive(),
+                Step::Clear => end.batch.clear(),
+                Step::TakeRx if end.rx.is_none() => end.rx = Some(end.device.rx(0).unwrap()),
+                Step::TakeTx if end.tx.is_none() => end.tx = Some(end.device.tx(0).unwrap()),
+                Step::TakeRx | Step::TakeTx => {}
+                Step::DropRx => end.rx = None,
+                Step::DropTx => end.tx = None,
+                Step::Flap => {
+                    run(&format!("ip link set {name} down"));
+                    end.receive();
+                    end.send(&pool, 5);
+                    run(&format!("ip link set {name} up"));
+                }
+            }
+        }
+        let held: usize = ends.iter().map(End::buffers).sum();
+        let there = pool.available() + held;
+        // An AF_XDP socket keeps a queue's buffers that is not taken yet, or whose other queue is not gone yet.
+        let kept = if ends[0].rx.is_some() && ends[0].tx.is_some() { 0 } else { 256 };
+        prop_assert!((BUFFERS - kept..=BUFFERS).contains(&there), "{} of {} buffers", there, BUFFERS);
+        Ok(())
+    });
+    ran.unwrap();
+
+    let ends = ends.into_inner();
+    for end in &ends {
+        let report = end.checker.report();
+        assert!(report.received > 10_000 && report.corrupted == 0 && report.reordered == 0, "{report:?}");
+        let drops = end.device.statistics().unwrap().drops;
+        assert_eq!((drops.malformed, drops.tx_too_long), (0, 0), "{drops:?}");
+    }
+    drop(ends);
+    assert_eq!(pool.available(), BUFFERS);
+}
