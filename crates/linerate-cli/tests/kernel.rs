@@ -298,6 +298,23 @@ fn packets_cross_two_taps_uncut() {
     between.down();
 }
 
+/// A card of ours, here a model, goes on as an interface of Linux with its address.
+#[test]
+fn linux_uses_our_card_by_its_twin() {
+    let _alone = alone();
+    let [outside, inside_of] = ["co", "ci"].map(Namespace::new);
+    let command = forward(1500, "sim:card?wire=tap:w0 host:twin");
+    let mut forwarder = Process::start(&mut inside(&inside_of, &command));
+    // The address of a model is derived from its name, and begins so.
+    assert!(forwarder.await_error("host:twin").contains(" 02:82:59:"));
+    forwarder.await_output("ports");
+    inside_of.run(&format!("ip link set w0 netns {}", outside.name));
+    let between = Between { left: outside, right: inside_of, _middle: Namespace::new("cm"), forwarder };
+    let between = between.addressed(["w0", "twin"], 1500);
+    between.carries_all(1500);
+    between.down();
+}
+
 /// What stands in the way is named, with the command that mends it.
 #[test]
 fn what_cannot_be_opened_is_explained() {

@@ -86,11 +86,18 @@ impl Options {
             Kind::Pci => self.open_card(name, self.config(name, &pool)?),
             Kind::VfioUser => open_served(name, self.config(name, &pool)?),
             Kind::Packet => open_packet(name, self.config(name, &pool)?),
+            Kind::Host => open_host(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
-        names.iter().map(open).collect()
+        let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        // Linux has the first other port's address: what is for that is for Linux.
+        let is_host = |at: &usize| names[*at].kind() == Kind::Host;
+        if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
+            (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
+        }
+        Ok(devices)
     }
 
     /// What a name's options and these say together.
@@ -131,6 +138,11 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 
 fn open_tap(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ok(Box::new(Tap::open(name.rest(), config)?))
+}
+
+fn open_host(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    let interface = if name.rest().is_empty() { "linerate%d" } else { name.rest() };
+    Ok(Box::new(Tap::open(interface, config)?))
 }
 
 fn open_packet(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -38,17 +38,23 @@ const LONGEST: usize = 65_535 + 18;
 const SHORTEST: usize = 60;
 
 impl Tap {
-    /// Opens TAP interface `name`, making it if there is none (then it goes when this value does), and sets it up.
+    /// Opens TAP interface `name`, making it if there is none (then it goes when this value does), and sets it up. In a
+    /// name `%d` stands for the first number that is free.
     ///
     /// # Errors
     /// [`Error::Interface`]: without `/dev/net/tun` or the capability CAP_NET_ADMIN, for a name that cannot be, or an
     /// interface that is none.
     pub fn open(name: &str, config: Config) -> Result<Tap> {
         let several = config.rx_queues.max(config.tx_queues);
-        let open = || Tap::open_queue(name, several > 1, config.offloads);
-        let queues = (0..several).map(|_| open().map(Arc::new)).collect::<io::Result<Vec<_>>>();
-        let queues = queues.map_err(|error| refused(name, &error))?;
-        let interface = Interface::open(name)?;
+        let mut name = name.to_string();
+        let mut queues = Vec::new();
+        for _ in 0..several {
+            let opened = Tap::open_queue(&name, several > 1, config.offloads);
+            let (file, named) = opened.map_err(|error| refused(&name, &error))?;
+            name = named;
+            queues.push(Arc::new(file));
+        }
+        let interface = Interface::open(&name)?;
         interface.set_mtu(config.max_frame.saturating_sub(18).max(68))?;
         interface.set_up()?;
         let counters = Counters::new(&config);
@@ -64,7 +70,8 @@ impl Tap {
         if result < 0 { Err(Error::InterfaceGone { name: self.interface.name().to_string() }) } else { Ok(ask) }
     }
 
-    fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<File> {
+    /// Also returns the interface's name.
+    fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
         if name.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -83,7 +90,8 @@ impl Tap {
         let length = Offload::LEN as libc::c_int;
         call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
         call(libc::TUNSETOFFLOAD as libc::c_ulong, if offloads { OFFLOADS } else { 0 })?;
-        Ok(file)
+        let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+        Ok((file, String::from_utf8(name).unwrap_or_default()))
     }
 }
 
@@ -209,7 +217,7 @@ impl Device for Tap {
         let offloads = if self.config.offloads { ", packets uncut" } else { "" };
         Info {
             driver: "tap",
-            description: format!("TAP interface of Linux{offloads}"),
+            description: format!("TAP interface {} of Linux{offloads}", self.interface.name()),
             rx_queues: self.config.rx_queues,
             tx_queues: self.config.tx_queues,
             ring: self.config.ring,

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 /// vfio-user:PATH        a PCI device that is served at a socket
 /// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
 /// tap:NAME              a TAP interface, whose other end is Linux
+/// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// sim:0?rate=14.88M&size=64
 /// ```
@@ -32,6 +33,7 @@ pub(crate) enum Kind {
     VfioUser,
     Xdp,
     Tap,
+    Host,
     Packet,
     /// Not in this version: what it will be.
     Later(&'static str),
@@ -62,6 +64,7 @@ impl PortName {
             "xdp" => Kind::Xdp,
             "packet" => Kind::Packet,
             "tap" => Kind::Tap,
+            "host" => Kind::Host,
             "netmap" => Kind::Later("netmap port"),
             "pcap" => Kind::Later("capture file as a port"),
             "null" => Kind::Later("null port"),
@@ -91,7 +94,7 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Packet => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host | Kind::Packet => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
                 Kind::Later(_) => continue,
             };
