@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use linerate::Error;
+use linerate::kernel::Interface;
 use linerate::memory::PageSize;
 use linerate::nic;
 use linerate::pci::{NetworkCard, Taken, companions, in_use, network_cards, taken};
-use serde_json::json;
+use linerate::port::Link;
+use serde_json::{Value, json};
 
 /// What can be said about one card.
 struct Entry {
@@ -19,11 +21,20 @@ struct Entry {
     usable: bool,
 }
 
-/// Lists models and cards. Reading only: no card is touched.
+/// An interface of the kernel's.
+fn as_value(interface: &Interface) -> Value {
+    let addresses: Vec<String> = interface.addresses().iter().map(ToString::to_string).collect();
+    json!({"name": interface.name(), "driver": interface.driver(), "queues": interface.queues(),
+           "mtu": interface.mtu().unwrap_or(0), "up": matches!(interface.link(), Ok(Link::Up { .. })),
+           "addresses": addresses})
+}
+
+/// Lists models, cards and interfaces. Reading only: nothing is touched.
 pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     let taken = taken();
     let entries: Vec<Entry> = network_cards().into_iter().map(|card| look(card, &taken)).collect();
     let hugepages = PageSize::Huge2M.free();
+    let interfaces = Interface::all();
     if as_json {
         let cards: Vec<_> = entries
             .iter()
@@ -35,7 +46,8 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
             .collect();
         println!(
             "{}",
-            json!({"ports": [{"name": "sim:NAME", "usable": true}], "cards": cards, "free_hugepages": hugepages})
+            json!({"ports": [{"name": "sim:NAME", "usable": true}], "cards": cards, "free_hugepages": hugepages,
+                   "interfaces": interfaces.iter().map(as_value).collect::<Vec<_>>()})
         );
         return Ok(ExitCode::SUCCESS);
     }
@@ -55,6 +67,19 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         println!("{:<14} {what}; {driver}{interfaces}{group}{node}", card.address);
         notes.iter().for_each(|note| println!("               {note}"));
     }
+    for interface in &interfaces {
+        let name = interface.name();
+        let link = if matches!(interface.link(), Ok(Link::Up { .. })) { "up" } else { "down" };
+        let (queues, mtu) = (interface.queues(), interface.mtu().unwrap_or(0));
+        println!(
+            "xdp:{name:<10} {} interface, {link}, queues {queues}, MTU {mtu}; or packet:{name}",
+            interface.driver()
+        );
+        if let Some(address) = interface.addresses().first() {
+            println!("               Linux uses it, with {address}: say which packets are meant, as ?flow=udp:4321");
+        }
+    }
+    println!("tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address");
     println!("\n{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, do without");
     Ok(ExitCode::SUCCESS)
 }

@@ -336,6 +336,13 @@ fn what_cannot_be_opened_is_explained() {
     says("xdp:h0?queues=2", &["2 queues are wanted", "ethtool -L h0"]);
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     // Another program, and another socket.
+    says("packet:nothing", &["no interface 'nothing'"]);
+    says("tap:a-name-that-is-too-long", &["cannot open it as a TAP interface", "up to 15 characters"]);
+    says("tap:h0", &["cannot open it as a TAP interface"]);
+    let ports = text(&expect(0, &mut inside(&host, "ports --json")).stdout);
+    let ports: Value = serde_json::from_str(&ports).unwrap();
+    let h0 = ports["interfaces"].as_array().unwrap().iter().find(|interface| interface["name"] == "h0").unwrap();
+    assert_eq!((&h0["driver"], &h0["queues"], &h0["addresses"][0]), (&"veth".into(), &1.into(), &"10.87.3.1".into()));
     says("xdp:h0", &["with the address 10.87.3.1", "all its packets", "flow=all"]);
     let mut first = Process::start(&mut inside(&host, "sink xdp:h0?flow=all --seconds 60"));
     first.await_error("link up");

@@ -50,8 +50,20 @@ impl Interface {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
         let index = netdevice::name_to_index(&socket, name)
-            .map_err(|_| Error::NoInterface { name: name.to_string(), known: netdevice_names(&socket) })?;
+            .map_err(|_| Error::NoInterface { name: name.to_string(), known: netdevice_names(&socket).join(", ") })?;
         Ok(Interface { name: name.to_string(), index, socket })
+    }
+
+    /// All there are, but the loopback.
+    pub fn all() -> Vec<Interface> {
+        let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
+            return Vec::new();
+        };
+        netdevice_names(&socket)
+            .iter()
+            .filter(|name| *name != "lo")
+            .filter_map(|name| Interface::open(name).ok())
+            .collect()
     }
 
     /// Its name.
@@ -190,8 +202,12 @@ impl Interface {
     }
 }
 
-/// The names of all interfaces, for messages.
-fn netdevice_names(socket: &OwnedFd) -> String {
-    let names: Vec<String> = (1..1000).filter_map(|index| netdevice::index_to_name(socket, index).ok()).collect();
-    names.join(", ")
+/// The names of all interfaces.
+fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
+    // Each has an entry of its own for its link, beside those of its addresses.
+    let mut names: Vec<String> =
+        nix::ifaddrs::getifaddrs().into_iter().flatten().map(|entry| entry.interface_name).collect();
+    names.sort_by_key(|name| netdevice::name_to_index(socket, name).unwrap_or(u32::MAX));
+    names.dedup();
+    names
 }
