@@ -357,6 +357,14 @@ fn what_cannot_be_opened_is_explained() {
     let said = text(&output.stderr);
     assert!(said.contains("CAP_NET_ADMIN") && said.contains("Operation not permitted"), "{said}");
 
+    // Memory that the kernel may not keep in place for us.
+    let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";
+    let command = format!("{limited} {} sink xdp:h0?flow=udp:1 --seconds 1", env!("CARGO_BIN_EXE_linerate"));
+    let said = text(&host.command(&command).output().unwrap().stderr);
+    assert!(said.contains("32768 KiB must be kept in memory") && said.contains("limits.conf"), "{said}");
+    // Frames for others are received only while all are ours.
+    assert!(host.run("ip -d link show h0").contains("promiscuity 0 "));
+
     // It goes while it is used.
     let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=udp:1 --seconds 60 --json"));
     sink.await_error("link up");

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -143,6 +143,36 @@ impl Interface {
         self.ask(libc::SIOCSIFHWADDR, libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address })
             .map(drop)
             .map_err(|error| self.refused("change the address", &error))
+    }
+
+    /// Frames for others are received, too, until this is dropped.
+    pub fn promiscuous(&self) -> Result<OwnedFd> {
+        let refused = |error: io::Error| self.refused("receive frames for others", &error);
+        // SAFETY: a plain call; the descriptor is ours alone. It receives nothing: no protocol is named.
+        let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(refused(io::Error::last_os_error()));
+        }
+        // SAFETY: as above.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let all = libc::packet_mreq {
+            mr_ifindex: self.index as libc::c_int,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        let length = size_of_val(&all) as libc::socklen_t;
+        // SAFETY: the kernel reads `length` bytes of plain data.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const all).cast(),
+                length,
+            )
+        };
+        if result < 0 { Err(refused(io::Error::last_os_error())) } else { Ok(socket) }
     }
 
     /// Whether it has a carrier.

@@ -10,6 +10,7 @@ mod queue;
 mod socket;
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -29,6 +30,8 @@ pub struct PacketPort {
     counters: Counters,
     /// Receive queues that have been taken; packets come when all have.
     started: Vec<bool>,
+    /// As long as frames for others are received.
+    promiscuous: Option<OwnedFd>,
     /// Packets that the kernel has dropped; it tells only of new ones.
     dropped: AtomicU64,
 }
@@ -48,7 +51,8 @@ impl PacketPort {
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let counters = Counters::new(&config);
         let started = vec![false; config.rx_queues.into()];
-        Ok(PacketPort { interface, config, sockets, counters, started, dropped: AtomicU64::new(0) })
+        let promiscuous = Some(interface.promiscuous()?);
+        Ok(PacketPort { interface, config, sockets, counters, started, promiscuous, dropped: AtomicU64::new(0) })
     }
 
     /// A receive queue was taken; when it was the last one, packets begin to come.
@@ -145,7 +149,8 @@ impl Device for PacketPort {
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.sockets[..self.started.len()].iter().try_for_each(|socket| socket.set_promiscuous(&self.interface, on))
+        self.promiscuous = if on { Some(self.interface.promiscuous()?) } else { None };
+        Ok(())
     }
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {

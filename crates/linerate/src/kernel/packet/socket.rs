@@ -107,7 +107,6 @@ impl Socket {
     /// Packets of the interface come from now on: all of them, or with others of the same [group](Socket::new_group) each
     /// its flows.
     pub fn start(&self, interface: &Interface, group: Option<u16>) -> Result<()> {
-        self.set_promiscuous(interface, true)?;
         self.bind(interface, libc::ETH_P_ALL as u16)?;
         let joined = match group {
             Some(group) => set(&self.fd, libc::PACKET_FANOUT, &(u32::from(group) | BY_FLOW << 16)),
@@ -134,18 +133,6 @@ impl Socket {
             0 => Ok(()),
             _ => Err(interface.refused("bind a packet socket", &io::Error::last_os_error())),
         }
-    }
-
-    /// Whether frames for others are received, too; it ends with the socket.
-    pub fn set_promiscuous(&self, interface: &Interface, on: bool) -> Result<()> {
-        let all = libc::packet_mreq {
-            mr_ifindex: interface.index() as libc::c_int,
-            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        let option = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
-        set(&self.fd, option, &all).map_err(|error| interface.refused("receive frames for others", &error))
     }
 
     /// Makes a group, of this socket, which has started, for now.

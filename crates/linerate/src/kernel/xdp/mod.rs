@@ -13,7 +13,7 @@ mod queue;
 mod ring;
 mod socket;
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::io::Errno;
@@ -55,6 +55,8 @@ pub struct Xdp {
     shared: Arc<Shared>,
     counters: Counters,
     past: Arc<Mutex<Drops>>,
+    /// As long as frames for others are received: from the start where all packets are ours, which others may be for.
+    promiscuous: Option<OwnedFd>,
     _link: bpf::Link,
 }
 
@@ -170,6 +172,7 @@ impl Xdp {
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
         );
         let counters = Counters::new(&config);
+        let promiscuous = if options.flow.is_none() { Some(interface.promiscuous()?) } else { None };
         let started = Mutex::new(vec![None; config.rx_queues.into()]);
         Ok(Xdp {
             description,
@@ -179,6 +182,7 @@ impl Xdp {
             shared: Arc::new(Shared { map, started }),
             counters,
             past,
+            promiscuous,
             _link: link,
             interface,
             config,
@@ -336,8 +340,9 @@ impl Device for Xdp {
         self.interface.set_mac(mac)
     }
 
-    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
-        self.interface.check()
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.promiscuous = if on { Some(self.interface.promiscuous()?) } else { None };
+        Ok(())
     }
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
