@@ -89,7 +89,8 @@ pub fn run(a: &str, b: &str, count: Option<u64>, rules: &Rules, common: &Common)
         run.spawn(move || {
             let packets = forth.turn() + back.turn();
             // What could not be sent yet is tried again, not slept over.
-            let waiting = [&forth, &back].map(|way| way.batch.len() + way.tx.unsent()).iter().sum::<usize>();
+            let waiting = || [&forth, &back].map(|way| way.batch.len() + way.tx.unsent()).iter().sum::<usize>();
+            let waiting = if packets == 0 { waiting() } else { 0 };
             waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]);
             packets
         });
