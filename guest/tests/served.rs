@@ -303,6 +303,30 @@ fn the_interrupt_self_test_passes() {
     }
 }
 
+/// AF_XDP on Linux's driver on our card, without copies: some flows are ours, and the rest goes on.
+#[test]
+fn linux_shares_the_card_with_us() {
+    let served = Served::pair(Kind::X82599Sfp, 0);
+    let (mut guest, far) = connected(&served, Machine::new().processors(2));
+    let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
+    guest.wait_for_link("", "eth0");
+    ping(&mut guest, &far, "10.84.0.1", 56);
+    // The generator's frames are for nobody here.
+    guest.run("ip link set eth0 promisc on");
+    guest.run(&format!("{far} linerate gen packet:eth1 --count 3000 --rate 2k --seconds 60 --json >/dev/null"));
+    let outcome = guest.wait(sink);
+    assert!(outcome.output.contains("AF_XDP without copies, in the driver"), "{}", outcome.output);
+    let summary = outcome.summary();
+    assert_eq!(
+        (&summary["ports"][0]["rx_packets"], &summary["lost"]),
+        (&Value::from(3000), &Value::from(0)),
+        "{summary}"
+    );
+    ping(&mut guest, &far, "10.84.0.1", 1400);
+    assert_content(&mut guest);
+    served.assert_silent("Linux");
+}
+
 /// Our own driver on what Linux's and DPDK's have used, over vfio and the guest's IOMMU.
 #[test]
 fn our_driver_forwards_in_the_guest() {
