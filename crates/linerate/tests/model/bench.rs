@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{DmaMap, Mapping, PageSize};
-use linerate::model::{Card, CardBar, Frame, from_fn};
+use linerate::model::{Card, CardBar, Frame, Kind, from_fn};
 use linerate::nic::ixgbe::descriptor::transmit;
 use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
@@ -31,13 +31,18 @@ pub struct Bench {
 impl Bench {
     /// Nothing is set up.
     pub fn bare() -> Bench {
+        Bench::of(Kind::default())
+    }
+
+    /// As [`bare`](Bench::bare), of another kind.
+    pub fn of(kind: Kind) -> Bench {
         let (came, coming) = (Frames::default(), Frames::default());
         let (out, into) = (came.clone(), coming.clone());
         let wire = from_fn(
             move |frame| out.lock().unwrap().push_back(frame.clone()),
             move |frame| into.lock().unwrap().pop_front().map(|next| *frame = next).is_some(),
         );
-        let card = Card::new("bench", wire);
+        let card = Card::of_kind(kind, 0, "bench", wire);
         let memory = Arc::new(Mapping::new(1 << 20, PageSize::Ordinary, None).unwrap());
         let dma = DmaMap::new(&(card.bus() as _), &memory).unwrap();
         Bench { bar: card.bar(), card, dma, came, coming }
@@ -45,7 +50,12 @@ impl Bench {
 
     /// Queue 0 each way, everything received, `srrctl` for the receive queue.
     pub fn with_queues(srrctl: u32) -> Bench {
-        let bench = Bench::bare();
+        Bench::bare().set_up(srrctl)
+    }
+
+    /// The same, of a card that is not set up yet.
+    pub fn set_up(self, srrctl: u32) -> Bench {
+        let bench = self;
         let bar = &bench.bar;
         bar.write(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE | FCTRL::BAM);
         bar.write(RDRXCTL::OFFSET, bar.read(RDRXCTL::OFFSET) | RDRXCTL::CRC_STRIP);

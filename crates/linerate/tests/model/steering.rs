@@ -1,5 +1,6 @@
 //! Which queue a frame meets, and which it does not.
 
+use linerate::model::Kind;
 use linerate::nic::ixgbe::descriptor::receive;
 use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
@@ -12,7 +13,11 @@ struct Queues(Bench);
 
 impl Queues {
     fn new() -> Queues {
-        let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+        Queues::on(Kind::default())
+    }
+
+    fn on(kind: Kind) -> Queues {
+        let bench = Bench::of(kind).set_up(2 | SRRCTL::DESCTYPE_ADVANCED);
         (1..5).for_each(|queue| bench.add_receive_queue(queue));
         Queues(bench)
     }
@@ -41,6 +46,32 @@ fn tcp(flags: u8) -> Vec<u8> {
 
 fn udp() -> Vec<u8> {
     frame(Ip::V4, 0, Transport::Udp, &pattern(50))
+}
+
+/// An X550's table has 512 entries, of which the first 128 are where all cards have them.
+#[test]
+fn an_x550_spreads_over_a_longer_table() {
+    for (kind, expected) in [(Kind::X82599Sfp, [true, false]), (Kind::X550, [true, true])] {
+        let queues = Queues::on(kind);
+        let bar = &queues.0.bar;
+        (0..32).for_each(|n| bar.write(RETA::at(n), 0x0101_0101));
+        if kind == Kind::X550 {
+            (0..96).for_each(|n| bar.write(ERETA::at(n), 0x0202_0202));
+        }
+        (0..10).for_each(|n| bar.write(RSSRK::at(n), 0x6d5a_56da));
+        bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | MRQC::UDP_IPV4);
+        let mut hit = [false; 3];
+        for port in 0..64 {
+            let mut frame = udp();
+            frame[ETHERNET + 21] = port;
+            hit[usize::from(queues.of(frame).unwrap())] = true;
+        }
+        assert_eq!(hit, [false, expected[0], expected[1]], "{kind}");
+        assert_eq!(queues.0.card.breaches(), []);
+        // What only the X550 has is a breach on others.
+        bar.read(ERETA::at(0));
+        assert_eq!(queues.0.card.breach_count(), u64::from(kind != Kind::X550));
+    }
 }
 
 #[test]
