@@ -131,6 +131,7 @@ fn look(code: &mut Assembler, passed: Label) {
     code.load(Width::Byte, R(5), FRAME, 14);
     code.and(R(5), 0xF);
     code.jump_if(If::Less, R(5), 5, done);
+
     code.shift_left(R(5), 2);
     code.jump(transport);
 
@@ -244,13 +245,15 @@ mod tests {
     /// Frames that are near to what filters want.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let ethertype = prop_oneof![Just(IPV4), Just(IPV6), Just(0x0806), Just(0x8100), Just(0x88A8), any::<u16>()];
-        let tag =
-            prop::option::of((prop_oneof![Just(0x8100u16), Just(0x88A8)], prop_oneof![Just(77u16), any::<u16>()]));
+        let tag = prop::option::of((
+            prop_oneof![Just(0x8100u16), Just(0x88A8)],
+            prop_oneof![Just(77u16), Just(0xA04D), any::<u16>()],
+        ));
         let protocol = prop_oneof![Just(6u8), Just(17), Just(132), Just(1), Just(58), any::<u8>()];
-        let first = prop_oneof![4 => Just(0x45u8), 1 => Just(0x46), 1 => Just(0x60), 1 => any::<u8>()];
+        let first = prop_oneof![4 => Just(0x45u8), 1 => Just(0x46), 1 => Just(0x60), 1 => Just(0x44), 1 => any::<u8>()];
         let address = prop_oneof![Just([10u8, 1, 2, 3]), Just([10, 200, 0, 9]), any::<[u8; 4]>()];
         let port = prop_oneof![Just(4321u16), Just(80), 5000u16..5010, any::<u16>()];
-        let fragment = prop_oneof![4 => Just(0u16), 1 => any::<u16>()];
+        let fragment = prop_oneof![4 => Just(0u16), 1 => Just(0x1000), 1 => Just(0x2000), 1 => any::<u16>()];
         let rest = (address.clone(), address, port.clone(), port, fragment);
         (ethertype, tag, protocol, first, rest, 0..90usize, any::<bool>()).prop_map(
             |(ethertype, tag, protocol, first, (from, to, from_port, to_port, fragment), len, whole)| {
@@ -307,6 +310,7 @@ mod tests {
             "sctp,proto:47",
             "type:0x88a8",
             "from-port:80+to-port:4321",
+            "to-port:0-65535",
         ]
         .iter()
         .map(|text| load(text))
