@@ -131,7 +131,6 @@ fn look(code: &mut Assembler, passed: Label) {
     code.load(Width::Byte, R(5), FRAME, 14);
     code.and(R(5), 0xF);
     code.jump_if(If::Less, R(5), 5, done);
-
     code.shift_left(R(5), 2);
     code.jump(transport);
 
