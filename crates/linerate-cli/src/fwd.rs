@@ -29,18 +29,21 @@ impl Rules {
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
     }
 
-    /// Takes what is not kept out of a batch; tells how many packets.
-    fn apply(&self, batch: &mut Batch) -> u64 {
+    /// Takes what is not kept out of a batch, and counts those packets; tells how many it were.
+    fn apply(&self, batch: &mut Batch, filtered: &AtomicU64) -> usize {
         if self.only.is_none() && self.drop.is_none() {
             return 0;
         }
-        let mut filtered = 0;
+        let mut dropped = 0;
         batch.retain(|frame| {
             let keep = self.keep(frame);
-            filtered += u64::from(!keep);
+            dropped += usize::from(!keep);
             keep
         });
-        filtered
+        if dropped > 0 {
+            filtered.fetch_add(dropped as u64, Ordering::Relaxed);
+        }
+        dropped
     }
 }
 
@@ -61,10 +64,7 @@ impl Way {
     fn turn(&mut self) -> usize {
         if self.batch.is_empty() {
             self.rx.recv(&mut self.batch);
-            let filtered = self.rules.apply(&mut self.batch);
-            if filtered > 0 {
-                self.filtered.fetch_add(filtered, Ordering::Relaxed);
-            }
+            self.rules.apply(&mut self.batch, &self.filtered);
             if self.chains {
                 self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
             } else {
@@ -114,11 +114,8 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
         let (rules, filtered, mut waiter) = (rules.clone(), filtered.clone(), run.waiter());
         run.spawn(move || {
             rx.recv(&mut batch);
-            let dropped = rules.apply(&mut batch);
-            if dropped > 0 {
-                filtered.fetch_add(dropped, Ordering::Relaxed);
-            }
-            let packets = dropped as usize + batch.packets().count();
+            let dropped = rules.apply(&mut batch, &filtered);
+            let packets = dropped + batch.packets().count();
             batch.clear();
             waiter.turn(packets, &mut [&mut *rx]);
             packets

@@ -401,7 +401,7 @@ impl Batch {
         let Some(cache) = &self.cache else { return true };
         let region = cache.pool().region();
         let Some(slot) = slots.get(first) else { return true };
-        Offload::of(slot, region).is_none_or(|offload| offload.finish_checksum(&mut slots[first..], region.view()))
+        Offload::of(slot, region).is_none_or(|offload| offload.finish(&mut slots[first..], region.view()))
     }
 
     /// The slots, in order.

@@ -57,25 +57,6 @@ impl Offload {
         }
     }
 
-    /// As [`finish_checksum`](Offload::finish_checksum), of a packet in one piece.
-    pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
-        let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
-        let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
-        if !self.needs_checksum() {
-            return true;
-        }
-        if start > place || place + 2 > packet.len() {
-            return false;
-        }
-        let sum = match checksum(&[&packet[start..]]) {
-            // 0 would mean "none" to UDP.
-            0 => u16::MAX,
-            sum => sum,
-        };
-        packet[place..place + 2].copy_from_slice(&sum.to_be_bytes());
-        true
-    }
-
     pub fn needs_checksum(self) -> bool {
         self.0[0] & Offload::NEEDS_CHECKSUM != 0
     }
@@ -89,37 +70,45 @@ impl Offload {
         }
     }
 
-    /// Writes the packet's checksum: the sum of all from its start on, where the place of the checksum
-    /// itself holds that of the pseudo header. False, and nothing is changed, if the places are not
-    /// inside the packet's first slot.
-    pub fn finish_checksum(self, slots: &mut [Slot], view: View<'_>) -> bool {
+    /// Where the checksum begins, and where it is stored; `None` if that is not inside the first `len` bytes.
+    fn places(self, len: usize) -> Option<(usize, usize)> {
         let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
         let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
-        let Some(first) = slots.first_mut().filter(|slot| place + 2 <= slot.len() && start <= place) else {
-            return false;
-        };
-        first.set_unfinished(false);
-        // An odd byte at a slot's end belongs to the next one's first.
-        let (mut sum, mut odd) = (0u64, false);
-        for (index, slot) in slots.iter().enumerate() {
-            let skipped = if index == 0 { start } else { 0 };
-            for byte in &view.bytes(slot)[skipped..] {
-                sum += u64::from(*byte) << if odd { 0 } else { 8 };
-                odd = !odd;
-            }
+        (place + 2 <= len).then_some((start, place))
+    }
+
+    /// Does what is left to do of a packet: writes its checksum, the sum of all from its start on, where the place of
+    /// the checksum itself holds that of the pseudo header. False, and nothing is changed, for a packet that has to be
+    /// [`cut`], or if the places are not inside its first slot.
+    pub fn finish(self, slots: &mut [Slot], view: View<'_>) -> bool {
+        let Some(first) = slots.first().filter(|_| self.segmentation() == Segmentation::None) else { return false };
+        if self.needs_checksum() {
+            let Some((start, place)) = self.places(first.len()) else { return false };
+            let parts = slots.iter().enumerate().map(|(index, slot)| {
+                let skipped = if index == 0 { start } else { 0 };
+                &view.bytes(slot)[skipped..]
+            });
+            let sum = not_none(checksum(parts));
+            view.bytes_mut(&mut slots[0])[place..place + 2].copy_from_slice(&sum);
         }
-        while sum > 0xFFFF {
-            sum = (sum & 0xFFFF) + (sum >> 16);
+        slots[0].set_unfinished(false);
+        true
+    }
+
+    /// As [`finish`](Offload::finish), of a packet in one piece that has not to be cut.
+    pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
+        if !self.needs_checksum() {
+            return true;
         }
-        // 0 would mean "none" to UDP.
-        let checksum = match !(sum as u16) {
-            0 => u16::MAX,
-            sum => sum,
-        };
-        view.bytes_mut(&mut slots[0])[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
+        let Some((start, place)) = self.places(packet.len()) else { return false };
+        let sum = not_none(checksum([&packet[start..]]));
+        packet[place..place + 2].copy_from_slice(&sum);
         true
     }
 }
+
+/// A packet that is left to be cut is an IP packet of 65,535 bytes at most, behind Ethernet's header with a VLAN tag.
+pub(crate) const LONGEST: usize = 65_535 + 18;
 
 /// Cuts a packet of TCP that is left to be cut, and hands each segment to `each`, finished. False if it is nothing that can
 /// be cut here.
@@ -157,7 +146,7 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
             segment[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
             segment[network + 4..network + 6].copy_from_slice(&identification.wrapping_add(n as u16).to_be_bytes());
             segment[network + 10..network + 12].fill(0);
-            let sum = checksum(&[&segment[network..transport]]);
+            let sum = checksum([&segment[network..transport]]);
             segment[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
             (8, 12)
         } else {
@@ -174,21 +163,35 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
         segment[transport + 13] &= kept;
         segment[transport + 16..transport + 18].fill(0);
         let addresses = &segment[network + from_network..network + from_network + addresses];
-        let sum = checksum(&[addresses, &[0, 6], &(after_ip as u16).to_be_bytes(), &segment[transport..]]);
+        let sum = checksum([addresses, &[0, 6], &(after_ip as u16).to_be_bytes(), &segment[transport..]]);
         segment[transport + 16..transport + 18].copy_from_slice(&sum.to_be_bytes());
         each(&segment);
     }
     true
 }
 
-/// The checksum of parts that, but for the last, have an even number of bytes (RFC 1071).
-fn checksum(parts: &[&[u8]]) -> u16 {
-    let words = parts.iter().flat_map(|part| part.chunks(2));
-    let mut sum: u64 = words.map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum();
-    while sum > 0xFFFF {
-        sum = (sum & 0xFFFF) + (sum >> 16);
+/// The internet checksum of parts, one behind the other (RFC 1071).
+fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
+    let fold = |mut sum: u64| {
+        while sum > 0xFFFF {
+            sum = (sum & 0xFFFF) + (sum >> 16);
+        }
+        sum as u16
+    };
+    let (mut sum, mut odd) = (0, false);
+    for part in parts {
+        let words = part.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
+        let of_part = fold(words.sum());
+        // Behind an odd byte each is at the other place of its word; and so is it in the sum (section 2 (B)).
+        sum += u64::from(if odd { of_part.swap_bytes() } else { of_part });
+        odd ^= part.len() % 2 != 0;
     }
-    !(sum as u16)
+    !fold(sum)
+}
+
+/// A checksum as it is stored: 0 would mean "none" to UDP.
+fn not_none(sum: u16) -> [u8; 2] {
+    if sum == 0 { [0xFF; 2] } else { sum.to_be_bytes() }
 }
 
 #[cfg(test)]
@@ -268,11 +271,11 @@ mod tests {
         offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
         offload.note(&mut batch.slots()[0], pool.region());
         assert_eq!(Offload::of(&batch.slots()[0], pool.region()), Some(offload));
-        assert!(offload.finish_checksum(batch.slots(), pool.region().view()));
+        assert!(offload.finish(batch.slots(), pool.region().view()));
         assert_eq!(Offload::of(&batch.slots()[0], pool.region()), None);
         let first = (&mut batch).into_iter().next().unwrap();
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
-        assert!(!offload.finish_checksum(batch.slots(), pool.region().view()), "outside the first slot");
+        assert!(!offload.finish(batch.slots(), pool.region().view()), "outside the first slot");
     }
 }

@@ -11,7 +11,7 @@ use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
-use crate::port::{Device, Kind, PortName};
+use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -53,9 +53,6 @@ pub struct Options {
 
 /// PCI's number of the vendor that the models are of.
 const INTEL: u16 = 0x8086;
-
-/// Ethernet header and a VLAN tag.
-const HEADERS: usize = 18;
 
 impl Options {
     /// Opens ports with these options.
@@ -105,12 +102,12 @@ impl Options {
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         let queues = name.number("queues", or(self.queues.into(), 1), 1..=MAX_QUEUES.into())? as u16;
         let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
-        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - HEADERS)?;
+        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - FRAME_HEADERS)?;
         Ok(Config {
             rx_queues: queues,
             tx_queues: queues,
             ring,
-            max_frame: mtu + HEADERS,
+            max_frame: mtu + FRAME_HEADERS,
             interrupts: self.interrupts,
             offloads: name.switch("offloads", self.offloads)?,
             ..Config::new(name.short(), pool.clone())

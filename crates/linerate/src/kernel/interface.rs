@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -78,10 +78,7 @@ impl Interface {
 
     /// Calls an ioctl of netdevice(7).
     fn ask(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
-        let mut ask = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: argument };
-        for (to, from) in ask.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(self.name.bytes()) {
-            *to = from as libc::c_char;
-        }
+        let mut ask = request_for(&self.name, argument);
         // SAFETY: the kernel reads and writes one `ifreq`; what ethtool's points to outlives the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ask) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ask) }
@@ -93,8 +90,11 @@ impl Interface {
         self.ask(libc::SIOCETHTOOL, argument).map(drop)
     }
 
-    fn number(value: i32) -> libc::__c_anonymous_ifr_ifru {
-        libc::__c_anonymous_ifr_ifru { ifru_metric: value }
+    /// `IFF_UP` and its like.
+    fn flags(&self) -> io::Result<libc::c_short> {
+        let answer = self.ask(libc::SIOCGIFFLAGS, number(0))?;
+        // SAFETY: the kernel has filled in this part.
+        Ok(unsafe { answer.ifr_ifru.ifru_flags })
     }
 
     /// Fails if it is gone, also if another has its name now.
@@ -107,7 +107,7 @@ impl Interface {
 
     /// The longest payload of a frame.
     pub fn mtu(&self) -> Result<usize> {
-        let answer = self.ask(libc::SIOCGIFMTU, Self::number(0)).map_err(|_| self.gone())?;
+        let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this part.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
@@ -121,19 +121,14 @@ impl Interface {
     /// Sets it up.
     pub fn set_up(&self) -> Result<()> {
         let refused = |error| self.refused("set it up", &error);
-        let answer = self.ask(libc::SIOCGIFFLAGS, Self::number(0)).map_err(refused)?;
-        // SAFETY: the kernel has filled in this part.
-        let flags = unsafe { answer.ifr_ifru.ifru_flags } | libc::IFF_UP as libc::c_short;
+        let flags = self.flags().map_err(refused)? | libc::IFF_UP as libc::c_short;
         let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: flags };
         self.ask(libc::SIOCSIFFLAGS, argument).map(drop).map_err(refused)
     }
 
     /// Its address.
     pub fn mac(&self) -> Result<MacAddress> {
-        let answer = self.ask(libc::SIOCGIFHWADDR, Self::number(0)).map_err(|_| self.gone())?;
-        // SAFETY: the kernel has filled in this part.
-        let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
-        Ok(MacAddress(std::array::from_fn(|n| bytes[n] as u8)))
+        self.ask(libc::SIOCGIFHWADDR, number(0)).map(|answer| mac_of(&answer)).map_err(|_| self.gone())
     }
 
     /// Changes its address.
@@ -145,42 +140,10 @@ impl Interface {
             .map_err(|error| self.refused("change the address", &error))
     }
 
-    /// Frames for others are received, too, until this is dropped.
-    pub fn promiscuous(&self) -> Result<OwnedFd> {
-        let refused = |error: io::Error| self.refused("receive frames for others", &error);
-        // SAFETY: a plain call; the descriptor is ours alone. It receives nothing: no protocol is named.
-        let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(refused(io::Error::last_os_error()));
-        }
-        // SAFETY: as above.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let all = libc::packet_mreq {
-            mr_ifindex: self.index as libc::c_int,
-            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        let length = size_of_val(&all) as libc::socklen_t;
-        // SAFETY: the kernel reads `length` bytes of plain data.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_ADD_MEMBERSHIP,
-                (&raw const all).cast(),
-                length,
-            )
-        };
-        if result < 0 { Err(refused(io::Error::last_os_error())) } else { Ok(socket) }
-    }
-
     /// Whether it has a carrier.
     pub fn link(&self) -> Result<Link> {
         self.check()?;
-        let answer = self.ask(libc::SIOCGIFFLAGS, Self::number(0)).map_err(|_| self.gone())?;
-        // SAFETY: the kernel has filled in this part.
-        let flags = i32::from(unsafe { answer.ifr_ifru.ifru_flags });
+        let flags = i32::from(self.flags().map_err(|_| self.gone())?);
         let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
     }
@@ -215,7 +178,8 @@ impl Interface {
         }
     }
 
-    fn gone(&self) -> Error {
+    /// It is not there any more.
+    pub fn gone(&self) -> Error {
         Error::InterfaceGone { name: self.name.clone() }
     }
 
@@ -230,6 +194,27 @@ impl Interface {
         };
         Error::Interface { name: self.name.clone(), why: format!("cannot {what}: {error}"), mend }
     }
+}
+
+/// What an ioctl of netdevice(7) is called with, for an interface.
+pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: argument };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+/// An argument that is a number, or nothing.
+pub(super) fn number(value: i32) -> libc::__c_anonymous_ifr_ifru {
+    libc::__c_anonymous_ifr_ifru { ifru_metric: value }
+}
+
+/// The address in an answer to `SIOCGIFHWADDR`.
+pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
+    // SAFETY: all parts of the union are plain data, of which any bytes are a value.
+    let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+    MacAddress(std::array::from_fn(|n| bytes[n] as u8))
 }
 
 /// The names of all interfaces.

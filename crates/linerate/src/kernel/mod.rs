@@ -3,6 +3,7 @@
 //! - [`Xdp`]: AF_XDP sockets, which take the flows that are wanted and leave the rest; read `xdp/queue.rs` next
 //! - [`PacketPort`]: AF_PACKET, a copy of all that an interface receives
 //! - [`Tap`]: an interface whose other end is the program
+//! - [`KernelPort`]: the control side of all of them
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
 //! - `counters`: what queues count, and which are taken
@@ -14,10 +15,12 @@ mod counters;
 mod instructions;
 mod interface;
 mod packet;
+mod port;
 mod tap;
 mod xdp;
 
 pub use interface::Interface;
 pub use packet::PacketPort;
+pub use port::KernelPort;
 pub use tap::Tap;
 pub use xdp::{Copying, Xdp, XdpOptions};

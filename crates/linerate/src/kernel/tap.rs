@@ -6,34 +6,27 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use super::counters::Counters;
-use super::interface::Interface;
+use super::interface::{Interface, mac_of, number, request_for};
+use super::port::{KernelPort, On, Sockets};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::offload::Offload;
-use crate::port::{
-    Config, Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
-};
+use crate::offload::{LONGEST, Offload};
+use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, RxQueue, TxQueue};
 
 /// A TAP interface that Linux has the other end of.
-pub struct Tap {
-    interface: Interface,
-    config: Config,
-    /// By queue: what both its ways share, and whether each is taken.
-    queues: Vec<Arc<File>>,
-    counters: Counters,
-}
+pub type Tap = KernelPort<Files>;
+
+/// By queue: what both its ways share.
+pub struct Files(Vec<Arc<File>>);
 
 /// `TUNSETOFFLOAD`'s bits: what the kernel may leave to us (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
     libc::TUN_F_CSUM as libc::c_ulong | libc::TUN_F_TSO4 as libc::c_ulong | libc::TUN_F_TSO6 as libc::c_ulong;
-/// The longest packet that the kernel leaves uncut, with Ethernet's header.
-const LONGEST: usize = 65_535 + 18;
 /// The shortest frame on Ethernet without CRC; the kernel hands over shorter ones unpadded.
 const SHORTEST: usize = 60;
 
@@ -49,50 +42,48 @@ impl Tap {
         let mut name = name.to_string();
         let mut queues = Vec::new();
         for _ in 0..several {
-            let opened = Tap::open_queue(&name, several > 1, config.offloads);
+            let opened = open_queue(&name, several > 1, config.offloads);
             let (file, named) = opened.map_err(|error| refused(&name, &error))?;
             name = named;
             queues.push(Arc::new(file));
         }
         let interface = Interface::open(&name)?;
-        interface.set_mtu(config.max_frame.saturating_sub(18).max(68))?;
+        interface.set_mtu(config.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
         interface.set_up()?;
-        let counters = Counters::new(&config);
-        Ok(Tap { interface, config, queues, counters })
+        Tap::new(On { interface, config }, Files(queues), true)
     }
+}
 
+impl Files {
     /// Calls an ioctl of tun's with an `ifreq`; the interface may be in another network namespace by now.
-    fn ask(&self, request: libc::Ioctl) -> Result<libc::ifreq> {
-        let ifru = libc::__c_anonymous_ifr_ifru { ifru_flags: 0 };
-        let mut ask = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: ifru };
+    fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
+        let mut ask = request_for("", number(0));
         // SAFETY: the kernel writes one `ifreq`, which outlives the call.
-        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ask) };
-        if result < 0 { Err(Error::InterfaceGone { name: self.interface.name().to_string() }) } else { Ok(ask) }
+        let result = unsafe { libc::ioctl(self.0[0].as_raw_fd(), request, &raw mut ask) };
+        if result < 0 { Err(interface.gone()) } else { Ok(ask) }
     }
+}
 
-    /// Also returns the interface's name.
-    fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        if name.len() >= libc::IFNAMSIZ {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
-        let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
-        let mut ask =
-            libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-        ask.ifr_name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from as libc::c_char);
-        let call = |request: libc::c_ulong, argument: libc::c_ulong| {
-            // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
-            let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
-            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-        };
-        call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
-        let length = Offload::LEN as libc::c_int;
-        call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
-        call(libc::TUNSETOFFLOAD as libc::c_ulong, if offloads { OFFLOADS } else { 0 })?;
-        let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
-        Ok((file, String::from_utf8(name).unwrap_or_default()))
+/// Also returns the interface's name.
+fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
+    let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
+    let mut ask = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
+    let call = |request: libc::c_ulong, argument: libc::c_ulong| {
+        // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
+    let length = Offload::LEN as libc::c_int;
+    call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
+    call(libc::TUNSETOFFLOAD as libc::c_ulong, if offloads { OFFLOADS } else { 0 })?;
+    let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    Ok((file, String::from_utf8(name).unwrap_or_default()))
 }
 
 fn refused(name: &str, error: &io::Error) -> Error {
@@ -208,82 +199,45 @@ impl TxQueue for TapTx {
     }
 }
 
-impl Device for Tap {
-    fn name(&self) -> &str {
-        &self.config.name
+impl Sockets for Files {
+    const DRIVER: &'static str = "tap";
+    const SPREADS: &'static str = "Linux chooses a flow's queue: the one that its last packet was sent from";
+    const OFFLOADS: bool = true;
+
+    fn description(&self, interface: &Interface) -> String {
+        format!("TAP interface {} of Linux", interface.name())
     }
 
-    fn info(&self) -> Info {
-        let offloads = if self.config.offloads { ", packets uncut" } else { "" };
-        Info {
-            driver: "tap",
-            description: format!("TAP interface {} of Linux{offloads}", self.interface.name()),
-            rx_queues: self.config.rx_queues,
-            tx_queues: self.config.tx_queues,
-            ring: self.config.ring,
-            max_frame: if self.config.offloads { LONGEST } else { self.config.max_frame },
-        }
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        &self.config.pool
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
-        let counters = self.counters.take_rx(&self.config, queue)?;
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
         Ok(Box::new(TapRx {
-            file: self.queues[usize::from(queue)].clone(),
-            pool: self.config.pool.clone(),
+            file: self.0[usize::from(queue)].clone(),
+            pool: on.config.pool.clone(),
             counters,
             bytes: vec![0; Offload::LEN + LONGEST].into(),
             kept: None,
         }))
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
-        let counters = self.counters.take_tx(&self.config, queue)?;
-        let file = self.queues[usize::from(queue)].clone();
-        Ok(Box::new(TapTx { file, counters, longest: self.config.max_frame }))
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        let file = self.0[usize::from(queue)].clone();
+        Ok(Box::new(TapTx { file, counters, longest: on.config.max_frame }))
     }
 
-    fn statistics(&self) -> Result<Statistics> {
-        self.ask(libc::TUNGETIFF)?;
-        Ok(self.counters.sum())
+    fn check(&self, interface: &Interface) -> Result<()> {
+        self.ask(interface, libc::TUNGETIFF).map(drop)
     }
 
-    fn queue_statistics(&self) -> QueueStatistics {
-        self.counters.by_queue()
-    }
-
-    fn link(&self) -> Result<Link> {
-        self.ask(libc::TUNGETIFF)?;
+    fn link(&self, interface: &Interface) -> Result<Link> {
         // In another namespace it cannot be seen whether it is up.
-        Ok(self.interface.link().unwrap_or(Link::Up { mbits: 0 }))
+        Ok(interface.link().unwrap_or(Link::Up { mbits: 0 }))
     }
 
-    fn mac(&self) -> MacAddress {
-        let Ok(answer) = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl) else { return MacAddress::default() };
-        // SAFETY: the kernel has filled in this part.
-        let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
-        MacAddress(std::array::from_fn(|n| bytes[n] as u8))
+    fn mac(&self, interface: &Interface) -> Result<MacAddress> {
+        self.ask(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
     }
 
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        self.interface.set_mac(mac)
-    }
-
-    /// All that Linux sends is received; there is nothing to change.
-    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
-        self.ask(libc::TUNGETIFF).map(drop)
-    }
-
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "Linux chooses a flow's queue: the one that its last packet was sent from";
-        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
-    }
-
-    fn reset(&mut self) -> Result<()> {
-        self.counters.check_free(&self.config)?;
-        self.ask(libc::TUNGETIFF).map(drop)
+    /// All that Linux sends is received.
+    fn promiscuous(&self, _: &Interface) -> Result<Option<OwnedFd>> {
+        Ok(None)
     }
 }

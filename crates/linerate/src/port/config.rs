@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::{Error, Result};
 use crate::memory::Pool;
 
-/// The longest frame where none is asked for: an MTU of 1,500 with a VLAN tag, without CRC.
-pub const DEFAULT_FRAME: usize = 1518;
+/// Bytes of a frame around its payload: Ethernet's header and a VLAN tag, without CRC.
+pub const FRAME_HEADERS: usize = 18;
+/// The longest frame where none is asked for: an MTU of 1,500.
+pub const DEFAULT_FRAME: usize = 1500 + FRAME_HEADERS;
 
 /// How a port shall be opened.
 #[derive(Clone)]
@@ -49,6 +52,17 @@ impl Config {
             interrupts: None,
             offloads: false,
             pool,
+        }
+    }
+
+    /// Whether rings can be so long.
+    ///
+    /// # Errors
+    /// [`Error::RingSize`].
+    pub fn check_ring(&self) -> Result<()> {
+        match self.ring.is_power_of_two() && (64..=4096).contains(&self.ring) {
+            true => Ok(()),
+            false => Err(Error::RingSize { size: self.ring }),
         }
     }
 }

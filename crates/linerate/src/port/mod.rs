@@ -13,7 +13,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use config::{Config, DEFAULT_FRAME};
+pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS};
 pub(crate) use name::Kind;
 pub use name::PortName;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};

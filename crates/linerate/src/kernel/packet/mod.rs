@@ -10,28 +10,26 @@ mod queue;
 mod socket;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use super::counters::Counters;
 use super::interface::Interface;
-use crate::error::{Error, Result};
-use crate::memory::Pool;
-use crate::port::{Config, Device, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
-use queue::{LONGEST, PacketRx, PacketTx};
+use super::port::{KernelPort, On, Sockets};
+use crate::error::Result;
+use crate::offload::LONGEST;
+use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
+use queue::{PacketRx, PacketTx};
 use socket::Socket;
+pub use socket::promiscuous;
 
-/// An interface, over packet sockets: one for each queue.
-pub struct PacketPort {
-    interface: Interface,
-    config: Config,
+/// An interface, over packet sockets.
+pub type PacketPort = KernelPort<PacketSockets>;
+
+/// One for each queue.
+pub struct PacketSockets {
     sockets: Vec<Arc<Socket>>,
-    counters: Counters,
     /// Receive queues that have been taken; packets come when all have.
     started: Vec<bool>,
-    /// As long as frames for others are received.
-    promiscuous: Option<OwnedFd>,
     /// Packets that the kernel has dropped; it tells only of new ones.
     dropped: AtomicU64,
 }
@@ -40,23 +38,22 @@ impl PacketPort {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`Error::Interface`]: what stands in the way.
+    /// [`Error::Interface`](crate::Error::Interface): what stands in the way.
     pub fn open(interface: Interface, config: Config) -> Result<PacketPort> {
-        if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
-            return Err(Error::RingSize { size: config.ring });
-        }
+        config.check_ring()?;
         let longest = if config.offloads { LONGEST } else { config.max_frame };
         let count = config.rx_queues.max(config.tx_queues);
         let sockets = (0..count).map(|_| Socket::open(&interface, config.ring, longest).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
-        let counters = Counters::new(&config);
         let started = vec![false; config.rx_queues.into()];
-        let promiscuous = Some(interface.promiscuous()?);
-        Ok(PacketPort { interface, config, sockets, counters, started, promiscuous, dropped: AtomicU64::new(0) })
+        let sockets = PacketSockets { sockets, started, dropped: AtomicU64::new(0) };
+        PacketPort::new(On { interface, config }, sockets, true)
     }
+}
 
+impl PacketSockets {
     /// A receive queue was taken; when it was the last one, packets begin to come.
-    fn start(&mut self, queue: u16) -> Result<()> {
+    fn start(&mut self, interface: &Interface, queue: u16) -> Result<()> {
         let before = self.started.iter().all(|started| *started);
         self.started[usize::from(queue)] = true;
         if before || !self.started.iter().all(|started| *started) {
@@ -64,102 +61,53 @@ impl PacketPort {
         }
         let sockets = &self.sockets[..self.started.len()];
         let (first, others) = sockets.split_first().expect("a port has a queue");
-        first.start(&self.interface, None)?;
+        first.start(interface, None)?;
         if !others.is_empty() {
-            let group = first.new_group(&self.interface)?;
-            others.iter().try_for_each(|socket| socket.start(&self.interface, Some(group)))?;
+            let group = first.new_group(interface)?;
+            others.iter().try_for_each(|socket| socket.start(interface, Some(group)))?;
         }
         Ok(())
     }
 }
 
-impl Device for PacketPort {
-    fn name(&self) -> &str {
-        &self.config.name
+impl Sockets for PacketSockets {
+    const DRIVER: &'static str = "packet";
+    const SPREADS: &'static str = "the kernel spreads flows over the sockets by a hash of its own";
+    const OFFLOADS: bool = true;
+
+    fn description(&self, interface: &Interface) -> String {
+        format!("{} interface, AF_PACKET rings", interface.driver())
     }
 
-    fn info(&self) -> Info {
-        let offloads = if self.config.offloads { ", packets uncut" } else { "" };
-        Info {
-            driver: "packet",
-            description: format!("{} interface, AF_PACKET rings{offloads}", self.interface.driver()),
-            rx_queues: self.config.rx_queues,
-            tx_queues: self.config.tx_queues,
-            ring: self.config.ring,
-            max_frame: if self.config.offloads { LONGEST } else { self.config.max_frame },
-        }
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        &self.config.pool
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
-        self.interface.check()?;
-        let counters = self.counters.take_rx(&self.config, queue)?;
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
         let socket = self.sockets[usize::from(queue)].clone();
         let place = *socket.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         let rx = PacketRx {
             socket,
             place,
-            pool: self.config.pool.clone(),
+            pool: on.config.pool.clone(),
             counters,
-            offloads: self.config.offloads,
-            longest: self.config.max_frame,
+            offloads: on.config.offloads,
+            longest: on.config.max_frame,
             segments: VecDeque::new(),
         };
-        self.start(queue)?;
+        self.start(&on.interface, queue)?;
         Ok(Box::new(rx))
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
-        self.interface.check()?;
-        let counters = self.counters.take_tx(&self.config, queue)?;
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
         let socket = self.sockets[usize::from(queue)].clone();
         // A socket that only sends is bound, too.
         if self.started.iter().any(|started| !*started) {
-            socket.aim(&self.interface)?;
+            socket.aim(&on.interface)?;
         }
         let next = *socket.next.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: self.config.max_frame }))
+        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.max_frame }))
     }
 
-    fn statistics(&self) -> Result<Statistics> {
-        self.interface.check()?;
+    fn drops(&self) -> Drops {
         let new: u64 = self.sockets.iter().map(|socket| socket.drops()).sum();
-        let mut sum = self.counters.sum();
-        sum.drops.no_descriptor += self.dropped.fetch_add(new, Ordering::Relaxed) + new;
-        Ok(sum)
-    }
-
-    fn queue_statistics(&self) -> QueueStatistics {
-        self.counters.by_queue()
-    }
-
-    fn link(&self) -> Result<Link> {
-        self.interface.link()
-    }
-
-    fn mac(&self) -> MacAddress {
-        self.interface.mac().unwrap_or_default()
-    }
-
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        self.interface.set_mac(mac)
-    }
-
-    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.promiscuous = if on { Some(self.interface.promiscuous()?) } else { None };
-        Ok(())
-    }
-
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "the kernel spreads flows over the sockets by a hash of its own";
-        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
-    }
-
-    fn reset(&mut self) -> Result<()> {
-        self.counters.check_free(&self.config)?;
-        self.interface.check()
+        let no_descriptor = self.dropped.fetch_add(new, Ordering::Relaxed) + new;
+        Drops { no_descriptor, ..Drops::default() }
     }
 }

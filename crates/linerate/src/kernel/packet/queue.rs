@@ -10,7 +10,7 @@ use super::socket::{BLOCK, HEADER, Socket};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
-use crate::offload::{Offload, Segmentation, cut};
+use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 
 // In a block (`struct tpacket_block_desc`): whose it is, how many packets it has, and where the first is.
@@ -26,9 +26,6 @@ const STATUS: usize = 20;
 const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
-
-/// The longest packet that the kernel leaves uncut, with Ethernet's header.
-pub(super) const LONGEST: usize = 65_535 + 18;
 
 /// How far a socket's blocks were read.
 #[derive(Clone, Copy, Default)]

@@ -51,19 +51,47 @@ fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+fn get<T: Copy>(fd: &OwnedFd, option: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes of plain data.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw mut value).cast(), &raw mut length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// A socket that receives nothing before it is bound.
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Frames for others are received, too, until what this returns is dropped.
+pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
+    let join = || {
+        let socket = open()?;
+        let all = libc::packet_mreq {
+            mr_ifindex: interface.index() as libc::c_int,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set(&socket, libc::PACKET_ADD_MEMBERSHIP, &all).map(|()| socket)
+    };
+    join().map_err(|error| interface.refused("receive frames for others", &error))
+}
+
 impl Socket {
     /// Opens one, with rings for about so many packets, each way of at most `longest` bytes to send.
     ///
     /// # Errors
     /// [`Error::Interface`]: what the kernel does not let us do.
     pub fn open(interface: &Interface, ring: usize, longest: usize) -> Result<Socket> {
-        // SAFETY: a plain call; the descriptor is ours alone. It receives nothing before it is bound.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(interface.refused("open a packet socket", &io::Error::last_os_error()));
-        }
-        // SAFETY: as above.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
         // As many bytes as the ring's packets have if they are short; blocks are filled to the end.
@@ -139,38 +167,15 @@ impl Socket {
     pub fn new_group(&self, interface: &Interface) -> Result<u16> {
         let begin = || {
             set(&self.fd, libc::PACKET_FANOUT, &((BY_FLOW | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
-            let (mut group, mut length) = (0u32, size_of::<u32>() as libc::socklen_t);
-            // SAFETY: the kernel writes at most `length` bytes.
-            let result = unsafe {
-                libc::getsockopt(
-                    self.fd.as_raw_fd(),
-                    libc::SOL_PACKET,
-                    libc::PACKET_FANOUT,
-                    (&raw mut group).cast(),
-                    &raw mut length,
-                )
-            };
-            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(group as u16) }
+            get(&self.fd, libc::PACKET_FANOUT, 0u32).map(|group| group as u16)
         };
         begin().map_err(|error| interface.refused("share packets between sockets", &error))
     }
 
     /// Packets that found no room in the receive ring since the last time.
     pub fn drops(&self) -> u64 {
-        // SAFETY: plain data, of which zeros are a value.
-        let mut counted: libc::tpacket_stats_v3 = unsafe { std::mem::zeroed() };
-        let mut length = size_of_val(&counted) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes.
-        let result = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut counted).cast(),
-                &raw mut length,
-            )
-        };
-        if result < 0 { 0 } else { counted.tp_drops.into() }
+        let none = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        get(&self.fd, libc::PACKET_STATISTICS, none).map_or(0, |counted| counted.tp_drops.into())
     }
 
     /// Sends what is marked.

@@ -13,19 +13,18 @@ mod queue;
 mod ring;
 mod socket;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::io::Errno;
 
 use super::bpf::{self, Mode, Program, SocketMap};
-use super::counters::Counters;
 use super::interface::Interface;
+use super::port::{KernelPort, On, Sockets};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::memory::Pool;
-use crate::port::{Config, Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
+use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, RxQueue, TxQueue};
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
@@ -43,9 +42,10 @@ pub struct XdpOptions {
 }
 
 /// An interface that we share with the kernel.
-pub struct Xdp {
-    interface: Interface,
-    config: Config,
+pub type Xdp = KernelPort<XdpSockets>;
+
+/// Its sockets, and the program that directs packets to them.
+pub struct XdpSockets {
     description: String,
     copying: Copying,
     /// It was said which packets are meant.
@@ -53,10 +53,7 @@ pub struct Xdp {
     /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
-    counters: Counters,
     past: Arc<Mutex<Drops>>,
-    /// As long as frames for others are received: from the start where all packets are ours, which others may be for.
-    promiscuous: Option<OwnedFd>,
     _link: bpf::Link,
 }
 
@@ -100,8 +97,6 @@ impl Shared {
 
 /// Bytes in front of a frame that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
-/// Bytes of a frame that are not its payload: Ethernet's header and a VLAN tag.
-const HEADERS: usize = 18;
 
 impl Xdp {
     /// Opens an interface.
@@ -116,9 +111,7 @@ impl Xdp {
             let why = format!("AF_XDP takes buffers of 2048 or 4096 bytes, and these have {size}");
             return Err(cannot(why, "open it in a region with such buffers".to_string()));
         }
-        if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
-            return Err(Error::RingSize { size: config.ring });
-        }
+        config.check_ring()?;
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
@@ -147,23 +140,24 @@ impl Xdp {
         let program = Program::load(&code, true)
             .or_else(|_| Program::load(&code, false))
             .map_err(|error| interface.refused("load a program into the kernel", &error))?;
-        let past = Arc::default();
+        let (past, on) = (Arc::default(), On { interface, config });
+        let interface = &on.interface;
         let mut sockets = Vec::new();
         for &queue in &queues {
-            let socket = Socket::bind(&interface, queue, &config.pool, config.ring as u32, options.copying, &past)?;
+            let socket = Socket::bind(&on, queue, options.copying, &past)?;
             sockets.push(Place { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
         }
-        let (link, mode) = attach(&interface, &program)?;
+        let (link, mode) = attach(interface, &program)?;
 
         let first = sockets.first().and_then(|place| place.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
-        if !chains && mtu + HEADERS > size - KERNEL_HEADROOM {
+        if !chains && mtu + FRAME_HEADERS > size - KERNEL_HEADROOM {
             let why = format!(
                 "its MTU of {mtu} makes frames longer than a buffer has room for ({}), and kernel and driver know no chains",
                 size - KERNEL_HEADROOM
             );
-            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", size - KERNEL_HEADROOM - HEADERS)));
+            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", size - KERNEL_HEADROOM - FRAME_HEADERS)));
         }
         let description = format!(
             "{} interface, AF_XDP {}, in {}",
@@ -171,30 +165,28 @@ impl Xdp {
             if zero_copy { "without copies" } else { "with copies" },
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
         );
-        let counters = Counters::new(&config);
-        let promiscuous = if options.flow.is_none() { Some(interface.promiscuous()?) } else { None };
-        let started = Mutex::new(vec![None; config.rx_queues.into()]);
-        Ok(Xdp {
+        let started = Mutex::new(vec![None; on.config.rx_queues.into()]);
+        let sockets = XdpSockets {
             description,
             copying: options.copying,
             has_flow: options.flow.is_some(),
             sockets,
             shared: Arc::new(Shared { map, started }),
-            counters,
             past,
-            promiscuous,
             _link: link,
-            interface,
-            config,
-        })
+        };
+        // Where all packets are ours, others may be for anybody.
+        Xdp::new(on, sockets, options.flow.is_none())
     }
+}
 
+impl XdpSockets {
     /// Without a flow all packets of the interface are taken, and who reaches the machine by it does so no more. That has
     /// to be meant.
-    fn check_unused(&self) -> Result<()> {
-        let addresses = self.interface.addresses();
+    fn check_unused(&self, interface: &Interface) -> Result<()> {
+        let addresses = interface.addresses();
         let Some(address) = addresses.first().filter(|_| !self.has_flow) else { return Ok(()) };
-        let name = self.interface.name();
+        let name = interface.name();
         Err(Error::Interface {
             name: name.to_string(),
             why: format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
@@ -203,12 +195,12 @@ impl Xdp {
     }
 
     /// The socket at a place, opened again if it was closed.
-    fn socket(&mut self, place: usize) -> Result<Arc<Socket>> {
-        let Xdp { interface, config, copying, past, .. } = &*self;
+    fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
+        let XdpSockets { copying, past, .. } = &*self;
         let Place { queue, socket, waiting } = &self.sockets[place];
         let socket = match waiting.clone().or_else(|| socket.upgrade()) {
             Some(socket) => socket,
-            None => Socket::bind(interface, *queue, &config.pool, config.ring as u32, *copying, past)?,
+            None => Socket::bind(on, *queue, *copying, past)?,
         };
         self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
         Ok(socket)
@@ -240,36 +232,22 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
     }
 }
 
-impl Device for Xdp {
-    fn name(&self) -> &str {
-        &self.config.name
+impl Sockets for XdpSockets {
+    const DRIVER: &'static str = "xdp";
+    const SPREADS: &'static str = "the interface's own driver does it: ethtool -X";
+    const OFFLOADS: bool = false;
+
+    fn description(&self, _: &Interface) -> String {
+        self.description.clone()
     }
 
-    fn info(&self) -> Info {
-        Info {
-            driver: "xdp",
-            description: self.description.clone(),
-            rx_queues: self.config.rx_queues,
-            tx_queues: self.config.tx_queues,
-            ring: self.config.ring,
-            max_frame: self.config.max_frame,
-        }
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        &self.config.pool
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
-        self.interface.check()?;
-        self.check_unused()?;
-        let counters = self.counters.take_rx(&self.config, queue)?;
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+        self.check_unused(&on.interface)?;
         // With fewer queues of ours than the interface has, each has several.
-        let places: Vec<usize> =
-            (usize::from(queue)..self.sockets.len()).step_by(self.config.rx_queues.into()).collect();
+        let places: Vec<usize> = (usize::from(queue)..self.sockets.len()).step_by(on.config.rx_queues.into()).collect();
         let mut sockets = Vec::new();
         for place in places {
-            let socket = self.socket(place)?;
+            let socket = self.socket(on, place)?;
             let end = socket.take_receiving();
             sockets.push((socket, end));
         }
@@ -279,7 +257,7 @@ impl Device for Xdp {
             sockets,
             turn: 0,
             partial: Vec::new(),
-            pool: self.config.pool.clone(),
+            pool: on.config.pool.clone(),
             counters,
             copies: Batch::new(),
             any,
@@ -288,70 +266,33 @@ impl Device for Xdp {
         };
         self.shared
             .start(queue, started)
-            .map_err(|error| self.interface.refused("direct packets to a socket", &error))?;
+            .map_err(|error| on.interface.refused("direct packets to a socket", &error))?;
         Ok(Box::new(rx))
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
-        self.interface.check()?;
-        let counters = self.counters.take_tx(&self.config, queue)?;
-        let socket = self.socket(usize::from(queue) % self.sockets.len())?;
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
             // Another queue of ours sends on the interface's only one.
-            return Err(Error::QueueTaken { port: self.config.name.clone(), queue, direction: "transmit" });
+            return Err(Error::QueueTaken { port: on.config.name.clone(), queue, direction: "transmit" });
         };
         Ok(Box::new(XdpTx {
             socket,
             end: Some(end),
-            pool: self.config.pool.clone(),
+            pool: on.config.pool.clone(),
             counters,
             copies: Batch::new(),
-            longest: self.config.max_frame,
+            longest: on.config.max_frame,
         }))
     }
 
-    fn statistics(&self) -> Result<Statistics> {
-        self.interface.check()?;
+    fn drops(&self) -> Drops {
         let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
         for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
             let now = socket.drops();
             drops.no_descriptor += now.no_descriptor;
             drops.malformed += now.malformed;
         }
-        let mut sum = self.counters.sum();
-        sum.drops.no_descriptor += drops.no_descriptor;
-        sum.drops.malformed += drops.malformed;
-        Ok(sum)
-    }
-
-    fn queue_statistics(&self) -> QueueStatistics {
-        self.counters.by_queue()
-    }
-
-    fn link(&self) -> Result<Link> {
-        self.interface.link()
-    }
-
-    fn mac(&self) -> MacAddress {
-        self.interface.mac().unwrap_or_default()
-    }
-
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        self.interface.set_mac(mac)
-    }
-
-    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.promiscuous = if on { Some(self.interface.promiscuous()?) } else { None };
-        Ok(())
-    }
-
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "the interface's own driver does it: ethtool -X";
-        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
-    }
-
-    fn reset(&mut self) -> Result<()> {
-        self.counters.check_free(&self.config)?;
-        self.interface.check()
+        drops
     }
 }

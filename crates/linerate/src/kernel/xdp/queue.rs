@@ -14,7 +14,7 @@ use super::socket::{Receiving, Sending, Socket, wake};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::offload::{Offload, Segmentation};
+use crate::offload::Offload;
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::Slot;
 
@@ -200,9 +200,7 @@ impl XdpTx {
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
             let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST);
-            let finished = Offload::of(&slots[0], region).is_none_or(|offload| {
-                offload.segmentation() == Segmentation::None && offload.finish_checksum(slots, region.view())
-            });
+            let finished = Offload::of(&slots[0], region).is_none_or(|left| left.finish(slots, region.view()));
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();

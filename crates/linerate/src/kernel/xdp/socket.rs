@@ -17,9 +17,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::ring::{Consumer, Producer};
 use crate::error::{Error, Result};
-use crate::kernel::interface::Interface;
+use crate::kernel::port::On;
 use crate::memory::{Pool, Reservation};
-use crate::port::Drops;
+use crate::port::{Config, Drops};
 
 /// Where the rings are in the socket's file (linux/if_xdp.h).
 const RECEIVE_PLACE: u64 = 0;
@@ -125,18 +125,14 @@ pub enum Copying {
 }
 
 impl Socket {
-    /// Binds to a queue of an interface, with rings of `len` descriptors.
+    /// Binds to a queue of the interface.
     ///
     /// # Errors
     /// [`Error::Interface`] if the queue is taken or cannot do it; [`Error::PoolTooSmall`], [`Error::System`].
-    pub fn bind(
-        interface: &Interface,
-        queue: u32,
-        pool: &Arc<Pool>,
-        len: u32,
-        copying: Copying,
-        past: &Arc<Mutex<Drops>>,
-    ) -> Result<Arc<Socket>> {
+    pub fn bind(on: &On, queue: u32, copying: Copying, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
+        let pool = &on.config.pool;
+        // The kernel lets a queue go a moment after its last socket was closed.
+        let until = Instant::now() + RELEASE;
         let sharing = {
             let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|(pool, socket)| pool.strong_count() > 0 && socket.strong_count() > 0);
@@ -144,9 +140,10 @@ impl Socket {
             other.and_then(|(_, socket)| socket.upgrade())
         };
         // What one of two interfaces cannot, a UMEM of both cannot; one of its own, of the same memory, may.
-        let shared = sharing.as_ref().filter(|_| copying == Copying::Auto).map(|other| {
-            Socket::open(interface, queue, pool, len, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, past)
-        });
+        let shared = sharing
+            .as_ref()
+            .filter(|_| copying == Copying::Auto)
+            .map(|other| Socket::open(on, queue, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, until, past));
         if let Some(Ok(socket)) = shared {
             return Ok(socket);
         }
@@ -156,7 +153,7 @@ impl Socket {
             Copying::Never => SocketAddrXdpFlags::XDP_ZEROCOPY,
         } | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         let chains = asked | SocketAddrXdpFlags::XDP_USE_SG;
-        let own = |flags| Socket::open(interface, queue, pool, len, None, flags, past);
+        let own = |flags| Socket::open(on, queue, None, flags, until, past);
         // Kernels before 6.6, and some drivers, know no chains.
         let socket = own(chains).or_else(|_| own(asked))?;
         let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,14 +162,15 @@ impl Socket {
     }
 
     fn open(
-        interface: &Interface,
+        on: &On,
         queue: u32,
-        pool: &Arc<Pool>,
-        len: u32,
         sharing: Option<&Arc<Socket>>,
         flags: SocketAddrXdpFlags,
+        until: Instant,
         past: &Arc<Mutex<Drops>>,
     ) -> Result<Arc<Socket>> {
+        let On { interface, config: Config { pool, ring, .. } } = on;
+        let len = *ring as u32;
         let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open an AF_XDP socket", error))?;
@@ -228,9 +226,8 @@ impl Socket {
                 None => bind(&fd, &addr),
             }
         };
-        // The kernel lets a queue go a moment after its last socket was closed.
-        let (start, mut bound) = (Instant::now(), bind_once());
-        while bound == Err(Errno::BUSY) && start.elapsed() < RELEASE {
+        let mut bound = bind_once();
+        while bound == Err(Errno::BUSY) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             bound = bind_once();
         }

@@ -239,9 +239,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 /// What is not possible, and what is.
 pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
-    if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
-        return Err(Error::RingSize { size: config.ring });
-    }
+    config.check_ring()?;
     for (direction, queues) in [("receive", config.rx_queues), ("transmit", config.tx_queues)] {
         if !(1..=C::MAX_QUEUES).contains(&queues) {
             return Err(Error::TooManyQueues { port: port(), direction, queues, most: C::MAX_QUEUES });

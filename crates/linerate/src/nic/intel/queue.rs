@@ -24,7 +24,7 @@ use super::hardware::Hardware;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Pool, Reservation};
-use crate::offload::{Offload, Segmentation};
+use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
@@ -388,10 +388,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
         let region = self.pool.region();
-        let unfinished = Offload::of(&slots[0], region).is_some_and(|offload| {
-            offload.segmentation() != Segmentation::None || !offload.finish_checksum(slots, region.view())
-        });
-        if length > self.longest || count > transmit::MOST_DESCRIPTORS || unfinished {
+        let finished = Offload::of(&slots[0], region).is_none_or(|left| left.finish(slots, region.view()));
+        if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);

@@ -16,6 +16,7 @@ use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping};
 use crate::nic::{Config, check_bus};
+use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
 use crate::port::QueueCounters;
 use crate::slot::HEADROOM;
@@ -77,8 +78,6 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::GUEST_TSO6
     | feature::HOST_TSO4
     | feature::HOST_TSO6;
-/// An IP packet's 65,535 bytes behind an Ethernet header with a VLAN tag.
-const LONGEST_UNCUT: usize = 65_535 + 18;
 
 /// Zeros for headers, beside the rings.
 const ZEROS: usize = 0;
@@ -108,7 +107,7 @@ impl Hardware {
             _ => features & !(feature::GUEST_TSO4 | feature::GUEST_TSO6),
         };
         if features & (feature::GUEST_TSO4 | feature::GUEST_TSO6) != 0 {
-            config.max_frame = config.max_frame.max(LONGEST_UNCUT);
+            config.max_frame = config.max_frame.max(LONGEST);
         }
         let pairs = config.rx_queues.max(config.tx_queues);
         let most = match features & feature::MQ {

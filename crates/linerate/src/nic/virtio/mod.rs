@@ -47,9 +47,7 @@ impl Virtio {
     /// # Errors
     /// A [`Config`] that cannot be, memory that cannot be mapped, or a device that does not answer.
     pub fn open(device: &Arc<dyn PciDevice>, config: Config) -> Result<Virtio> {
-        if !config.ring.is_power_of_two() || !(64..=4096).contains(&config.ring) {
-            return Err(Error::RingSize { size: config.ring });
-        }
+        config.check_ring()?;
         let hardware = Hardware::new(device, config)?;
         hardware.bring_up()?;
         Ok(Virtio { hardware: Arc::new(hardware) })

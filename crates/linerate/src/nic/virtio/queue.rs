@@ -551,8 +551,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         if self.features & needed == needed {
             return (Some(todo), true);
         }
-        let finished = todo.segmentation() == Segmentation::None && todo.finish_checksum(slots, region.view());
-        (None, finished)
+        (None, todo.finish(slots, region.view()))
     }
 
     /// For a batch of another region: copies as many packets as there is room for, and sends those.
