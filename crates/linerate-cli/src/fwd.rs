@@ -29,28 +29,32 @@ impl Rules {
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
     }
 
-    /// Takes what is not kept out of a batch, and counts those packets; tells how many it were.
-    fn apply(&self, batch: &mut Batch, filtered: &AtomicU64) -> usize {
+    /// Takes what is not kept out of a batch, to `rest` if there is such a place, and counts those packets; tells how many
+    /// it were.
+    fn apply(&self, batch: &mut Batch, rest: Option<&mut Batch>, filtered: &AtomicU64) -> usize {
         if self.only.is_none() && self.drop.is_none() {
             return 0;
         }
-        let mut dropped = 0;
-        batch.retain(|frame| {
+        let mut others = 0;
+        let keep = |frame: &[u8]| {
             let keep = self.keep(frame);
-            dropped += usize::from(!keep);
+            others += usize::from(!keep);
             keep
-        });
-        if dropped > 0 {
-            filtered.fetch_add(dropped as u64, Ordering::Relaxed);
+        };
+        match rest {
+            Some(rest) => drop(batch.split(rest, keep)),
+            None => batch.retain(keep),
         }
-        dropped
+        if others > 0 {
+            filtered.fetch_add(others as u64, Ordering::Relaxed);
+        }
+        others
     }
 }
 
-/// One direction between two queues.
+/// One direction: what a queue has received waits here until another has sent it.
 struct Way {
     rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
     batch: Batch,
     chains: bool,
     rules: Rules,
@@ -61,37 +65,86 @@ impl Way {
     /// Receives, touches a byte of each packet, and sends; tells how many packets were sent. What does
     /// not fit stays in the batch, so that what comes too fast waits, and at last is dropped, at the
     /// card and not here.
-    fn turn(&mut self) -> usize {
-        if self.batch.is_empty() {
+    fn turn(&mut self, tx: &mut dyn TxQueue) -> usize {
+        self.turn_dividing(tx, None)
+    }
+
+    /// As [`turn`](Way::turn); what the rules do not keep goes to the port for the rest.
+    fn turn_dividing(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
+        let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
+        if self.batch.is_empty() && !waiting {
             self.rx.recv(&mut self.batch);
-            self.rules.apply(&mut self.batch, &self.filtered);
+            self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
             if self.chains {
                 self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
             } else {
                 (&mut self.batch).into_iter().for_each(touch);
             }
         }
-        send(&mut *self.tx, &mut self.batch, self.chains)
+        send(tx, &mut self.batch, self.chains)
+    }
+}
+
+/// The port for packets that are not forwarded, and what it sends itself.
+struct Rest {
+    batch: Batch,
+    tx: Box<dyn TxQueue>,
+    way: Way,
+}
+
+impl Rest {
+    /// Sends what was put here, and forwards what the port has to say.
+    fn turn(&mut self, tx: &mut dyn TxQueue) -> usize {
+        send(&mut *self.tx, &mut self.batch, self.way.chains) + self.way.turn(tx)
+    }
+
+    fn unsent(&self) -> usize {
+        self.batch.len() + self.way.batch.len() + self.tx.unsent()
     }
 }
 
 /// Runs until its end.
-pub fn run(a: &str, b: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
-    let mut run = Run::open("fwd", &[a, b], common)?;
+pub fn run(
+    [a, b]: [&str; 2],
+    rest: Option<&str>,
+    count: Option<u64>,
+    rules: &Rules,
+    common: &Common,
+) -> Result<ExitCode, Error> {
+    let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
+    let mut run = Run::open("fwd", &names, common)?;
     let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
-        let [a, b] = run.devices() else { unreachable!("two ports were opened") };
+        let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
         let batch = || Batch::with_capacity(common.batch.into());
-        let way = |rx, tx| Way { rx, tx, batch: batch(), chains, rules: rules.clone(), filtered: filtered.clone() };
-        let (mut forth, mut back) = (way(a.rx(queue)?, b.tx(queue)?), way(b.rx(queue)?, a.tx(queue)?));
+        let way =
+            |rx, rules: &Rules| Way { rx, batch: batch(), chains, rules: rules.clone(), filtered: filtered.clone() };
+        let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
+        let (mut to_a, mut to_b) = (a.tx(queue)?, b.tx(queue)?);
+        let mut rest = match rest {
+            [port, ..] => {
+                let way = way(port.rx(queue)?, &Rules::default());
+                Some(Rest { batch: batch(), tx: port.tx(queue)?, way })
+            }
+            [] => None,
+        };
         let mut waiter = run.waiter();
         run.spawn(move || {
-            let packets = forth.turn() + back.turn();
+            let mut packets = forth.turn_dividing(&mut *to_b, rest.as_mut()) + back.turn(&mut *to_a);
+            packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut *to_a));
             // What could not be sent yet is tried again, not slept over.
-            let waiting = || [&forth, &back].map(|way| way.batch.len() + way.tx.unsent()).iter().sum::<usize>();
-            let waiting = if packets == 0 { waiting() } else { 0 };
-            waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]);
+            let unsent = || {
+                let ways = forth.batch.len() + back.batch.len() + to_a.unsent() + to_b.unsent();
+                ways + rest.as_ref().map_or(0, Rest::unsent)
+            };
+            let waiting = if packets == 0 { unsent() } else { 0 };
+            match &mut rest {
+                Some(rest) => {
+                    waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx, &mut *rest.way.rx]);
+                }
+                None => waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]),
+            }
             packets
         });
     }
@@ -114,7 +167,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
         let (rules, filtered, mut waiter) = (rules.clone(), filtered.clone(), run.waiter());
         run.spawn(move || {
             rx.recv(&mut batch);
-            let dropped = rules.apply(&mut batch, &filtered);
+            let dropped = rules.apply(&mut batch, None, &filtered);
             let packets = dropped + batch.packets().count();
             batch.clear();
             waiter.turn(packets, &mut [&mut *rx]);
@@ -130,7 +183,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 /// What the tester at one port sent must have arrived, touched, at the tester of the other.
 fn judge(reports: &[Option<Report>]) -> Outcome {
     let mut outcome = Outcome::default();
-    let [a, b] = reports else { return outcome };
+    let [a, b, ..] = reports else { return outcome };
     for (sender, receiver) in [(a, b), (b, a)] {
         let Some(receiver) = receiver else { continue };
         outcome.corrupted += receiver.corrupted + receiver.untouched;

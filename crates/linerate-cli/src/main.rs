@@ -38,6 +38,9 @@ enum Command {
         a: String,
         /// The second port
         b: String,
+        /// A port for what comes in at the first and is not forwarded, and for what that answers, for example host:
+        #[arg(long, value_name = "PORT")]
+        rest: Option<String>,
         /// Stop after this many packets
         #[arg(long)]
         count: Option<u64>,
@@ -230,8 +233,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     // clap ends with 2 by itself where the usage is wrong.
     let outcome = match Cli::parse().command {
-        Command::Fwd { a, b, count, rules, common } => fwd::run(&a, &b, count, &rules, &common),
-        Command::Filter { a, b: Some(b), count, rules, common } => fwd::run(&a, &b, count, &rules, &common),
+        Command::Fwd { a, b, rest, count, rules, common } => {
+            fwd::run([&a, &b], rest.as_deref(), count, &rules, &common)
+        }
+        Command::Filter { a, b: Some(b), count, rules, common } => fwd::run([&a, &b], None, count, &rules, &common),
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),

@@ -120,6 +120,12 @@ impl Run {
             ..Options::default()
         };
         let devices = options.open_all(names)?;
+        for device in devices.iter().filter(|device| device.name().starts_with("xdp:")) {
+            let info = device.info();
+            if info.driver != "xdp" {
+                eprintln!("note: {} falls back to packet sockets: {}", device.name(), info.description);
+            }
+        }
         Ok(Run {
             command,
             devices,

@@ -1,10 +1,11 @@
 //! A batch: the packets in one thread's hands, and the free buffers that go with them.
 
+mod copies;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
-use crate::offload::Offload;
 use crate::packet::{Bytes, Packets};
 use crate::slot::Slot;
 
@@ -105,7 +106,30 @@ impl Batch {
 
     /// Keeps the packets of which `keep` is true, seen from the bytes of their first slots, and gives the others' buffers
     /// back.
-    pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
+    pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
+        self.sort(keep, |cache, slot, _| cache.put(&[slot.buf()]));
+    }
+
+    /// As [`retain`](Batch::retain), but the others move to `rest`. If that is of another region, or full, their buffers
+    /// are given back; returns how many packets these were.
+    pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
+        let Some(pool) = self.pool().cloned() else { return 0 };
+        let is_of_pool = rest.belongs_to(&pool);
+        let (mut fits, mut freed) = (true, 0);
+        self.sort(keep, |cache, mut slot, begins| {
+            if begins {
+                fits = is_of_pool && rest.len() < rest.capacity();
+                freed += usize::from(!fits);
+            }
+            if !fits || !rest.push_slot(&mut slot) {
+                cache.put(&[slot.buf()]);
+            }
+        });
+        freed
+    }
+
+    /// Keeps some packets, and hands the slots of the others on, with whether a packet begins there.
+    fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
         let Batch { slots, start, end, cache: Some(cache) } = self else { return };
         let pool = cache.pool().clone();
         let (mut to, mut begins, mut keeping) = (*start, true, true);
@@ -114,13 +138,14 @@ impl Batch {
             if begins {
                 keeping = keep(pool.region().view().bytes(&slot));
             }
-            begins = !slot.has_more();
+            let ends = !slot.has_more();
             if keeping {
                 slots[to] = slot;
                 to += 1;
             } else {
-                cache.put(&[slot.buf()]);
+                other(cache, slot, begins);
             }
+            begins = ends;
         }
         (*start, *end) = if to == *start { (0, 0) } else { (*start, to) };
     }
@@ -146,88 +171,6 @@ impl Batch {
     /// Bytes that a buffer of the batch's pool has behind the headroom.
     fn room(&self) -> usize {
         self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())
-    }
-
-    /// Copies packets from the front of `other`, which is of another region, as many as there is room
-    /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
-    /// freed, and how many packets were too long.
-    fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
-        let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
-        let (mut slots, mut too_long) = (0, 0);
-        for packet in other.packets() {
-            if packet.len() > longest {
-                too_long += 1;
-            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload(theirs.region())) {
-                break;
-            }
-            slots += packet.slots();
-        }
-        other.drop_front(slots);
-        (slots, too_long)
-    }
-
-    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes, and with what is still
-    /// to be done with them.
-    pub(crate) fn push_parts<'a>(
-        &mut self,
-        pool: &Arc<Pool>,
-        len: usize,
-        parts: impl Iterator<Item = &'a [u8]>,
-        offload: Option<Offload>,
-    ) -> bool {
-        let (mut parts, mut part): (_, &[u8]) = (parts, &[]);
-        self.push_filled(pool, len, offload, |_, mut target| {
-            while !target.is_empty() {
-                if part.is_empty() {
-                    part = parts.next().expect("the parts are `len` bytes");
-                    continue;
-                }
-                let fits = part.len().min(target.len());
-                target[..fits].copy_from_slice(&part[..fits]);
-                (target, part) = (&mut target[fits..], &part[fits..]);
-            }
-        })
-    }
-
-    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it is called with how many were written before, and
-    /// the place for the next.
-    pub(crate) fn push_filled(
-        &mut self,
-        pool: &Arc<Pool>,
-        len: usize,
-        offload: Option<Offload>,
-        mut fill: impl FnMut(usize, &mut [u8]),
-    ) -> bool {
-        if self.len() >= self.capacity() {
-            return false;
-        }
-        self.adopt(pool);
-        let room = self.room();
-        let count = len.div_ceil(room).max(1);
-        if count > MAX_CHAIN {
-            return false;
-        }
-        self.compact();
-        let Batch { slots, end, cache: Some(cache), .. } = self else { return false };
-        let bufs = cache.offer(count);
-        if bufs.len() < count {
-            return false;
-        }
-        let slots = &mut slots[*end..*end + count];
-        for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
-            let part = room.min(len - index * room);
-            *slot = Slot::new(buf, part as u16, index + 1 < count);
-        }
-        if let Some(offload) = offload {
-            offload.note(&mut slots[0], cache.pool().region());
-        }
-        let view = cache.pool().region().view();
-        for (index, slot) in slots.iter_mut().enumerate() {
-            fill(index * room, view.bytes_mut(slot));
-        }
-        cache.used(count, count);
-        *end += count;
-        true
     }
 
     // What follows is for the queues of this crate.
@@ -345,63 +288,9 @@ impl Batch {
         }
     }
 
-    /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by
-    /// `receive`, and from here by copying. Returns how many slots were appended.
-    pub(crate) fn receive_for(
-        &mut self,
-        pool: &Arc<Pool>,
-        batch: &mut Batch,
-        receive: impl FnOnce(&mut Batch) -> usize,
-    ) -> usize {
-        if self.is_empty() {
-            receive(self);
-        }
-        let before = batch.len();
-        batch.copy_from(pool, self, usize::MAX);
-        batch.len() - before
-    }
-
-    /// Sends for `batch`, which holds packets of another region than `pool`'s: copies as many as there is
-    /// room for into this one, and hands those to `send`. Returns how many slots were taken, and how many
-    /// packets were longer than `longest` and dropped.
-    pub(crate) fn send_for(
-        &mut self,
-        pool: &Arc<Pool>,
-        batch: &mut Batch,
-        longest: usize,
-        mut send: impl FnMut(&mut Batch) -> usize,
-    ) -> (usize, usize) {
-        let (mut taken, mut dropped) = (0, 0);
-        loop {
-            self.is_of(pool);
-            send(self);
-            if !self.is_empty() {
-                break;
-            }
-            let (copied, too_long) = self.copy_from(pool, batch, longest);
-            dropped += too_long;
-            if copied == 0 {
-                break;
-            }
-            taken += copied;
-        }
-        (taken, dropped)
-    }
-
     /// The pool that its packets and buffers are of.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         self.cache.as_ref().map(Cache::pool)
-    }
-
-    /// Finishes the checksum of the packet that was appended last, if that is left to do; false if it cannot be.
-    pub(crate) fn finish_last(&mut self) -> bool {
-        let slots = &mut self.slots[self.start..self.end];
-        let before = slots.len().saturating_sub(1);
-        let first = slots[..before].iter().rposition(|slot| !slot.has_more()).map_or(0, |last| last + 1);
-        let Some(cache) = &self.cache else { return true };
-        let region = cache.pool().region();
-        let Some(slot) = slots.get(first) else { return true };
-        Offload::of(slot, region).is_none_or(|offload| offload.finish(&mut slots[first..], region.view()))
     }
 
     /// The slots, in order.
@@ -534,6 +423,23 @@ mod tests {
         assert_eq!(batch.len() + batch.cached() + pool.available(), 32);
         batch.retain(|_| false);
         assert!(batch.is_empty() && batch.cached() + pool.available() == 32);
+    }
+
+    #[test]
+    fn the_rest_goes_elsewhere_or_is_free() {
+        let pool = pool(32);
+        let (mut batch, mut rest) = (Batch::new(), Batch::with_capacity(4));
+        for len in [1, 2_000, 3, 900, 6, 5, 8] {
+            assert!(batch.push(&pool, &vec![len as u8; len]));
+        }
+        assert_eq!(batch.split(&mut rest, |bytes| bytes[0] % 2 == 1), 3, "2,000 bytes are as much as it takes");
+        assert_eq!(frames(&mut batch), [vec![1], vec![3; 3], vec![5; 5]]);
+        assert_eq!(frames(&mut rest), [vec![2_000u16 as u8; 2_000]]);
+        let mut elsewhere = Batch::new();
+        elsewhere.push(&self::pool(8), &[1]);
+        assert_eq!(batch.split(&mut elsewhere, |_| false), 3);
+        assert_eq!((batch.len(), elsewhere.len()), (0, 1));
+        assert_eq!(batch.cached() + rest.len() + rest.cached() + pool.available(), 32);
     }
 
     #[test]

@@ -232,6 +232,15 @@ pub enum Error {
         nodes: Vec<u32>,
     },
 
+    /// A kernel, or an interface, without AF_XDP.
+    #[error("interface {name}: {why}\n  try: packet:{name}, which needs nothing of the driver, and copies each packet")]
+    NoXdp {
+        /// The interface.
+        name: String,
+        /// What is missing.
+        why: String,
+    },
+
     /// A card of this machine that cannot be had, or not like this.
     #[error("{card}: {why}\n  try: {mend}")]
     Card {

@@ -71,7 +71,7 @@ impl Offload {
     }
 
     /// Where the checksum begins, and where it is stored; `None` if that is not inside the first `len` bytes.
-    fn places(self, len: usize) -> Option<(usize, usize)> {
+    pub fn places(self, len: usize) -> Option<(usize, usize)> {
         let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
         let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
         (place + 2 <= len).then_some((start, place))

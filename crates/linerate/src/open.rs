@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
@@ -47,6 +48,9 @@ pub struct Options {
     /// Leave checksums and segmentation to whom the packets go to, where the card can (`?offloads=on`):
     /// packets of virtual machines, which never cross a wire, need neither.
     pub offloads: bool,
+    /// Note when each packet came ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
+    /// (`?timestamps=on`): `packet:`.
+    pub timestamps: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
     pub take: Option<Take>,
 }
@@ -110,6 +114,7 @@ impl Options {
             max_frame: mtu + FRAME_HEADERS,
             interrupts: self.interrupts,
             offloads: name.switch("offloads", self.offloads)?,
+            timestamps: name.switch("timestamps", self.timestamps)?,
             ..Config::new(name.short(), pool.clone())
         })
     }
@@ -143,7 +148,12 @@ fn open_host(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 }
 
 fn open_packet(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    Ok(Box::new(PacketPort::open(Interface::open(name.rest())?, config)?))
+    Ok(Box::new(PacketPort::open(Interface::open(name.rest())?, flow(name)?, config)?))
+}
+
+/// Which packets a name asks for.
+fn flow(name: &PortName) -> Result<Option<Filter>> {
+    name.option("flow").map(str::parse).transpose()
 }
 
 fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
@@ -155,17 +165,24 @@ fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         },
         (interface, _) => (interface?, None),
     };
-    let flow = match name.option("flow") {
-        Some(text) => Some(text.parse()?),
-        None => None,
-    };
     let copying = match name.option("copy") {
         None => Copying::Auto,
         Some("on") => Copying::Copy,
         Some("off") => Copying::Never,
         Some(_) => return Err(name.bad_option("copy", "it must be on or off")),
     };
-    Ok(Box::new(Xdp::open(interface, &XdpOptions { queue, flow, copying }, config)?))
+    let busy = name.switch("busy", false)?;
+    let options = XdpOptions { queue, flow: flow(name)?, copying, busy };
+    let interface_name = interface.name().to_string();
+    match Xdp::open(interface, &options, config.clone()) {
+        // What comes in by packet sockets is the same, only slower; who asked for more than that is told.
+        Err(Error::NoXdp { why, .. }) if queue.is_none() && copying != Copying::Never && !busy => {
+            let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
+            let config = Config { description, ..config };
+            Ok(Box::new(PacketPort::open(Interface::open(&interface_name)?, options.flow, config)?))
+        }
+        opened => Ok(Box::new(opened?)),
+    }
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -54,6 +54,15 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
+/// Where a buffer has a packet's timestamp; what is to be done with it stands in front ([`Offload`]).
+const STAMP: usize = 16;
+
+/// Notes when a packet came, of which this is the first slot.
+pub(crate) fn stamp(first: &mut Slot, region: &Region, nanoseconds: u64) {
+    first.set_stamped();
+    region.mapping().write(((first.buf() as usize) << region.shift()) + STAMP, &nanoseconds.to_ne_bytes());
+}
+
 /// One packet of a batch: its bytes lie in one slot or, if it is longer than a buffer, in several.
 pub struct Packet<'a> {
     slots: &'a mut [Slot],
@@ -75,6 +84,13 @@ impl Packet<'_> {
     /// The bytes, slot by slot.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.slots.iter().map(|slot| self.view.bytes(slot))
+    }
+
+    /// When it came, in nanoseconds of the system's time (since 1970), where the port was opened with
+    /// [timestamps](crate::Options::timestamps).
+    pub fn timestamp(&self) -> Option<u64> {
+        let first = self.slots.first().filter(|slot| slot.is_stamped())?;
+        self.view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
     }
 
     /// What is still to be done with it; `region` is the batch's.

@@ -18,7 +18,8 @@ pub const HEADROOM: usize = 128;
 /// - `len`: bytes of data in this buffer
 /// - `offset`: bytes from the buffer's start to the data, at most 4,095
 /// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot; bit 62,
-///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done
+///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 61,
+///   [`stamped`](Slot::is_stamped): when it came stands in the headroom
 ///
 /// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
 /// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
@@ -30,6 +31,7 @@ const LEN: u32 = 32;
 const OFFSET: u32 = 48;
 const MORE: u64 = 1 << 63;
 const UNFINISHED: u64 = 1 << 62;
+const STAMPED: u64 = 1 << 61;
 
 impl Slot {
     /// A place without a buffer; its length is 0.
@@ -81,6 +83,17 @@ impl Slot {
         self.0 = self.0 & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
     }
 
+    /// True for the first slot of a packet with a [timestamp](crate::Packet::timestamp).
+    #[inline(always)]
+    pub const fn is_stamped(&self) -> bool {
+        self.0 & STAMPED != 0
+    }
+
+    /// Says that there is one.
+    pub(crate) const fn set_stamped(&mut self) {
+        self.0 |= STAMPED;
+    }
+
     /// The length of a finished packet that ends here; of any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
@@ -91,7 +104,8 @@ impl Slot {
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
-        self.0 = self.0 & (MORE | UNFINISHED | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
+        self.0 =
+            self.0 & (MORE | UNFINISHED | STAMPED | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
     }
 
     /// Moves the slot out, leaving an empty place.
@@ -132,6 +146,9 @@ mod tests {
         slot.set_unfinished(true);
         assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
         slot.set_unfinished(false);
-        assert!(!slot.is_unfinished() && slot.len() == 1);
+        assert!(!slot.is_unfinished() && slot.len() == 1 && !slot.is_stamped());
+        slot.set_stamped();
+        slot.set_data(HEADROOM, 5);
+        assert!(slot.is_stamped() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
     }
 }

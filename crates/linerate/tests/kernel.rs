@@ -138,7 +138,7 @@ fn schedules() {
     let config = |name: &str| Config { ring: 128, ..Config::new(name, pool.clone()) };
     let flow = Some("udp".parse::<Filter>().unwrap());
     let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));
-    let packet = PacketPort::open(Interface::open("v1").unwrap(), config("v1"));
+    let packet = PacketPort::open(Interface::open("v1").unwrap(), None, config("v1"));
     let ends = [End::new(Box::new(xdp.unwrap())), End::new(Box::new(packet.unwrap()))];
     let ends = std::cell::RefCell::new(ends);
 

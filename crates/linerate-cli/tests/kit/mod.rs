@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -158,6 +159,32 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
     }
+}
+
+/// One test at a time: a veth pair drops what the other end's processor has no time for.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
+pub fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
+    expect(
+        0,
+        Command::new("ip")
+            .args(["-n", &here.0.name, "link", "add", here.1, "type", "veth", "peer", "name", there.1])
+            .args(["netns", &there.0.name]),
+    );
+    for ((namespace, interface), host) in [(here, 1), (there, 2)] {
+        namespace.run("ip link set lo up");
+        namespace.run(&format!("ip address add 10.87.{net}.{host}/24 dev {interface}"));
+        namespace.run(&format!("ip link set {interface} up"));
+    }
+}
+
+/// `linerate` in a namespace.
+pub fn inside(namespace: &Namespace, arguments: &str) -> Command {
+    namespace.command(&format!("{} {arguments}", env!("CARGO_BIN_EXE_linerate")))
 }
 
 /// A folder that goes when the test ends.

@@ -6,6 +6,7 @@
 //! - [`KernelPort`]: the control side of all of them
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
+//! - `option`: socket options that no crate has
 //! - `counters`: what queues count, and which are taken
 //!
 //! It knows memory, ports and filters, and no card.
@@ -14,6 +15,7 @@ mod bpf;
 mod counters;
 mod instructions;
 mod interface;
+mod option;
 mod packet;
 mod port;
 mod tap;

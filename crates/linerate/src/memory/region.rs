@@ -132,6 +132,9 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Bytes for notes at the beginning of a buffer; the shortest buffer has 512.
+    pub(crate) const NOTES: usize = 24;
+
     /// A view of nothing, for no slots.
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
@@ -150,6 +153,12 @@ impl<'a> View<'a> {
         // cannot be copied, and is borrowed uniquely here, so no other slice to these bytes exists;
         // a device has the buffer only while no slot names it.
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
+    }
+
+    /// The first bytes of a slot's buffer, where notes on the packet stand.
+    pub(crate) fn notes(self, slot: &Slot) -> [u8; View::NOTES] {
+        // SAFETY: inside the slot's buffer, which is longer; otherwise as in `bytes`.
+        unsafe { self.base.as_ptr().add((slot.buf() as usize) << self.shift).cast::<[u8; View::NOTES]>().read() }
     }
 
     #[inline(always)]

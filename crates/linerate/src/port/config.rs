@@ -34,6 +34,8 @@ pub struct Config {
     /// Leave checksums and segmentation to whom the packets go to, where it can: received packets
     /// may then be unfinished, and up to 65,553 bytes long.
     pub offloads: bool,
+    /// Note when each packet came, where the port can.
+    pub timestamps: bool,
     /// Where packets live.
     pub pool: Arc<Pool>,
 }
@@ -51,6 +53,7 @@ impl Config {
             max_frame: DEFAULT_FRAME,
             interrupts: None,
             offloads: false,
+            timestamps: false,
             pool,
         }
     }

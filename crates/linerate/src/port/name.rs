@@ -45,7 +45,9 @@ const OPTIONS: [&str; 12] =
 /// How many of them a card takes, too.
 const COMMON: usize = 4;
 /// Those of `xdp:`.
-const XDP: [&str; 5] = ["queues", "ring", "mtu", "flow", "copy"];
+const XDP: [&str; 6] = ["queues", "ring", "mtu", "flow", "copy", "busy"];
+/// Those of `packet:`.
+const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
 impl PortName {
     /// Takes a name apart.
@@ -94,8 +96,9 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host | Kind::Packet => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
+                Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
             };
             if !known.contains(&option) {

@@ -16,6 +16,7 @@ use std::sync::{Arc, PoisonError};
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
 use crate::error::Result;
+use crate::filter::Filter;
 use crate::offload::LONGEST;
 use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
 use queue::{PacketRx, PacketTx};
@@ -27,6 +28,9 @@ pub type PacketPort = KernelPort<PacketSockets>;
 
 /// One for each queue.
 pub struct PacketSockets {
+    description: String,
+    /// Only these are handed on.
+    flow: Option<Filter>,
     sockets: Vec<Arc<Socket>>,
     /// Receive queues that have been taken; packets come when all have.
     started: Vec<bool>,
@@ -35,18 +39,22 @@ pub struct PacketSockets {
 }
 
 impl PacketPort {
-    /// Opens an interface.
+    /// Opens an interface, for the packets of a flow, or all. [`Config::description`] is added to what it says of itself.
     ///
     /// # Errors
     /// [`Error::Interface`](crate::Error::Interface): what stands in the way.
-    pub fn open(interface: Interface, config: Config) -> Result<PacketPort> {
+    pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<PacketPort> {
         config.check_ring()?;
         let longest = if config.offloads { LONGEST } else { config.max_frame };
         let count = config.rx_queues.max(config.tx_queues);
         let sockets = (0..count).map(|_| Socket::open(&interface, config.ring, longest).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let started = vec![false; config.rx_queues.into()];
-        let sockets = PacketSockets { sockets, started, dropped: AtomicU64::new(0) };
+        let mut description = format!("{} interface, AF_PACKET rings", interface.driver());
+        if !config.description.is_empty() {
+            description += &format!(", {}", config.description);
+        }
+        let sockets = PacketSockets { description, flow, sockets, started, dropped: AtomicU64::new(0) };
         PacketPort::new(On { interface, config }, sockets, true)
     }
 }
@@ -75,8 +83,8 @@ impl Sockets for PacketSockets {
     const SPREADS: &'static str = "the kernel spreads flows over the sockets by a hash of its own";
     const OFFLOADS: bool = true;
 
-    fn description(&self, interface: &Interface) -> String {
-        format!("{} interface, AF_PACKET rings", interface.driver())
+    fn description(&self, _: &Interface) -> String {
+        self.description.clone()
     }
 
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
@@ -87,7 +95,9 @@ impl Sockets for PacketSockets {
             place,
             pool: on.config.pool.clone(),
             counters,
+            flow: self.flow.clone(),
             offloads: on.config.offloads,
+            timestamps: on.config.timestamps,
             longest: on.config.max_frame,
             segments: VecDeque::new(),
         };

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use super::socket::{BLOCK, HEADER, Socket};
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::filter::Filter;
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
@@ -17,9 +18,11 @@ use crate::port::{QueueCounters, RxQueue, TxQueue};
 const BLOCK_STATUS: usize = 8;
 const BLOCK_PACKETS: usize = 12;
 const BLOCK_FIRST: usize = 16;
-// In front of a packet (`struct tpacket3_hdr`): how far on the next is, its bytes here, what it is, where it begins, and
-// its VLAN tag.
+// In front of a packet (`struct tpacket3_hdr`): how far on the next is, when it came, its bytes here, what it is, where it
+// begins, and its VLAN tag.
 const NEXT: usize = 0;
+const SECONDS: usize = 4;
+const NANOSECONDS: usize = 8;
 const HERE: usize = 12;
 const LENGTH: usize = 16;
 const STATUS: usize = 20;
@@ -42,12 +45,21 @@ pub(super) struct PacketRx {
     pub(super) place: Receiving,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
+    /// Only these are handed on.
+    pub(super) flow: Option<Filter>,
     /// Packets may be handed on uncut, and without a checksum.
     pub(super) offloads: bool,
+    /// When they came is noted.
+    pub(super) timestamps: bool,
     pub(super) longest: usize,
     /// Parts of a packet that had to be cut, for which the last batch had no room.
-    pub(super) segments: VecDeque<Vec<u8>>,
+    pub(super) segments: VecDeque<(Vec<u8>, u64)>,
 }
+
+/// Packets that are looked at before what was found is handed over, also where few of them are meant.
+const LOOKS: usize = 1024;
+/// Bytes that a filter looks at, at most: Ethernet's header and a tag, IPv4's with options, ports.
+const LOOKED_AT: usize = 14 + 4 + 60 + 4;
 
 /// A packet in a block.
 struct Found {
@@ -55,6 +67,8 @@ struct Found {
     len: usize,
     offload: Offload,
     tag: Option<[u8; 4]>,
+    /// When it came, in nanoseconds.
+    time: u64,
 }
 
 impl PacketRx {
@@ -102,7 +116,8 @@ impl PacketRx {
                 let ([a, b], [c, d]) = (kind.to_be_bytes(), (word(TAG) as u16).to_be_bytes());
                 [a, b, c, d]
             });
-            return Some(Found { begin, len, offload, tag });
+            let time = u64::from(word(SECONDS)) * 1_000_000_000 + u64::from(word(NANOSECONDS));
+            return Some(Found { begin, len, offload, tag, time });
         }
     }
 
@@ -123,9 +138,23 @@ impl PacketRx {
         self.place.block = (self.place.block + 1) % self.socket.blocks;
     }
 
+    /// Whether the filter means it, with the tag where it was on the wire.
+    fn is_meant(&self, found: &Found) -> bool {
+        let Some(flow) = &self.flow else { return true };
+        let mut bytes = [0; LOOKED_AT + 4];
+        let mut len = found.len.min(LOOKED_AT);
+        self.socket.memory.read(found.begin, &mut bytes[..len]);
+        if let Some(tag) = found.tag {
+            bytes.copy_within(12..len, 16);
+            bytes[12..16].copy_from_slice(&tag);
+            len += tag.len();
+        }
+        flow.matches(&bytes[..len])
+    }
+
     /// Appends a packet; false if there is no room.
     fn take(&mut self, batch: &mut Batch, found: &Found) -> bool {
-        let Found { begin, len, offload, tag } = *found;
+        let Found { begin, len, offload, tag, time } = *found;
         let memory = &self.socket.memory;
         if offload.segmentation() != Segmentation::None && !self.offloads || tag.is_some() {
             return self.take_changed(found);
@@ -140,6 +169,9 @@ impl PacketRx {
             return false;
         }
         self.counters.moved_packets(1, 0, len);
+        if self.timestamps {
+            batch.stamp_last(time);
+        }
         if !self.offloads && !batch.finish_last() {
             self.counters.dropped();
         }
@@ -158,11 +190,11 @@ impl PacketRx {
         }
         let segments = &mut self.segments;
         let is_cut = offload.segmentation() != Segmentation::None;
-        if is_cut && !cut(&bytes, offload, |segment| segments.push_back(segment.to_vec())) {
+        if is_cut && !cut(&bytes, offload, |segment| segments.push_back((segment.to_vec(), found.time))) {
             self.counters.dropped();
         } else if !is_cut {
             offload.finish_bytes(&mut bytes);
-            segments.push_back(bytes);
+            segments.push_back((bytes, found.time));
         }
         true
     }
@@ -171,10 +203,13 @@ impl PacketRx {
 impl RxQueue for PacketRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
-        loop {
-            while let Some(segment) = self.segments.front() {
+        for _ in 0..LOOKS {
+            while let Some((segment, time)) = self.segments.front() {
                 if !batch.push_parts(&self.pool, segment.len(), std::iter::once(&segment[..]), None) {
                     break;
+                }
+                if self.timestamps {
+                    batch.stamp_last(*time);
                 }
                 self.counters.moved_packets(1, 0, segment.len());
                 self.segments.pop_front();
@@ -183,7 +218,7 @@ impl RxQueue for PacketRx {
                 break;
             }
             let Some(found) = self.find() else { break };
-            if !self.take(batch, &found) {
+            if self.is_meant(&found) && !self.take(batch, &found) {
                 break;
             }
             self.pass();

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use super::queue::Receiving;
 use crate::error::{Error, Result};
 use crate::kernel::interface::Interface;
+use crate::kernel::option;
 use crate::memory::Mapping;
 use crate::offload::Offload;
 
@@ -38,25 +39,7 @@ pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>()
 const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
 
 fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of plain data.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn get<T: Copy>(fd: &OwnedFd, option: libc::c_int, mut value: T) -> io::Result<T> {
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes of plain data.
-    let result =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw mut value).cast(), &raw mut length) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+    option::set(fd, libc::SOL_PACKET, option, value)
 }
 
 /// A socket that receives nothing before it is bound.
@@ -167,7 +150,7 @@ impl Socket {
     pub fn new_group(&self, interface: &Interface) -> Result<u16> {
         let begin = || {
             set(&self.fd, libc::PACKET_FANOUT, &((BY_FLOW | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
-            get(&self.fd, libc::PACKET_FANOUT, 0u32).map(|group| group as u16)
+            option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_FANOUT, 0u32).map(|group| group as u16)
         };
         begin().map_err(|error| interface.refused("share packets between sockets", &error))
     }
@@ -175,7 +158,8 @@ impl Socket {
     /// Packets that found no room in the receive ring since the last time.
     pub fn drops(&self) -> u64 {
         let none = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
-        get(&self.fd, libc::PACKET_STATISTICS, none).map_or(0, |counted| counted.tp_drops.into())
+        option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, none)
+            .map_or(0, |counted| counted.tp_drops.into())
     }
 
     /// Sends what is marked.

@@ -16,8 +16,6 @@ mod socket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::io::Errno;
-
 use super::bpf::{self, Mode, Program, SocketMap};
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
@@ -39,6 +37,9 @@ pub struct XdpOptions {
     pub flow: Option<Filter>,
     /// Whether the kernel may copy.
     pub copying: Copying,
+    /// The thread that polls does the driver's work, too, instead of an interrupt on any processor (busy polling;
+    /// kernel documentation networking/af_xdp.rst, socket(7) `SO_BUSY_POLL`).
+    pub busy: bool,
 }
 
 /// An interface that we share with the kernel.
@@ -47,9 +48,7 @@ pub type Xdp = KernelPort<XdpSockets>;
 /// Its sockets, and the program that directs packets to them.
 pub struct XdpSockets {
     description: String,
-    copying: Copying,
-    /// It was said which packets are meant.
-    has_flow: bool,
+    options: XdpOptions,
     /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
@@ -97,6 +96,8 @@ impl Shared {
 
 /// Bytes in front of a frame that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
+/// The most buffers that a frame may be in (`MAX_SKB_FRAGS`).
+const MOST_BUFFERS: usize = 17;
 
 impl Xdp {
     /// Opens an interface.
@@ -112,6 +113,7 @@ impl Xdp {
             return Err(cannot(why, "open it in a region with such buffers".to_string()));
         }
         config.check_ring()?;
+        Socket::check_kernel(&name)?;
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
@@ -144,7 +146,7 @@ impl Xdp {
         let interface = &on.interface;
         let mut sockets = Vec::new();
         for &queue in &queues {
-            let socket = Socket::bind(&on, queue, options.copying, &past)?;
+            let socket = Socket::bind(&on, queue, options, &past)?;
             sockets.push(Place { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
         }
         let (link, mode) = attach(interface, &program)?;
@@ -152,24 +154,24 @@ impl Xdp {
         let first = sockets.first().and_then(|place| place.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
-        if !chains && mtu + FRAME_HEADERS > size - KERNEL_HEADROOM {
-            let why = format!(
-                "its MTU of {mtu} makes frames longer than a buffer has room for ({}), and kernel and driver know no chains",
-                size - KERNEL_HEADROOM
-            );
-            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", size - KERNEL_HEADROOM - FRAME_HEADERS)));
+        // The first buffer of a frame has the kernel's headroom, and the others may have.
+        let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
+        if mtu + FRAME_HEADERS > most {
+            let how = if chains { "the most buffers that a frame may be in have" } else { "a buffer has" };
+            let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
+            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", most - FRAME_HEADERS)));
         }
         let description = format!(
-            "{} interface, AF_XDP {}, in {}",
+            "{} interface, AF_XDP {}, in {}{}",
             interface.driver(),
             if zero_copy { "without copies" } else { "with copies" },
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
+            if options.busy { ", busy polling" } else { "" },
         );
         let started = Mutex::new(vec![None; on.config.rx_queues.into()]);
         let sockets = XdpSockets {
             description,
-            copying: options.copying,
-            has_flow: options.flow.is_some(),
+            options: options.clone(),
             sockets,
             shared: Arc::new(Shared { map, started }),
             past,
@@ -185,7 +187,7 @@ impl XdpSockets {
     /// to be meant.
     fn check_unused(&self, interface: &Interface) -> Result<()> {
         let addresses = interface.addresses();
-        let Some(address) = addresses.first().filter(|_| !self.has_flow) else { return Ok(()) };
+        let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
         let name = interface.name();
         Err(Error::Interface {
             name: name.to_string(),
@@ -196,11 +198,11 @@ impl XdpSockets {
 
     /// The socket at a place, opened again if it was closed.
     fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
-        let XdpSockets { copying, past, .. } = &*self;
+        let XdpSockets { options, past, .. } = &*self;
         let Place { queue, socket, waiting } = &self.sockets[place];
         let socket = match waiting.clone().or_else(|| socket.upgrade()) {
             Some(socket) => socket,
-            None => Socket::bind(on, *queue, *copying, past)?,
+            None => Socket::bind(on, *queue, options, past)?,
         };
         self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
         Ok(socket)
@@ -220,14 +222,17 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
         },
         _ => interface.refused("attach a program to it", &error),
     };
+    let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
     match program.attach(interface.index(), Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
-        Err(error)
-            if Errno::from_io_error(&error).is_some_and(|errno| matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)) =>
-        {
-            let link = program.attach(interface.index(), Mode::Generic).map_err(refused)?;
-            Ok((link, Mode::Generic))
-        }
+        Err(error) if is_impossible(&error) => match program.attach(interface.index(), Mode::Generic) {
+            Ok(link) => Ok((link, Mode::Generic)),
+            Err(error) if is_impossible(&error) => Err(Error::NoXdp {
+                name: interface.name().to_string(),
+                why: format!("its driver, {}, takes no XDP program: {error}", interface.driver()),
+            }),
+            Err(error) => Err(refused(error)),
+        },
         Err(error) => Err(refused(error)),
     }
 }
@@ -262,6 +267,7 @@ impl Sockets for XdpSockets {
             copies: Batch::new(),
             any,
             queue,
+            busy: self.options.busy,
             shared: self.shared.clone(),
         };
         self.shared

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
-use super::Shared;
-use super::socket::{Receiving, Sending, Socket, wake};
+use super::socket::{METADATA, Receiving, Sending, Socket, wake};
+use super::{MOST_BUFFERS, Shared};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::offload::Offload;
+use crate::offload::{Offload, Segmentation};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::Slot;
 
@@ -36,6 +36,8 @@ pub(super) struct XdpRx {
     /// Readable when one of several sockets is.
     pub(super) any: Option<OwnedFd>,
     pub(super) queue: u16,
+    /// The driver works when it is asked.
+    pub(super) busy: bool,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -62,7 +64,7 @@ impl XdpRx {
         let (socket, Some(end)) = &mut self.sockets[turn] else { return true };
         let available = end.ring.available() as usize;
         if available == 0 {
-            if end.fill.needs_wakeup() {
+            if self.busy || end.fill.needs_wakeup() {
                 let _ = wake(socket.fd(), false);
             }
             return true;
@@ -170,10 +172,31 @@ pub(super) struct XdpTx {
     pub(super) longest: usize,
 }
 
-/// The most buffers that a frame may be in (`MAX_SKB_FRAGS`, and its beginning).
-const MOST: usize = 17;
 /// How many frames the kernel sends when it is woken once, where it copies.
 const AT_ONCE: usize = 32;
+
+/// In a descriptor's second word: in front of the packet is what is left to do (`XDP_TX_METADATA`).
+const HAS_METADATA: u64 = 1 << 33;
+/// In its flags: a checksum (`XDP_TXMD_FLAGS_CHECKSUM`).
+const CHECKSUM: u64 = 1 << 1;
+
+/// Whether what is left to do of a packet can be left to the kernel: a checksum of what is there, and room to say so.
+fn is_for_kernel(left: Offload, first: &Slot) -> bool {
+    let is_checksum = left.segmentation() == Segmentation::None && left.needs_checksum();
+    is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
+}
+
+/// What is left to do, for the kernel (`struct xsk_tx_metadata`): flags, where the checksum begins, and where behind that
+/// it is stored.
+fn metadata(left: Offload) -> [u8; METADATA] {
+    let [.., a, b, c, d] = left.0;
+    let word = |low, high| u16::from_le_bytes([low, high]).to_ne_bytes();
+    let mut bytes = [0; METADATA];
+    bytes[..8].copy_from_slice(&CHECKSUM.to_ne_bytes());
+    bytes[8..10].copy_from_slice(&word(a, b));
+    bytes[10..12].copy_from_slice(&word(c, d));
+    bytes
+}
 
 impl XdpTx {
     fn send_own(&mut self, batch: &mut Batch) -> usize {
@@ -199,8 +222,12 @@ impl XdpTx {
             let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
-            let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST);
-            let finished = Offload::of(&slots[0], region).is_none_or(|left| left.finish(slots, region.view()));
+            let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
+            let (left, finished) = match Offload::of(&slots[0], region) {
+                Some(left) if self.socket.checksums && is_for_kernel(left, &slots[0]) => (Some(left), true),
+                Some(left) => (None, left.finish(slots, region.view())),
+                None => (None, true),
+            };
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
@@ -211,11 +238,18 @@ impl XdpTx {
             if count > room {
                 break;
             }
+            let mut extra = 0;
+            if let Some(left) = left {
+                let at = ((slots[0].buf() as usize) << shift) + slots[0].offset() - METADATA;
+                region.mapping().write(at, &metadata(left));
+                extra = HAS_METADATA;
+            }
             for slot in slots.iter() {
                 let address = (u64::from(slot.buf()) << shift) + slot.offset() as u64;
                 let more = if slot.has_more() { CONTINUES } else { 0 };
                 end.lent.lend(slot.buf());
-                end.ring.push([address, slot.len() as u64 | more]);
+                end.ring.push([address, slot.len() as u64 | more | extra]);
+                extra = 0;
             }
             room -= count;
             taken += count;

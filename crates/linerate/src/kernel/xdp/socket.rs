@@ -15,8 +15,10 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
+use super::XdpOptions;
 use super::ring::{Consumer, Producer};
 use crate::error::{Error, Result};
+use crate::kernel::option;
 use crate::kernel::port::On;
 use crate::memory::{Pool, Reservation};
 use crate::port::{Config, Drops};
@@ -29,6 +31,16 @@ const COMPLETION_PLACE: u64 = 0x1_8000_0000;
 /// 64-bit words of descriptors: an address, and beside it length and options.
 const PACKET: usize = 2;
 const ADDRESS: usize = 1;
+/// Bytes in front of a packet to be sent that tell what is left to do (`struct xsk_tx_metadata`).
+pub const METADATA: usize = 16;
+/// The UMEM's packets may have them (`XDP_UMEM_TX_METADATA_LEN`).
+const HAS_METADATA_LENGTH: u32 = 1 << 2;
+// Of asm-generic/socket.h.
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+/// How long the kernel looks for packets when it is asked, and how many it takes at most.
+const BUSY_MICROSECONDS: libc::c_int = 20;
+const BUSY_PACKETS: libc::c_int = 64;
 
 /// How long the kernel may take to let a queue go.
 const RELEASE: Duration = Duration::from_millis(500);
@@ -43,6 +55,10 @@ pub struct Socket {
     pub zero_copy: bool,
     /// Frames may be in several buffers.
     pub chains: bool,
+    /// The kernel finishes checksums: where it copies, it always can; of a driver we do not know.
+    pub checksums: bool,
+    /// The UMEM has room for [`METADATA`].
+    has_metadata: bool,
     pool: Arc<Pool>,
     receiving: Mutex<Option<Receiving>>,
     sending: Mutex<Option<Sending>>,
@@ -129,8 +145,8 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::Interface`] if the queue is taken or cannot do it; [`Error::PoolTooSmall`], [`Error::System`].
-    pub fn bind(on: &On, queue: u32, copying: Copying, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
-        let pool = &on.config.pool;
+    pub fn bind(on: &On, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
+        let (pool, copying) = (&on.config.pool, options.copying);
         // The kernel lets a queue go a moment after its last socket was closed.
         let until = Instant::now() + RELEASE;
         let sharing = {
@@ -145,7 +161,7 @@ impl Socket {
             .filter(|_| copying == Copying::Auto)
             .map(|other| Socket::open(on, queue, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, until, past));
         if let Some(Ok(socket)) = shared {
-            return Ok(socket);
+            return options.busy.then(|| socket.poll_busily(on)).transpose().map(|_| socket);
         }
         let asked = match copying {
             Copying::Auto => SocketAddrXdpFlags::empty(),
@@ -156,9 +172,32 @@ impl Socket {
         let own = |flags| Socket::open(on, queue, None, flags, until, past);
         // Kernels before 6.6, and some drivers, know no chains.
         let socket = own(chains).or_else(|_| own(asked))?;
+        if options.busy {
+            socket.poll_busily(on)?;
+        }
         let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((Arc::downgrade(pool), Arc::downgrade(&socket)));
         Ok(socket)
+    }
+
+    /// Fails on a kernel without AF_XDP.
+    pub fn check_kernel(interface: &str) -> Result<()> {
+        match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+            Err(Errno::AFNOSUPPORT) => {
+                Err(Error::NoXdp { name: interface.to_string(), why: "the kernel has no AF_XDP".to_string() })
+            }
+            // What else is in the way is found where it is done in earnest.
+            _ => Ok(()),
+        }
+    }
+
+    /// The driver works for this socket when it is asked, and not by interrupts.
+    fn poll_busily(&self, on: &On) -> Result<()> {
+        let set = |option, value: libc::c_int| option::set(self.fd(), libc::SOL_SOCKET, option, &value);
+        set(SO_PREFER_BUSY_POLL, 1)
+            .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_MICROSECONDS))
+            .and_then(|()| set(SO_BUSY_POLL_BUDGET, BUSY_PACKETS))
+            .map_err(|error| on.interface.refused("poll busily, which kernels since 5.11 can", &error))
     }
 
     fn open(
@@ -175,16 +214,23 @@ impl Socket {
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open an AF_XDP socket", error))?;
         let region = pool.region();
+        let mut has_metadata = sharing.is_some_and(|other| other.has_metadata);
         if sharing.is_none() {
             let umem = XdpUmemReg {
                 addr: region.mapping().address(),
                 len: (region.buffers() * region.buffer_size()) as u64,
                 chunk_size: region.buffer_size() as u32,
                 headroom: 0,
-                flags: XdpUmemRegFlags::empty(),
-                tx_metadata_len: 0,
+                flags: XdpUmemRegFlags::from_bits_retain(HAS_METADATA_LENGTH),
+                tx_metadata_len: METADATA as u32,
             };
-            set_xdp_umem_reg(&fd, umem).map_err(|error| match error {
+            // Kernels before 6.8 know no metadata, and before 6.11 not that flag.
+            let plain = XdpUmemReg { flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0, ..umem };
+            let made = match set_xdp_umem_reg(&fd, umem) {
+                Err(Errno::INVAL) => set_xdp_umem_reg(&fd, plain).map(|()| false),
+                made => made.map(|()| true),
+            };
+            has_metadata = made.map_err(|error| match error {
                 Errno::NOBUFS | Errno::NOMEM => Error::MemoryLock {
                     limit: memory_lock_limit(),
                     needed: (umem.len >> 10).next_multiple_of(4),
@@ -259,6 +305,8 @@ impl Socket {
             queue,
             zero_copy,
             chains,
+            checksums: has_metadata && !zero_copy,
+            has_metadata,
             pool: pool.clone(),
             receiving: Mutex::new(Some(receiving)),
             sending: Mutex::new(Some(sending)),

@@ -1,0 +1,160 @@
+//! Packets that come into a batch as copies: bytes of programs, of the kernel's rings, of other regions.
+
+use std::sync::Arc;
+
+use super::{Batch, MAX_CHAIN};
+use crate::memory::Pool;
+use crate::offload::Offload;
+use crate::packet::stamp;
+use crate::slot::Slot;
+
+impl Batch {
+    /// Copies packets from the front of `other`, which is of another region, as many as there is room
+    /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
+    /// freed, and how many packets were too long.
+    fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
+        let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
+        let (mut slots, mut too_long) = (0, 0);
+        for packet in other.packets() {
+            if packet.len() > longest {
+                too_long += 1;
+            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload(theirs.region())) {
+                break;
+            }
+            slots += packet.slots();
+        }
+        other.drop_front(slots);
+        (slots, too_long)
+    }
+
+    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes, and with what is still
+    /// to be done with them.
+    pub(crate) fn push_parts<'a>(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+        offload: Option<Offload>,
+    ) -> bool {
+        let (mut parts, mut part): (_, &[u8]) = (parts, &[]);
+        self.push_filled(pool, len, offload, |_, mut target| {
+            while !target.is_empty() {
+                if part.is_empty() {
+                    part = parts.next().expect("the parts are `len` bytes");
+                    continue;
+                }
+                let fits = part.len().min(target.len());
+                target[..fits].copy_from_slice(&part[..fits]);
+                (target, part) = (&mut target[fits..], &part[fits..]);
+            }
+        })
+    }
+
+    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it is called with how many were written before, and
+    /// the place for the next.
+    pub(crate) fn push_filled(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        offload: Option<Offload>,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> bool {
+        if self.len() >= self.capacity() {
+            return false;
+        }
+        self.adopt(pool);
+        let room = self.room();
+        let count = len.div_ceil(room).max(1);
+        if count > MAX_CHAIN {
+            return false;
+        }
+        self.compact();
+        let Batch { slots, end, cache: Some(cache), .. } = self else { return false };
+        let bufs = cache.offer(count);
+        if bufs.len() < count {
+            return false;
+        }
+        let slots = &mut slots[*end..*end + count];
+        for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
+            let part = room.min(len - index * room);
+            *slot = Slot::new(buf, part as u16, index + 1 < count);
+        }
+        if let Some(offload) = offload {
+            offload.note(&mut slots[0], cache.pool().region());
+        }
+        let view = cache.pool().region().view();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            fill(index * room, view.bytes_mut(slot));
+        }
+        cache.used(count, count);
+        *end += count;
+        true
+    }
+
+    /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by
+    /// `receive`, and from here by copying. Returns how many slots were appended.
+    pub(crate) fn receive_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        receive: impl FnOnce(&mut Batch) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            receive(self);
+        }
+        let before = batch.len();
+        batch.copy_from(pool, self, usize::MAX);
+        batch.len() - before
+    }
+
+    /// Sends for `batch`, which holds packets of another region than `pool`'s: copies as many as there is
+    /// room for into this one, and hands those to `send`. Returns how many slots were taken, and how many
+    /// packets were longer than `longest` and dropped.
+    pub(crate) fn send_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        longest: usize,
+        mut send: impl FnMut(&mut Batch) -> usize,
+    ) -> (usize, usize) {
+        let (mut taken, mut dropped) = (0, 0);
+        loop {
+            self.is_of(pool);
+            send(self);
+            if !self.is_empty() {
+                break;
+            }
+            let (copied, too_long) = self.copy_from(pool, batch, longest);
+            dropped += too_long;
+            if copied == 0 {
+                break;
+            }
+            taken += copied;
+        }
+        (taken, dropped)
+    }
+
+    /// Finishes the checksum of the packet that was appended last, if that is left to do; false if it cannot be.
+    pub(crate) fn finish_last(&mut self) -> bool {
+        let Some(pool) = self.pool().cloned() else { return true };
+        let (region, slots) = (pool.region(), self.last());
+        let Some(first) = slots.first() else { return true };
+        Offload::of(first, region).is_none_or(|offload| offload.finish(slots, region.view()))
+    }
+
+    /// Notes when the packet came that was appended last.
+    pub(crate) fn stamp_last(&mut self, nanoseconds: u64) {
+        let Some(pool) = self.pool().cloned() else { return };
+        if let Some(first) = self.last().first_mut() {
+            stamp(first, pool.region(), nanoseconds);
+        }
+    }
+
+    /// The slots of the last packet.
+    fn last(&mut self) -> &mut [Slot] {
+        let slots = self.slots();
+        let before = slots.len().saturating_sub(1);
+        let first = slots[..before].iter().rposition(|slot| !slot.has_more()).map_or(0, |last| last + 1);
+        &mut slots[first..]
+    }
+}

@@ -1,0 +1,152 @@
+//! The control side of every port on one of the kernel's interfaces.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::interface::Interface;
+use super::packet;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::offload::LONGEST;
+use crate::port::{
+    Config, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
+};
+
+/// What one kind of these ports does its own way.
+pub trait Sockets: Send + Sized {
+    /// The driver's name.
+    const DRIVER: &'static str;
+    /// Who chooses a packet's queue, if not we.
+    const SPREADS: &'static str;
+    /// Packets may be handed on uncut, if the port is opened with offloads.
+    const OFFLOADS: bool;
+
+    /// What it is, for people.
+    fn description(&self, interface: &Interface) -> String;
+    /// Starts a receive queue, which nobody has.
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>>;
+    /// Starts a transmit queue, which nobody has.
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>>;
+    /// What the kernel has dropped since the port was opened.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+
+    /// Fails if the interface is gone.
+    fn check(&self, interface: &Interface) -> Result<()> {
+        interface.check()
+    }
+    /// Whether it has a carrier.
+    fn link(&self, interface: &Interface) -> Result<Link> {
+        interface.link()
+    }
+    /// Its address.
+    fn mac(&self, interface: &Interface) -> Result<MacAddress> {
+        interface.mac()
+    }
+    /// Receives frames for others, as long as what is returned lives; `None` if it receives all frames anyway.
+    fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
+        packet::promiscuous(interface).map(Some)
+    }
+}
+
+/// Which interface it is, and how the port was opened.
+pub struct On {
+    pub interface: Interface,
+    pub config: Config,
+}
+
+/// A port on an interface of the kernel's: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
+pub struct KernelPort<S: Sockets> {
+    on: On,
+    sockets: S,
+    counters: Counters,
+    /// As long as frames for others are received.
+    promiscuous: Option<OwnedFd>,
+}
+
+impl<S: Sockets> KernelPort<S> {
+    /// A port over sockets that are there; frames for others are received from the start if `promiscuous` says so.
+    pub(super) fn new(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
+        let promiscuous = if promiscuous { sockets.promiscuous(&on.interface)? } else { None };
+        let counters = Counters::new(&on.config);
+        Ok(KernelPort { on, sockets, counters, promiscuous })
+    }
+}
+
+impl<S: Sockets> Device for KernelPort<S> {
+    fn name(&self) -> &str {
+        &self.on.config.name
+    }
+
+    fn info(&self) -> Info {
+        let On { interface, config } = &self.on;
+        let uncut = S::OFFLOADS && config.offloads;
+        Info {
+            driver: S::DRIVER,
+            description: self.sockets.description(interface) + if uncut { ", packets uncut" } else { "" },
+            rx_queues: config.rx_queues,
+            tx_queues: config.tx_queues,
+            ring: config.ring,
+            max_frame: if uncut { LONGEST } else { config.max_frame },
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.on.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        self.sockets.check(&self.on.interface)?;
+        let counters = self.counters.take_rx(&self.on.config, queue)?;
+        self.sockets.rx(&self.on, queue, counters)
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        self.sockets.check(&self.on.interface)?;
+        let counters = self.counters.take_tx(&self.on.config, queue)?;
+        self.sockets.tx(&self.on, queue, counters)
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.sockets.check(&self.on.interface)?;
+        let (mut sum, drops) = (self.counters.sum(), self.sockets.drops());
+        sum.drops.no_descriptor += drops.no_descriptor;
+        sum.drops.malformed += drops.malformed;
+        Ok(sum)
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.counters.by_queue()
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.sockets.check(&self.on.interface)?;
+        self.sockets.link(&self.on.interface)
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.sockets.mac(&self.on.interface).unwrap_or_default()
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.on.interface.set_mac(mac)
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.sockets.check(&self.on.interface)?;
+        self.promiscuous = if on { self.sockets.promiscuous(&self.on.interface)? } else { None };
+        Ok(())
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let port = self.on.config.name.clone();
+        Err(Error::Unsupported { port, what: "receive-side scaling", why: S::SPREADS })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.on.config)?;
+        self.sockets.check(&self.on.interface)
+    }
+}
