@@ -243,7 +243,15 @@ impl Run {
             let link = match link {
                 Link::Up { mbits: 0 } => "link up".to_string(),
                 Link::Up { mbits } => format!("link up at {mbits} Mbit/s"),
-                Link::Down => format!("no link after {} s; is the cable in?", LINK.as_secs()),
+                Link::Down => {
+                    let up = match device.name().split_once(':') {
+                        Some(("xdp" | "packet", interface)) => {
+                            format!(" And the interface? sudo ip link set {interface} up")
+                        }
+                        _ => String::new(),
+                    };
+                    format!("no link after {} s; is the cable in?{up}", LINK.as_secs())
+                }
             };
             eprintln!("{}: {}, {}, {link}", device.name(), device.info().description, device.mac());
         }

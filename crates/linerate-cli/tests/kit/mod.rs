@@ -72,6 +72,17 @@ impl Process {
         }
     }
 
+    /// True if one of its threads is in poll(2) now.
+    pub fn is_in_poll(&self) -> bool {
+        let tasks = Path::new("/proc").join(self.child.id().to_string()).join("task");
+        let threads = std::fs::read_dir(tasks).unwrap().flatten();
+        let mut calls = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("syscall")).ok());
+        calls.any(|call| {
+            let number = call.split(' ').next().and_then(|number| number.parse::<libc::c_long>().ok());
+            matches!(number, Some(libc::SYS_poll | libc::SYS_ppoll))
+        })
+    }
+
     /// Presses Ctrl-C, and returns what it still prints.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         self.signal();

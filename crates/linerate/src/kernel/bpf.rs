@@ -1,6 +1,7 @@
 //! bpf(2): loading a program, its map, and attaching it to an interface.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -131,9 +132,10 @@ impl Program {
         if let Ok(number) = bpf(PROG_LOAD, &mut load) {
             return Ok(Program(descriptor(number)));
         }
-        let said = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
-        let last = said.lines().rev().take(3).collect::<Vec<_>>();
-        Err(if last.is_empty() { refused } else { io::Error::new(refused.kind(), format!("{refused}: {last:?}")) })
+        // Its last line is of numbers, and the one before of the cause.
+        let said = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+        let cause = said.trim_end().lines().rev().nth(1);
+        Err(cause.map_or(refused.kind().into(), |cause| io::Error::new(refused.kind(), format!("{refused}: {cause}"))))
     }
 
     /// What it answers for a frame, without any interface: `XDP_PASS` and so on.

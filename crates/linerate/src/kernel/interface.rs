@@ -185,11 +185,13 @@ impl Interface {
 
     /// Something that the kernel did not let us do.
     pub fn refused(&self, what: &str, error: &io::Error) -> Error {
-        let mend = match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                "run it as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF".to_string()
+        let mend = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "run it as root, or with the capabilities CAP_NET_RAW (all that packet: \
+                needs) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
+                    .to_string()
             }
-            Some(libc::ENETDOWN) => format!("set it up: sudo ip link set {} up", self.name),
+            io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set {} up", self.name),
             _ => format!("see what the kernel says of it: ip -d link show {}; dmesg", self.name),
         };
         Error::Interface { name: self.name.clone(), why: format!("cannot {what}: {error}"), mend }
