@@ -327,6 +327,69 @@ fn linux_shares_the_card_with_us() {
     served.assert_silent("Linux");
 }
 
+/// The card's own filters bring a flow to a queue; they are taken back at the end, and after `kill -9` by the next.
+#[test]
+fn the_card_steers_a_flow_that_we_share() {
+    let served = Served::pair(Kind::X82599Sfp, 0);
+    let (mut guest, far) = connected(&served, Machine::new().processors(2));
+    let sink = "sink 'xdp:eth0?flow=ip+udp:9&steer=on' --seconds 60";
+    let refused = guest.refused(&format!("linerate {sink}"));
+    assert!(refused.contains("sudo ethtool -K eth0 ntuple on"), "{refused}");
+    guest.run("ethtool -K eth0 ntuple on");
+    guest.wait_for_link("", "eth0");
+    let refused = guest.refused("linerate sink 'xdp:eth0?flow=udp:1-9&steer=on' --seconds 1");
+    assert!(refused.contains("exact ports"), "{refused}");
+    guest.run("ip link set eth0 promisc on");
+    let rules = |guest: &mut Guest| guest.run("ethtool -n eth0 | grep -c Filter: || true").trim().to_string();
+    let queue = |guest: &mut Guest, queue: u32| {
+        let text = guest.run(&format!("ethtool -S eth0 | grep rx_queue_{queue}_packets"));
+        text.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let offer = |guest: &mut Guest| {
+        guest.run(&format!("{far} linerate gen packet:eth1 --flows 8 --count 3000 --rate 2k --seconds 60 >/dev/null"));
+    };
+    for chosen in [None, Some(0)] {
+        let sink = match chosen {
+            None => sink.to_string(),
+            Some(queue) => sink.replace("eth0", &format!("eth0-{queue}")),
+        };
+        let sink = guest.start_linerate(&sink, 1);
+        guest.wait_for_link("", "eth0");
+        assert_eq!(rules(&mut guest), "1");
+        ping(&mut guest, &far, "10.84.0.1", 56);
+        offer(&mut guest);
+        // The driver forgets its counts when the program goes.
+        let (steered, other) = (chosen.unwrap_or(1), 1 - chosen.unwrap_or(1));
+        let counts = (queue(&mut guest, steered), queue(&mut guest, other));
+        assert!(counts.0 >= 3000 && counts.1 < 100, "{chosen:?}: {counts:?}");
+        let outcome = guest.interrupt(sink);
+        assert!(outcome.output.contains("steered by 1 of 1 rules"), "{}", outcome.output);
+        let summary = outcome.summary();
+        assert_eq!((&summary["ports"][0]["rx_packets"], &summary["lost"]), (&3000.into(), &0.into()), "{summary}");
+        assert_eq!(rules(&mut guest), "0");
+    }
+
+    let killed = guest.start_linerate(sink, 1);
+    guest.wait_for_link("", "eth0");
+    guest.signal(&killed, "KILL");
+    guest.wait(killed);
+    // ixgbe forgets all its rules when an XDP program goes; most cards keep them, as this one does now.
+    assert_eq!(rules(&mut guest), "0");
+    let noted = guest.run("grep -o 'rule=[0-9]*' /run/linerate/steering/*");
+    let location = noted.trim().rsplit('=').next().unwrap();
+    guest.run(&format!("ethtool -N eth0 flow-type udp4 dst-port 9 action 1 loc {location}"));
+    guest.run("ethtool -N eth0 flow-type udp4 dst-port 7 action 0 loc 5");
+    let ports = guest.run("linerate ports");
+    assert!(ports.contains("1 rules of process") && ports.contains("which is gone"), "{ports}");
+    // The next start takes it back, also one that fails, and leaves alone what is not ours.
+    guest.refused("linerate sink xdp:eth0-7?flow=icmp --seconds 1");
+    let left = guest.run("ethtool -n eth0");
+    assert!(left.contains("Filter: 5") && left.matches("Filter:").count() == 1, "{left}");
+    assert!(!guest.run("linerate ports").contains("which is gone"));
+    assert_content(&mut guest);
+    served.assert_silent("Linux");
+}
+
 /// Our own driver on what Linux's and DPDK's have used, over vfio and the guest's IOMMU.
 #[test]
 fn our_driver_forwards_in_the_guest() {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::kernel::Interface;
+use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
 use linerate::pci::{NetworkCard, Taken, companions, in_use, network_cards, taken};
@@ -22,11 +22,17 @@ struct Entry {
 }
 
 /// An interface of the kernel's.
-fn as_value(interface: &Interface) -> Value {
+fn as_value(interface: &Interface, left: &[LeftBehind]) -> Value {
+    let of_it = left.iter().filter(|left| left.interface == interface.name());
+    let notes: Vec<String> = of_it.map(|left| as_note(left.process, left.rules)).collect();
     let addresses: Vec<String> = interface.addresses().iter().map(ToString::to_string).collect();
     json!({"name": interface.name(), "driver": interface.driver(), "queues": interface.queues(),
            "mtu": interface.mtu().unwrap_or(0), "up": matches!(interface.link(), Ok(Link::Up { .. })),
-           "addresses": addresses})
+           "addresses": addresses, "notes": notes})
+}
+
+fn as_note(process: u32, rules: usize) -> String {
+    format!("{rules} rules of process {process}, which is gone, are in the card; the next xdp: port takes them back")
 }
 
 /// Lists models, cards and interfaces. Reading only: nothing is touched.
@@ -34,7 +40,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     let taken = taken();
     let entries: Vec<Entry> = network_cards().into_iter().map(|card| look(card, &taken)).collect();
     let hugepages = PageSize::Huge2M.free();
-    let interfaces = Interface::all();
+    let (interfaces, left) = (Interface::all(), left_behind());
     if as_json {
         let cards: Vec<_> = entries
             .iter()
@@ -47,7 +53,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         println!(
             "{}",
             json!({"ports": [{"name": "sim:NAME", "usable": true}], "cards": cards, "free_hugepages": hugepages,
-                   "interfaces": interfaces.iter().map(as_value).collect::<Vec<_>>()})
+                   "interfaces": interfaces.iter().map(|interface| as_value(interface, &left)).collect::<Vec<_>>()})
         );
         return Ok(ExitCode::SUCCESS);
     }
@@ -75,6 +81,9 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
             "xdp:{name:<10} {} interface, {link}, queues {queues}, MTU {mtu}; or packet:{name}",
             interface.driver()
         );
+        for LeftBehind { process, rules, .. } in left.iter().filter(|left| left.interface == name) {
+            println!("               {}", as_note(*process, *rules));
+        }
         if let Some(address) = interface.addresses().first() {
             println!("               Linux uses it, with {address}: say which packets are meant, as ?flow=udp:4321");
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::kernel::{Copying, Interface, PacketPort, Tap, Xdp, XdpOptions};
+use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
@@ -172,7 +172,13 @@ fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         Some(_) => return Err(name.bad_option("copy", "it must be on or off")),
     };
     let busy = name.switch("busy", false)?;
-    let options = XdpOptions { queue, flow: flow(name)?, copying, busy };
+    let steer = match name.option("steer") {
+        None | Some("auto") => Steer::Auto,
+        Some("on") => Steer::Always,
+        Some("off") => Steer::Never,
+        Some(_) => return Err(name.bad_option("steer", "it must be auto, on or off")),
+    };
+    let options = XdpOptions { queue, flow: flow(name)?, copying, busy, steer };
     let interface_name = interface.name().to_string();
     match Xdp::open(interface, &options, config.clone()) {
         // What comes in by packet sockets is the same, only slower; who asked for more than that is told.

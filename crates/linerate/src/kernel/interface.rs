@@ -85,7 +85,7 @@ impl Interface {
     }
 
     /// Calls ethtool's ioctl with one of its structures, which begin with the command.
-    fn ethtool<T>(&self, part: &mut T) -> io::Result<()> {
+    pub(super) fn ethtool<T>(&self, part: &mut T) -> io::Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *part).cast() };
         self.ask(libc::SIOCETHTOOL, argument).map(drop)
     }

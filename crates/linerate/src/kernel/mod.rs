@@ -7,6 +7,7 @@
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
 //! - `option`: socket options that no crate has
+//! - `steering`: a card's own filters, and taking them back
 //! - `counters`: what queues count, and which are taken
 //!
 //! It knows memory, ports and filters, and no card.
@@ -18,11 +19,13 @@ mod interface;
 mod option;
 mod packet;
 mod port;
+mod steering;
 mod tap;
 mod xdp;
 
 pub use interface::Interface;
 pub use packet::PacketPort;
 pub use port::KernelPort;
+pub use steering::{LeftBehind, left_behind};
 pub use tap::Tap;
-pub use xdp::{Copying, Xdp, XdpOptions};
+pub use xdp::{Copying, Steer, Xdp, XdpOptions};

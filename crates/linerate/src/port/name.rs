@@ -45,7 +45,7 @@ const OPTIONS: [&str; 12] =
 /// How many of them a card takes, too.
 const COMMON: usize = 4;
 /// Those of `xdp:`.
-const XDP: [&str; 6] = ["queues", "ring", "mtu", "flow", "copy", "busy"];
+const XDP: [&str; 7] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 

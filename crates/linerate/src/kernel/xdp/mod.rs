@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::bpf::{self, Mode, Program, SocketMap};
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
+use super::steering::{Steering, take_back_orphans};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -40,6 +41,20 @@ pub struct XdpOptions {
     /// The thread that polls does the driver's work, too, instead of an interrupt on any processor (busy polling;
     /// kernel documentation networking/af_xdp.rst, socket(7) `SO_BUSY_POLL`).
     pub busy: bool,
+    /// Whether the card shall bring the flow to a queue of its own.
+    pub steer: Steer,
+}
+
+/// Whether a card steers a flow itself (ethtool(8) `-N`), to the chosen queue, or to the last one of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steer {
+    /// Where the card can; the program finds the flow on all queues anyway, unless one was chosen.
+    #[default]
+    Auto,
+    /// It must.
+    Always,
+    /// It shall not.
+    Never,
 }
 
 /// An interface that we share with the kernel.
@@ -47,6 +62,8 @@ pub type Xdp = KernelPort<XdpSockets>;
 
 /// Its sockets, and the program that directs packets to them.
 pub struct XdpSockets {
+    /// Taken back first.
+    _steering: Option<Steering>,
     description: String,
     options: XdpOptions,
     /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
@@ -114,6 +131,7 @@ impl Xdp {
         }
         config.check_ring()?;
         Socket::check_kernel(&name)?;
+        take_back_orphans();
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
@@ -168,8 +186,14 @@ impl Xdp {
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
             if options.busy { ", busy polling" } else { "" },
         );
+        let steering = steer(&on, options, there)?;
+        let description = match steering.as_ref().map(Steering::rules) {
+            Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
+            None => description,
+        };
         let started = Mutex::new(vec![None; on.config.rx_queues.into()]);
         let sockets = XdpSockets {
+            _steering: steering,
             description,
             options: options.clone(),
             sockets,
@@ -206,6 +230,19 @@ impl XdpSockets {
         };
         self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
         Ok(socket)
+    }
+}
+
+/// Lets the card bring the flow to a queue. With several queues of ours it is spread instead, and with one of the
+/// interface's there is nothing to choose.
+fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
+    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.rx_queues == 1);
+    let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
+    let queue = options.queue.unwrap_or(queues - 1);
+    match Steering::steer(&on.interface, flow, queue, options.steer == Steer::Always) {
+        Ok(steering) => Ok(Some(steering)),
+        Err(_) if options.steer == Steer::Auto => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
