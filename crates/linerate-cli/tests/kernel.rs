@@ -4,7 +4,7 @@ mod kit;
 
 use std::io::Write;
 
-use kit::{Folder, Namespace, Process, alone, frames, inside, pair, summary, write_frames};
+use kit::{Folder, Namespace, Process, alone, expect, frames, inside, pair, summary, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
 
@@ -377,5 +377,51 @@ fn traffic_crosses_from_a_tap() {
         between.forwarder.await_output("ports");
         between._middle.run(&format!("ip link set l0 netns {}", between.left.name));
         between.addressed(["l0", "r0"], 1500).carries_all(1500);
+    }
+}
+
+/// Between an interface of Linux's and a card of ours.
+#[test]
+fn traffic_crosses_between_an_interface_and_a_card() {
+    let _alone = alone();
+    let [left, middle, right] = ["dl", "dm", "dr"].map(Namespace::new);
+    pair((&middle, "m0"), (&left, "l0"), 1);
+    middle.run("ip address flush dev m0");
+    left.run("ethtool -K l0 tx off");
+    let forwarder = Process::start(&mut inside(&middle, &forward(1500, "xdp:m0 sim:between?wire=tap:r0")));
+    let mut between = Between { left, right, _middle: middle, forwarder };
+    between.forwarder.await_output("ports");
+    between._middle.run(&format!("ip link set r0 netns {}", between.right.name));
+    between.addressed(["l0", "r0"], 1500).carries_all(1500);
+}
+
+/// Several queues, each with a thread and with flows of its own.
+#[test]
+fn flows_are_spread_over_queues() {
+    let _alone = alone();
+    const COUNT: u64 = 20_000;
+    let (host, far) = (Namespace::new("uh"), Namespace::new("uf"));
+    let names = ["link", "add", "h0", "numrxqueues", "2", "numtxqueues", "2", "type", "veth", "peer", "name", "f0"];
+    let names = names.into_iter().chain(["numrxqueues", "2", "numtxqueues", "2", "netns", &far.name]);
+    expect(0, std::process::Command::new("ip").args(["-n", &host.name]).args(names));
+    for (namespace, interface) in [(&host, "h0"), (&far, "f0")] {
+        namespace.run(&format!("sysctl -q net.ipv6.conf.{interface}.disable_ipv6=1"));
+        namespace.run(&format!("ip link set {interface} up"));
+    }
+    far.run("tc qdisc add dev f0 root mq");
+    for port in ["xdp:h0", "packet:h0"] {
+        let run = format!("--queues 2 --count {COUNT} --seconds 40 --json");
+        let mut sink = Process::start(&mut inside(&host, &format!("sink {port} --ring 4096 {run}")));
+        sink.await_error("link up");
+        let generator = Process::start(&mut inside(&far, &format!("gen xdp:f0 --flows 16 --rate 50k {run}")));
+        assert_eq!(generator.ended().0, Some(0));
+        let (_, said) = sink.ended();
+        let summary = summary(said.as_bytes());
+        let queues: Vec<u64> =
+            summary["ports"][0]["rx_slots"].as_array().unwrap().iter().flat_map(Value::as_u64).collect();
+        assert!(queues.len() == 2 && queues.iter().all(|slots| *slots > COUNT / 10), "{port}: {queues:?}");
+        let lost = far.run("cat /sys/class/net/f0/statistics/tx_dropped").trim().parse::<u64>().unwrap();
+        assert_eq!(queues.iter().sum::<u64>() + lost, COUNT, "{summary}");
+        assert_eq!(summary["reordered"], 0, "{summary}");
     }
 }

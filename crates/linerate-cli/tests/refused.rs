@@ -162,10 +162,18 @@ fn what_cannot_be_opened_is_explained() {
     let mut first = Process::start(&mut inside(&host, "sink xdp:h0?flow=all --seconds 60"));
     first.await_error("link up");
     says("xdp:h0", &["queue 0 is bound to another", "end the other program"]);
-    // Another queue's socket does not help: the program is the port's.
-    assert!(host.run("ip -d link show h0").contains("prog/xdp"));
     first.interrupt();
     assert!(!host.run("ip link show h0").contains("xdp"));
+
+    // Another program is there, whose queue is not ours: with two queues, another of linerate.
+    host.run("ip link add p0 numrxqueues 2 numtxqueues 2 type veth peer name p1");
+    host.run("ip link set p0 up");
+    let first = Process::start(&mut inside(&host, "sink xdp:p0-0?flow=udp:1 --seconds 60 --json"));
+    while !host.run("ip -d link show p0").contains("prog/xdp") {}
+    says("xdp:p0-1?flow=udp:2", &["another XDP program is attached", "bpftool net", "sudo ip link set dev p0 xdp off"]);
+    assert!(host.run("ip -d link show p0").contains("prog/xdp"), "it was thrown out");
+    drop(first);
+    host.run("ip link delete p0");
 
     // Memory that the kernel may not keep in place for us.
     let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";

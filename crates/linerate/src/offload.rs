@@ -57,6 +57,11 @@ impl Offload {
         }
     }
 
+    /// So many bytes are headers.
+    pub fn set_headers(&mut self, len: u16) {
+        self.0[2..4].copy_from_slice(&len.to_le_bytes());
+    }
+
     pub fn needs_checksum(self) -> bool {
         self.0[0] & Offload::NEEDS_CHECKSUM != 0
     }

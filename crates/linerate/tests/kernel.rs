@@ -26,8 +26,8 @@ fn run(words: &str) {
 struct Namespace(String);
 
 impl Namespace {
-    fn enter() -> Namespace {
-        let namespace = Namespace(format!("linerate-schedules-{}", std::process::id()));
+    fn enter(test: &str) -> Namespace {
+        let namespace = Namespace(format!("linerate-{test}-{}", std::process::id()));
         run(&format!("ip netns add {}", namespace.0));
         let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -119,22 +119,89 @@ fn rare() -> impl Strategy<Value = (usize, Step)> {
 #[test]
 fn buffers_are_accounted_for_through_ten_thousand_schedules() {
     std::thread::spawn(|| {
-        let _namespace = Namespace::enter();
-        run("ip link add v0 type veth peer name v1");
-        for interface in ["v0", "v1"] {
-            std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1").unwrap();
-            run(&format!("ip link set {interface} up"));
-        }
+        let _namespace = Namespace::enter("schedules");
+        pair();
         schedules();
     })
     .join()
     .unwrap();
 }
 
-fn schedules() {
+/// A veth pair that Linux itself says nothing over.
+fn pair() {
+    run("ip link add v0 type veth peer name v1");
+    for interface in ["v0", "v1"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1").unwrap();
+        run(&format!("ip link set {interface} up"));
+    }
+}
+
+fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
-    let pool = Pool::new(Region::new(&options).unwrap());
+    Pool::new(Region::new(&options).unwrap())
+}
+
+/// Packet sockets hand on what is meant, tags and all, and say when it came.
+#[test]
+fn packet_sockets_choose_and_stamp() {
+    std::thread::spawn(|| {
+        let _namespace = Namespace::enter("stamps");
+        pair();
+        choose_and_stamp();
+    })
+    .join()
+    .unwrap();
+}
+
+fn choose_and_stamp() {
+    let pool = pool();
+    let config = |name: &str| Config { ring: 128, timestamps: true, ..Config::new(name, pool.clone()) };
+    let open = |name: &str, flow: Option<&str>| {
+        let flow = flow.map(|flow| flow.parse().unwrap());
+        PacketPort::open(Interface::open(name).unwrap(), flow, config(name)).unwrap()
+    };
+    let (mut sender, mut receiver) = (open("v0", None), open("v1", Some("vlan:7+udp,tcp")));
+    let (mut tx, mut rx) = (sender.tx(0).unwrap(), receiver.rx(0).unwrap());
+    // Every third is tagged with a tag that is meant.
+    let mut generator = Generator::new(128, 1);
+    let mut bytes = vec![0; generator.frame_len()];
+    let mut batch = Batch::new();
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let (mut meant, mut came, mut last) = (Vec::new(), Vec::new(), now());
+    for n in 0.. {
+        if n < 3000 {
+            generator.fill(&mut bytes);
+            let mut frame = bytes.clone();
+            match n % 3 {
+                0 => drop(frame.splice(12..12, [0x81, 0, 0, 7])),
+                1 => drop(frame.splice(12..12, [0x81, 0, 0, 8])),
+                _ => {}
+            }
+            assert!(batch.push(&pool, &frame));
+            if n % 3 == 0 {
+                meant.push(frame);
+            }
+        } else if came.len() == meant.len() {
+            break;
+        }
+        tx.send(&mut batch);
+        let mut received = Batch::new();
+        rx.recv(&mut received);
+        for packet in received.packets() {
+            let time = packet.timestamp().expect("it was asked for");
+            assert!((last..=now()).contains(&time), "{last} {time}");
+            last = time;
+            let mut frame = Vec::new();
+            packet.append_to(&mut frame);
+            came.push(frame);
+        }
+    }
+    assert!(came == meant);
+}
+
+fn schedules() {
+    let pool = pool();
     let config = |name: &str| Config { ring: 128, ..Config::new(name, pool.clone()) };
     let flow = Some("udp".parse::<Filter>().unwrap());
     let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));

@@ -83,6 +83,13 @@ impl Process {
         })
     }
 
+    /// Processor time of all its threads in their own code and in the kernel for them, in 1/100 s.
+    pub fn times(&self) -> (u64, u64) {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        (fields[11].parse().unwrap(), fields[12].parse().unwrap())
+    }
+
     /// Presses Ctrl-C, and returns what it still prints.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         self.signal();

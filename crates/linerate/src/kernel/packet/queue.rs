@@ -30,6 +30,10 @@ const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
 
+/// Frames up to this length are the kernel's headers altogether: it copies those, and for the rest hands pages around,
+/// which costs more than a copy.
+const COPIED: usize = 1518;
+
 /// How far a socket's blocks were read.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Receiving {
@@ -284,7 +288,11 @@ impl TxQueue for PacketTx {
                     continue;
                 }
                 let memory = &self.socket.memory;
-                memory.write(at, &offload.map_or([0; Offload::LEN], |offload| offload.0));
+                let mut left = offload.unwrap_or(Offload([0; Offload::LEN]));
+                if len <= COPIED {
+                    left.set_headers(len as u16);
+                }
+                memory.write(at, &left.0);
                 at += Offload::LEN;
                 for segment in packet.segments() {
                     memory.write(at, segment);
