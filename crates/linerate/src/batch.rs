@@ -2,6 +2,8 @@
 
 mod copies;
 
+pub(crate) use copies::Copied;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -225,6 +227,24 @@ impl Batch {
         self.end += count;
     }
 
+    /// Places for slots that bring their buffers with them: at most up to the capacity, or one more where a packet is not
+    /// complete. Call [`appended`](Batch::appended) with how many there are now.
+    #[inline(always)]
+    pub(crate) fn space(&mut self) -> &mut [Slot] {
+        let room = self.capacity().saturating_sub(self.len());
+        let room = if room == 0 && self.ends_in_chain() { 1 } else { room };
+        if self.end + room > self.slots.len() {
+            self.compact();
+        }
+        &mut self.slots[self.end..self.end + room]
+    }
+
+    /// So many places have slots now.
+    #[inline(always)]
+    pub(crate) fn appended(&mut self, count: usize) {
+        self.end += count;
+    }
+
     /// One free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
     pub(crate) fn take_buffer(&mut self) -> Option<u32> {
         let cache = self.cache.as_mut()?;
@@ -291,6 +311,12 @@ impl Batch {
     /// The pool that its packets and buffers are of.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         self.cache.as_ref().map(Cache::pool)
+    }
+
+    /// The slots, and whose buffers they name; `None` for a batch that has had none.
+    #[inline(always)]
+    pub(crate) fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
+        self.cache.as_ref().map(|cache| (&self.slots[self.start..self.end], cache.pool()))
     }
 
     /// The slots, in order.

@@ -232,6 +232,22 @@ pub enum Error {
         nodes: Vec<u32>,
     },
 
+    /// A port that somebody has open, and that only one can have.
+    #[error("port '{port}' is open already\n  close it there, or choose another name")]
+    PortTaken {
+        /// The port.
+        port: String,
+    },
+
+    /// A switch that has no number left for a port.
+    #[error("switch '{switch}' has {most} ports, which is all that it can have\n  close some, or use another switch")]
+    SwitchFull {
+        /// The switch.
+        switch: String,
+        /// How many ports it can have.
+        most: usize,
+    },
+
     /// A kernel, or an interface, without AF_XDP.
     #[error("interface {name}: {why}\n  try: packet:{name}, which needs nothing of the driver, and copies each packet")]
     NoXdp {

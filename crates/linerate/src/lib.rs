@@ -27,7 +27,8 @@
 //! ```text
 //! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
 //!                            ^               traffic <-^           |
-//!                            '-  filter  <-  kernel  <-------------'
+//!                            |-  filter  <-  kernel  <-------------|
+//!                            '-  netmap  <-------------------------'
 //! ```
 //!
 //! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
@@ -37,6 +38,7 @@
 //!   `nic/virtio/queue.rs`
 //! - [`model`]: the 82599 itself, as its datasheet tells it
 //! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
+//! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
 //! - [`filter`]: which packets are meant, as people write it
 //! - [`traffic`]: frames that can be recognised again
 //!
@@ -50,6 +52,7 @@ pub mod filter;
 pub mod kernel;
 pub mod memory;
 pub mod model;
+pub mod netmap;
 pub mod nic;
 mod offload;
 mod open;

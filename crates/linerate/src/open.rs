@@ -8,6 +8,7 @@ use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
+use crate::netmap::{Pipe, Side, ValePort};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
@@ -90,6 +91,8 @@ impl Options {
             Kind::Host => open_host(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
+            Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
+            Kind::Vale => open_vale(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -189,6 +192,16 @@ fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         }
         opened => Ok(Box::new(opened?)),
     }
+}
+
+fn open_pipe(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    let side = if name.short().contains('{') { Side::Master } else { Side::Slave };
+    Ok(Box::new(Pipe::open(&name.short().replace('}', "{"), side, config)?))
+}
+
+fn open_vale(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    let switch = name.short().split(':').next().unwrap_or_default();
+    Ok(Box::new(ValePort::open(switch, name.rest(), config)?))
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {

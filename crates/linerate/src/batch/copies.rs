@@ -4,11 +4,81 @@ use std::sync::Arc;
 
 use super::{Batch, MAX_CHAIN};
 use crate::memory::Pool;
-use crate::offload::Offload;
+use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::packet::stamp;
 use crate::slot::Slot;
 
+/// What has become of a packet that was to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// It is there, whole.
+    Whole,
+    /// No buffer is free.
+    NoBuffer,
+    /// It is longer than it may be, or cannot be finished.
+    TooLong,
+}
+
 impl Batch {
+    /// Appends a copy of a packet of another pool, which is to have at most `longest` bytes; unfinished only if it may be
+    /// (`offloads`).
+    #[inline(always)]
+    pub(crate) fn copy_packet(
+        &mut self,
+        pool: &Arc<Pool>,
+        packet: &[Slot],
+        theirs: &Pool,
+        longest: usize,
+        offloads: bool,
+    ) -> Copied {
+        let Batch { slots, end, cache: Some(cache), .. } = self else { return Copied::NoBuffer };
+        let [slot] = packet else { return self.copy_careful(pool, packet, theirs, longest, offloads) };
+        if slot.whole_len() > longest.min(pool.region().room()) || *end == slots.len() {
+            return self.copy_careful(pool, packet, theirs, longest, offloads);
+        }
+        let Some(buf) = cache.pop() else { return Copied::NoBuffer };
+        let mut copy = Slot::new(buf, slot.len() as u16, false);
+        theirs.region().view().copy(slot, pool.region().view(), &mut copy);
+        slots[*end] = copy;
+        *end += 1;
+        Copied::Whole
+    }
+
+    /// As [`copy_packet`](Batch::copy_packet): a chain, or a packet that is too long or unfinished.
+    #[cold]
+    fn copy_careful(
+        &mut self,
+        pool: &Arc<Pool>,
+        packet: &[Slot],
+        theirs: &Pool,
+        longest: usize,
+        offloads: bool,
+    ) -> Copied {
+        let len: usize = packet.iter().map(Slot::len).sum();
+        let view = theirs.region().view();
+        let left = packet.first().and_then(|first| Offload::of(first, theirs.region()));
+        let parts = packet.iter().map(|slot| view.bytes(slot));
+        let appended = |done: bool| if done { Copied::Whole } else { Copied::NoBuffer };
+        match left {
+            Some(left) if offloads && len <= LONGEST => appended(self.push_parts(pool, len, parts, Some(left))),
+            Some(left) if left.segmentation() != Segmentation::None => {
+                let bytes = parts.collect::<Vec<_>>().concat();
+                let (mut fits, mut done) = (true, true);
+                let is_cut = cut(&bytes, left, |segment| {
+                    fits &= segment.len() <= longest;
+                    done &= fits && self.push(pool, segment);
+                });
+                if is_cut && fits { appended(done) } else { Copied::TooLong }
+            }
+            left if len <= longest => match self.push_parts(pool, len, parts, left) {
+                true if self.finish_last() => Copied::Whole,
+                // It goes as it is: its checksum is where it cannot be.
+                pushed => appended(pushed),
+            },
+            _ => Copied::TooLong,
+        }
+    }
+
     /// Copies packets from the front of `other`, which is of another region, as many as there is room
     /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
     /// freed, and how many packets were too long.

@@ -8,12 +8,10 @@
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
 //! - `option`: socket options that no crate has
 //! - `steering`: a card's own filters, and taking them back
-//! - `counters`: what queues count, and which are taken
 //!
 //! It knows memory, ports and filters, and no card.
 
 mod bpf;
-mod counters;
 mod instructions;
 mod interface;
 mod option;

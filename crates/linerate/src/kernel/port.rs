@@ -3,14 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::counters::Counters;
 use super::interface::Interface;
 use super::packet;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::LONGEST;
 use crate::port::{
-    Config, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
+    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics,
+    TxQueue,
 };
 
 /// What one kind of these ports does its own way.

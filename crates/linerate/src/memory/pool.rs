@@ -171,6 +171,15 @@ impl Cache {
         }
     }
 
+    /// One free buffer, the warmest; `None` if the pool is exhausted.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            self.pool.fetch(&mut self.free);
+        }
+        self.free.pop()
+    }
+
     /// Takes buffers that became free; beyond two magazines they go on to the pool.
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {

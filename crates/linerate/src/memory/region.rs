@@ -155,6 +155,29 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
+    /// Copies a slot's data to where another slot, of `there`, has its own, which is as long.
+    #[inline(always)]
+    pub fn copy(self, slot: &Slot, there: View<'_>, target: &mut Slot) {
+        const LINE: usize = 64;
+        /// Up to this length, whole lines are faster than a call.
+        const SHORT: usize = 4 * LINE;
+        let len = slot.len().min(target.len());
+        let (from, to) = (self.data(slot), there.data(target));
+        let lines = len.next_multiple_of(LINE);
+        let fits = |view: View<'_>, slot: &Slot| slot.offset() + lines <= 1 << view.shift;
+        if len > SHORT || !fits(self, slot) || !fits(there, target) {
+            // SAFETY: both are inside their buffers (the slots' invariants), and no two slots have the same buffer.
+            return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+        for at in (0..lines).step_by(LINE) {
+            // SAFETY: as above: whole lines are inside both buffers, as was just checked. What is behind the data is no
+            // packet's.
+            unsafe {
+                to.add(at).cast::<[u8; LINE]>().write_unaligned(from.add(at).cast::<[u8; LINE]>().read_unaligned())
+            };
+        }
+    }
+
     /// The first bytes of a slot's buffer, where notes on the packet stand.
     pub(crate) fn notes(self, slot: &Slot) -> [u8; View::NOTES] {
         // SAFETY: inside the slot's buffer, which is longer; otherwise as in `bytes`.

@@ -5,6 +5,7 @@
 //! [`crate::open`]. This room knows memory and batches, and no kind of port.
 
 mod config;
+mod counters;
 mod name;
 mod statistics;
 mod wait;
@@ -14,6 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS};
+pub(crate) use counters::Counters;
 pub(crate) use name::Kind;
 pub use name::PortName;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};

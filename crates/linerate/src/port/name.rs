@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 /// tap:NAME              a TAP interface, whose other end is Linux
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
+/// X{N, X}N              the two ends of pipe N; X is any name
+/// valeS:P               port P of switch S, in this process
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) enum Kind {
     Tap,
     Host,
     Packet,
+    Pipe,
+    Vale,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -46,6 +50,8 @@ const OPTIONS: [&str; 12] =
 const COMMON: usize = 4;
 /// Those of `xdp:`.
 const XDP: [&str; 7] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"];
+/// Those of ports in memory.
+const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
@@ -61,6 +67,7 @@ impl PortName {
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
         let kind = match prefix {
             _ if is_pci_address(address) => Kind::Pci,
+            _ if address.contains(['{', '}']) => Kind::Pipe,
             "sim" => Kind::Sim,
             "vfio-user" => Kind::VfioUser,
             "xdp" => Kind::Xdp,
@@ -70,12 +77,17 @@ impl PortName {
             "netmap" => Kind::Later("netmap port"),
             "pcap" => Kind::Later("capture file as a port"),
             "null" => Kind::Later("null port"),
-            _ if prefix.starts_with("vale") && prefix[4..].bytes().all(|c| c.is_ascii_alphanumeric()) => {
-                Kind::Later("port of a VALE switch")
-            }
+            _ if prefix.starts_with("vale") => Kind::Vale,
             "" => return Err(bad("it has no kind in front, as in kind:name".to_string())),
             _ => return Err(bad(format!("there is no kind of port '{prefix}:'"))),
         };
+        if kind == Kind::Pipe {
+            let parts = address.split_once(['{', '}']);
+            let is_number = |id: &str| !id.is_empty() && id.len() <= 5 && id.bytes().all(|c| c.is_ascii_digit());
+            if !parts.is_some_and(|(parent, id)| !parent.is_empty() && is_number(id)) {
+                return Err(bad("an end of a pipe is called X{N or X}N, where N is a number".to_string()));
+            }
+        }
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
@@ -98,6 +110,7 @@ impl PortName {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
+                Kind::Pipe | Kind::Vale => &MEMORY,
                 Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
             };
@@ -208,8 +221,15 @@ mod tests {
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
-        for name in ["netmap:eth0^", "vale0:p", "pcap:x", "null:"] {
+        for name in ["netmap:eth0^", "pcap:x", "null:"] {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
+        }
+    }
+
+    #[test]
+    fn ports_in_memory_have_names() {
+        for (text, kind) in [("vale0:p", Kind::Vale), ("vale0:p{3", Kind::Pipe), ("a}12?ring=64", Kind::Pipe)] {
+            assert_eq!(PortName::parse(text).unwrap().kind(), kind, "{text}");
         }
     }
 
@@ -227,7 +247,11 @@ mod tests {
             ("foo:1", "no kind of port 'foo:'"),
             ("sim:0?x", "not an option"),
             ("sim:0?x=1", "no such option"),
-            ("vale 0:p", "no kind of port"),
+            ("x{", "where N is a number"),
+            ("{1", "where N is a number"),
+            ("x{1}2", "where N is a number"),
+            ("x{123456", "where N is a number"),
+            ("vale0:p?wire=none", "no such option"),
         ];
         for (name, why) in bad {
             let message = PortName::parse(name).unwrap_err().to_string();

@@ -1,9 +1,9 @@
-//! What the queues of a kernel's port count, and which of them are taken.
+//! What the queues of a port without hardware count, and which of them are taken.
 
 use std::sync::Arc;
 
+use super::{Config, QueueCounters, QueueStatistics, Statistics};
 use crate::error::{Error, Result};
-use crate::port::{Config, QueueCounters, QueueStatistics, Statistics};
 
 /// Counters of all queues. A queue is taken as long as somebody beside this has its counters.
 pub struct Counters {

@@ -1,0 +1,20 @@
+//! netmap's world in memory: ports that no card is behind (netmap(4), vale(4)).
+//!
+//! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
+//! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
+//! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
+//! - [`VirtualPort`]: the control side of all of them
+//!
+//! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
+
+mod channel;
+mod pipe;
+mod port;
+mod vale;
+mod wake;
+
+#[cfg(loom)]
+pub use channel::{Receiver, Sender, channel};
+pub use pipe::{Pipe, Side};
+pub use port::VirtualPort;
+pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

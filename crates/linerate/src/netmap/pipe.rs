@@ -1,0 +1,326 @@
+//! Pipes: two ports, where what is sent into one is received from the other, without a copy.
+//!
+//! Send and receive move slots, eight bytes each, from a batch into a channel and out of it. The buffers go with them.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::channel::{Receiver, Sender, channel};
+use super::port::{Virtual, VirtualPort};
+use super::wake::Wake;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
+use crate::slot::Slot;
+
+/// One end of a pipe.
+pub type Pipe = VirtualPort<PipeEnd>;
+
+/// Which of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `X{N`
+    Master,
+    /// `X}N`
+    Slave,
+}
+
+/// An end, as long as it is open.
+pub struct PipeEnd {
+    pipe: Arc<Shared>,
+    side: Side,
+}
+
+/// What the ends share.
+struct Shared {
+    name: String,
+    pool: Arc<Pool>,
+    ring: usize,
+    /// By the side that receives, and queue.
+    ways: [Vec<Way>; 2],
+    open: Mutex<[bool; 2]>,
+}
+
+/// One direction of a queue. Its ends are here while no queue has them.
+struct Way {
+    sender: Mutex<Option<Sender<u64>>>,
+    receiver: Mutex<Option<Receiver<u64>>>,
+    wake: Wake,
+}
+
+/// The pipes of this process, by name.
+static PIPES: Mutex<Vec<(String, Weak<Shared>)>> = Mutex::new(Vec::new());
+
+fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+fn give<T>(to: &Mutex<Option<T>>, value: T) {
+    *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+}
+
+impl Pipe {
+    /// Opens an end of the pipe with this name, which its first end makes: its queues, its rings and its pool are then the
+    /// other's, too.
+    ///
+    /// # Errors
+    /// [`Error::PortTaken`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
+    /// other end has.
+    pub fn open(name: &str, side: Side, config: Config) -> Result<Pipe> {
+        config.check_ring()?;
+        let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+        pipes.retain(|(_, pipe)| pipe.strong_count() > 0);
+        let there = pipes.iter().find(|(there, _)| there == name).and_then(|(_, pipe)| pipe.upgrade());
+        let pipe = match there {
+            Some(pipe) => pipe,
+            None => {
+                let pipe = Arc::new(Shared::new(name, &config)?);
+                pipes.push((name.to_string(), Arc::downgrade(&pipe)));
+                pipe
+            }
+        };
+        let most = pipe.ways[0].len() as u16;
+        let queues = config.rx_queues.max(config.tx_queues);
+        if queues > most {
+            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most });
+        }
+        let open = &mut pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[side as usize];
+        if *open {
+            return Err(Error::PortTaken { port: config.name });
+        }
+        *open = true;
+        let config = Config { pool: pipe.pool.clone(), ring: pipe.ring, ..config };
+        Ok(Pipe::new(config, PipeEnd { pipe: pipe.clone(), side }))
+    }
+}
+
+impl Shared {
+    fn new(name: &str, config: &Config) -> Result<Shared> {
+        let ways = || -> Result<Vec<Way>> {
+            (0..config.rx_queues.max(config.tx_queues))
+                .map(|_| {
+                    let (sender, receiver) = channel(config.ring);
+                    let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
+                    Ok(Way { sender, receiver, wake: Wake::new()? })
+                })
+                .collect()
+        };
+        let (name, pool, ring) = (name.to_string(), config.pool.clone(), config.ring);
+        Ok(Shared { name, pool, ring, ways: [ways()?, ways()?], open: Mutex::default() })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Packets that nobody has received. No queue is left, or it would have kept this.
+        for way in self.ways.iter().flatten() {
+            let Some(mut receiver) = take(&way.receiver) else { continue };
+            let mut batch = Batch::with_capacity(self.ring);
+            batch.is_of(&self.pool);
+            receive_from(&mut receiver, &mut batch);
+        }
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        self.pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[self.side as usize] = false;
+    }
+}
+
+impl Virtual for PipeEnd {
+    const DRIVER: &'static str = "pipe";
+
+    fn description(&self) -> String {
+        format!("an end of pipe {}, without copies", self.pipe.name)
+    }
+
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+        let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
+        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
+        let receiver = Some(take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?);
+        pipe.ways[side][queue].wake.want(config.interrupts.is_some());
+        Ok(Box::new(PipeRx { pipe, side, queue, receiver, counters, copies: Batch::new() }))
+    }
+
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        let (pipe, side, queue) = (self.pipe.clone(), 1 - self.side as usize, usize::from(queue));
+        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
+        let sender = Some(take(&pipe.ways[side][queue].sender).ok_or_else(taken)?);
+        let longest = config.max_frame;
+        Ok(Box::new(PipeTx { pipe, side, queue, sender, counters, copies: Batch::new(), longest }))
+    }
+
+    fn link(&self) -> Link {
+        let open = self.pipe.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open[1 - self.side as usize] { Link::Up { mbits: 0 } } else { Link::Down }
+    }
+}
+
+/// What comes from the other end.
+struct PipeRx {
+    pipe: Arc<Shared>,
+    side: usize,
+    queue: usize,
+    /// Goes back when this is dropped.
+    receiver: Option<Receiver<u64>>,
+    counters: Arc<QueueCounters>,
+    /// For batches of another region.
+    copies: Batch,
+}
+
+/// Moves slots out of a channel until the batch is full; packets are whole in it, and so they are here.
+#[inline(always)]
+pub(super) fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
+    let mut received = 0;
+    loop {
+        let count = receiver.receive(Slot::words_mut(batch.space()));
+        batch.appended(count);
+        received += count;
+        if count == 0 || !batch.ends_in_chain() {
+            return received;
+        }
+    }
+}
+
+/// Moves whole packets into a channel, and tells how many slots.
+#[inline(always)]
+pub(super) fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
+    let slots = batch.slots();
+    let mut count = slots.len().min(sender.free(slots.len()));
+    while count > 0 && slots[count - 1].has_more() {
+        count -= 1;
+    }
+    sender.send(Slot::words(&slots[..count]));
+    batch.sent(count);
+    count
+}
+
+/// Packets and bytes of slots.
+#[inline(always)]
+pub(super) fn counted(slots: &[Slot]) -> (usize, usize) {
+    slots.iter().fold((0, 0), |(packets, bytes), slot| (packets + usize::from(!slot.has_more()), bytes + slot.len()))
+}
+
+impl PipeRx {
+    #[cold]
+    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let received = copies.receive_for(&self.pipe.pool.clone(), batch, |own| self.recv(own));
+        self.copies = copies;
+        received
+    }
+
+    fn way(&self) -> &Way {
+        &self.pipe.ways[self.side][self.queue]
+    }
+}
+
+impl RxQueue for PipeRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !batch.belongs_to(&self.pipe.pool) {
+            return self.recv_copied(batch);
+        }
+        let Some(receiver) = &mut self.receiver else { return 0 };
+        let count = receive_from(receiver, batch);
+        if count > 0 {
+            let slots = batch.slots();
+            let (packets, bytes) = counted(&slots[slots.len() - count..]);
+            self.counters.moved_packets(packets, count, bytes);
+        }
+        count
+    }
+
+    fn buffers(&self) -> usize {
+        let waiting = self.receiver.as_ref().map_or(0, Receiver::waiting);
+        waiting + self.copies.len() + self.copies.cached()
+    }
+
+    fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.way().wake.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.way().wake.disarm();
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for PipeRx {
+    fn drop(&mut self) {
+        if let Some(receiver) = self.receiver.take() {
+            give(&self.way().receiver, receiver);
+        }
+    }
+}
+
+/// What goes to the other end.
+struct PipeTx {
+    pipe: Arc<Shared>,
+    side: usize,
+    queue: usize,
+    /// Goes back when this is dropped.
+    sender: Option<Sender<u64>>,
+    counters: Arc<QueueCounters>,
+    copies: Batch,
+    longest: usize,
+}
+
+impl PipeTx {
+    #[inline(always)]
+    fn send_own(&mut self, batch: &mut Batch) -> usize {
+        let Some(sender) = &mut self.sender else { return 0 };
+        let (packets, bytes) = counted(batch.slots());
+        let total = batch.len();
+        let count = send_to(sender, batch);
+        // Most times all fit; otherwise what is left is taken off again.
+        let (packets, bytes) = match total - count {
+            0 => (packets, bytes),
+            _ => {
+                let left = counted(batch.slots());
+                (packets - left.0, bytes - left.1)
+            }
+        };
+        self.counters.moved_packets(packets, count, bytes);
+        self.pipe.ways[self.side][self.queue].wake.notify();
+        count
+    }
+
+    #[cold]
+    fn send_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let longest = self.longest;
+        let (taken, too_long) = copies.send_for(&self.pipe.pool.clone(), batch, longest, |own| self.send_own(own));
+        (0..too_long).for_each(|_| self.counters.dropped());
+        self.copies = copies;
+        taken
+    }
+}
+
+impl TxQueue for PipeTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if !batch.is_of(&self.pipe.pool) || !self.copies.is_empty() {
+            return self.send_copied(batch);
+        }
+        self.send_own(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.copies.len() + self.copies.cached()
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for PipeTx {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            give(&self.pipe.ways[self.side][self.queue].sender, sender);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The control side of every port that is memory alone.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{
+    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics,
+    TxQueue,
+};
+
+/// What one kind of these ports does its own way.
+pub trait Virtual: Send {
+    /// The driver's name.
+    const DRIVER: &'static str;
+
+    /// What it is, for people.
+    fn description(&self) -> String;
+    /// Starts a receive queue, which nobody has.
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>>;
+    /// Starts a transmit queue, which nobody has.
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>>;
+    /// Whether somebody is at the other end.
+    fn link(&self) -> Link;
+    /// What was sent to it and found no room.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+}
+
+/// A port that is memory alone: [`Pipe`](super::Pipe) or [`ValePort`](super::ValePort).
+pub struct VirtualPort<V: Virtual> {
+    config: Config,
+    mac: MacAddress,
+    counters: Counters,
+    kind: V,
+}
+
+impl<V: Virtual> VirtualPort<V> {
+    /// Its address is made of its name.
+    pub(super) fn new(config: Config, kind: V) -> VirtualPort<V> {
+        // FNV-1a: the same name has the same address in each process. Locally administered, unicast.
+        let hash = config
+            .name
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+        let [a, b, c, d, e, ..] = hash.to_be_bytes();
+        let counters = Counters::new(&config);
+        VirtualPort { config, mac: MacAddress([0x02, a, b, c, d, e]), counters, kind }
+    }
+
+    pub(super) fn kind(&self) -> &V {
+        &self.kind
+    }
+}
+
+impl<V: Virtual> Device for VirtualPort<V> {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn info(&self) -> Info {
+        Info {
+            driver: V::DRIVER,
+            description: self.kind.description(),
+            rx_queues: self.config.rx_queues,
+            tx_queues: self.config.tx_queues,
+            ring: self.config.ring,
+            max_frame: self.config.max_frame,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        let counters = self.counters.take_rx(&self.config, queue)?;
+        self.kind.rx(&self.config, queue, counters)
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        let counters = self.counters.take_tx(&self.config, queue)?;
+        self.kind.tx(&self.config, queue, counters)
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        let (mut sum, drops) = (self.counters.sum(), self.kind.drops());
+        sum.drops.no_descriptor += drops.no_descriptor;
+        sum.drops.oversize += drops.oversize;
+        Ok(sum)
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.counters.by_queue()
+    }
+
+    fn link(&self) -> Result<Link> {
+        Ok(self.kind.link())
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    /// All that is sent to it is received; there is nothing to change.
+    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let why = "packets come on the queue of the same number as they were sent on";
+        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.config)
+    }
+}

@@ -1,0 +1,90 @@
+//! Where packets go: learning, as VALE does, or what a program says.
+
+use super::table::{Address, Table};
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To this port, unless it came from there.
+    Port(u8),
+    /// To all ports but the one that it came from.
+    Broadcast,
+    /// To none.
+    Drop,
+}
+
+/// Decides where packets go (vale(4), "VALE switches can be extended").
+///
+/// A closure of the same form is one. It is called on the thread that sends, and may be called by several at once.
+///
+/// ```
+/// use linerate::netmap::{Destination, Forward};
+///
+/// // What comes in at port 0 goes out at port 1, and the other way round; others hear nothing.
+/// let wire = |source: u8, _: &[&[u8]], to: &mut [Destination]| {
+///     to.fill(if source < 2 { Destination::Port(1 - source) } else { Destination::Drop });
+/// };
+/// let mut to = [Destination::Drop];
+/// wire.forward(0, &[&[0; 60]], &mut to);
+/// assert_eq!(to, [Destination::Port(1)]);
+/// ```
+pub trait Forward: Send + Sync {
+    /// Packets that came in at port `source`, as the bytes of their first buffers, 14 at least; for each of them, in order,
+    /// there is a place in `to`, where [`Destination::Drop`] stands at first.
+    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]);
+
+    /// A port is gone: its number may be another's soon.
+    fn forget(&self, port: u8) {
+        let _ = port;
+    }
+}
+
+impl<F: Fn(u8, &[&[u8]], &mut [Destination]) + Send + Sync> Forward for F {
+    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]) {
+        self(source, packets, to);
+    }
+}
+
+/// A learning bridge: an address is where it was last seen, and what is not known, broadcast and multicast go everywhere.
+pub struct Learning {
+    table: Table,
+}
+
+impl Learning {
+    /// That knows nothing yet.
+    pub fn new() -> Learning {
+        Learning { table: Table::new() }
+    }
+
+    /// How many addresses it knows.
+    pub fn known(&self) -> usize {
+        self.table.len()
+    }
+}
+
+impl Default for Learning {
+    fn default() -> Self {
+        Learning::new()
+    }
+}
+
+impl Forward for Learning {
+    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]) {
+        let now = self.table.now();
+        for (packet, to) in packets.iter().zip(to) {
+            let Some(header) = packet.first_chunk() else { continue };
+            let (destination, origin) = Address::of(header);
+            if !origin.is_multicast() {
+                self.table.learn(origin, source, now);
+            }
+            *to = match if destination.is_multicast() { None } else { self.table.find(destination) } {
+                Some(port) => Destination::Port(port),
+                None => Destination::Broadcast,
+            };
+        }
+    }
+
+    fn forget(&self, port: u8) {
+        self.table.forget(port);
+    }
+}

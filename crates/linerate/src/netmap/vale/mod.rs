@@ -1,0 +1,192 @@
+//! VALE: a switch in memory (vale(4); Rizzo and Lettieri, "VALE, a Switched Ethernet for Virtual Machines", CoNEXT 2012).
+//!
+//! - `table`: which address is where
+//! - `forward`: where packets go, as learned or as a program says
+//! - `port`: a port's queues: a packet's way through the switch, top-down; read this next
+//! - here: switches and their ports
+//!
+//! There is no thread in it. Who sends does the work: decides for a whole batch where each packet goes, then, for each
+//! destination, copies its packets into the destination's buffers and hands their slots over. A packet that finds no room is
+//! dropped, and counted at the port that had none: a slow port holds nobody up.
+
+mod forward;
+mod port;
+mod table;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use super::port::{Virtual, VirtualPort};
+use crate::error::{Error, Result};
+use crate::port::{Config, Drops, Link, QueueCounters, RxQueue, TxQueue};
+pub use forward::{Destination, Forward, Learning};
+use port::{Outlet, ValeRx, ValeTx};
+
+/// The most ports of a switch, as netmap has it.
+pub const MAX_PORTS: usize = 254;
+/// The longest name of a switch and its port together: `IFNAMSIZ` without the zero.
+pub const LONGEST_NAME: usize = 15;
+
+/// A switch; it goes with its last port.
+pub struct Switch {
+    name: String,
+    /// What ports there are, by number. Who sends has a copy, and looks whether it is the newest.
+    ports: Mutex<Arc<Ports>>,
+    changes: AtomicU64,
+    forward: RwLock<Arc<dyn Forward>>,
+}
+
+/// By number.
+type Ports = Vec<Option<Arc<Outlet>>>;
+
+/// The switches of this process.
+static SWITCHES: Mutex<Vec<Weak<Switch>>> = Mutex::new(Vec::new());
+
+impl Switch {
+    /// The switch with this name, as `vale0`; made if there is none.
+    pub fn named(name: &str) -> Arc<Switch> {
+        let mut all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|switch| switch.strong_count() > 0);
+        if let Some(switch) = all.iter().filter_map(Weak::upgrade).find(|switch| switch.name == name) {
+            return switch;
+        }
+        let switch = Arc::new(Switch {
+            name: name.to_string(),
+            ports: Mutex::default(),
+            changes: AtomicU64::new(0),
+            forward: RwLock::new(Arc::new(Learning::new())),
+        });
+        all.push(Arc::downgrade(&switch));
+        switch
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// From now on this decides where packets go.
+    pub fn set_forward(&self, forward: Arc<dyn Forward>) {
+        *self.forward.write().unwrap_or_else(PoisonError::into_inner) = forward;
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Numbers and names of its ports.
+    pub fn ports(&self) -> Vec<(u8, String)> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = ports.iter().enumerate().filter_map(|(n, port)| Some((n as u8, port.as_ref()?.name.clone())));
+        there.collect()
+    }
+
+    /// What who sends works with: ports, and who decides.
+    fn now(&self) -> Now {
+        let changes = self.changes.load(Ordering::Acquire);
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let forward = self.forward.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Now { changes, ports, forward }
+    }
+
+    /// Gives a port the lowest number that is free.
+    fn add(&self, name: &str, make: impl FnOnce(u8) -> Result<Outlet>) -> Result<Arc<Outlet>> {
+        let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.iter().flatten().any(|port| port.name == name) {
+            return Err(Error::PortTaken { port: format!("{}:{name}", self.name) });
+        }
+        let mut ports = Ports::clone(&all);
+        let number = ports.iter().position(Option::is_none).unwrap_or(ports.len());
+        if number >= MAX_PORTS {
+            return Err(Error::SwitchFull { switch: self.name.clone(), most: MAX_PORTS });
+        }
+        let outlet = Arc::new(make(number as u8)?);
+        ports.resize(ports.len().max(number + 1), None);
+        ports[number] = Some(outlet.clone());
+        *all = Arc::new(ports);
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(outlet)
+    }
+
+    fn remove(&self, number: u8) {
+        let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = Ports::clone(&all);
+        ports[usize::from(number)] = None;
+        *all = Arc::new(ports);
+        self.changes.fetch_add(1, Ordering::Release);
+        drop(all);
+        self.forward.read().unwrap_or_else(PoisonError::into_inner).forget(number);
+    }
+}
+
+/// A switch as a sender has seen it last.
+struct Now {
+    changes: u64,
+    ports: Arc<Ports>,
+    forward: Arc<dyn Forward>,
+}
+
+/// A port of a switch.
+pub type ValePort = VirtualPort<Attached>;
+
+/// What is plugged into a switch; unplugged when it is dropped.
+pub struct Attached {
+    switch: Arc<Switch>,
+    outlet: Arc<Outlet>,
+}
+
+impl ValePort {
+    /// Plugs a port into a switch, as `vale0` and `a`, which are made if they are not there.
+    ///
+    /// # Errors
+    /// [`Error::PortTaken`], [`Error::SwitchFull`], [`Error::BadName`], [`Error::RingSize`].
+    pub fn open(switch: &str, port: &str, config: Config) -> Result<ValePort> {
+        config.check_ring()?;
+        let name = format!("{switch}:{port}");
+        let bad = |why: &str| Err(Error::BadName { name: name.clone(), why: why.to_string() });
+        let plain =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if name.len() > LONGEST_NAME {
+            return bad("a switch and its port have 15 characters together, colon included (netmap(4))");
+        }
+        if !switch.starts_with("vale") || !plain(switch) || !plain(port) {
+            return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
+        }
+        let switch = Switch::named(switch);
+        let outlet = switch.add(port, |number| Outlet::new(port, number, &config))?;
+        Ok(ValePort::new(config, Attached { switch, outlet }))
+    }
+
+    /// The switch that it is plugged into.
+    pub fn switch(&self) -> &Arc<Switch> {
+        &self.kind().switch
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.switch.remove(self.outlet.number);
+    }
+}
+
+impl Virtual for Attached {
+    const DRIVER: &'static str = "vale";
+
+    fn description(&self) -> String {
+        format!("port {} of switch {}", self.outlet.number, self.switch.name)
+    }
+
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+        Ok(Box::new(ValeRx::new(&self.outlet, config, queue, counters)?))
+    }
+
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        Ok(Box::new(ValeTx::new(&self.switch, &self.outlet, config, queue, counters)))
+    }
+
+    /// The switch itself is always there.
+    fn link(&self) -> Link {
+        Link::Up { mbits: 0 }
+    }
+
+    fn drops(&self) -> Drops {
+        self.outlet.drops()
+    }
+}

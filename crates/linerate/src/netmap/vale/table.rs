@@ -1,0 +1,209 @@
+//! Which address was last seen at which port.
+//!
+//! An entry is one word, so that threads need no lock: 48 bits of address, the port, and when it was seen. Four of them, in
+//! half a cache line, are where an address can be; a fifth takes the place of the one that was seen longest ago.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Places for 4,096 addresses: VALE's table has 1,024.
+const BUCKETS: usize = 1024;
+const WAYS: usize = 4;
+/// Seconds of a tick, of which 256 are counted.
+const TICK: i64 = 4;
+/// Ticks after which an address that was not seen is forgotten: 300 seconds, as in IEEE 802.1D.
+const LIFE: u8 = 75;
+
+/// An address as a number below 2^48, as it stands in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(u64);
+
+impl Address {
+    /// The destination and the source of a frame, which has 12 bytes at least.
+    #[inline(always)]
+    pub fn of(header: &[u8; 12]) -> (Address, Address) {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
+        (Address(word(0) & 0xFFFF_FFFF_FFFF), Address(word(4) >> 16))
+    }
+
+    /// Broadcast is one, too.
+    #[inline(always)]
+    pub fn is_multicast(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// The first of the places where it can be.
+    #[inline(always)]
+    fn bucket(self) -> usize {
+        (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - BUCKETS.ilog2())) as usize * WAYS
+    }
+}
+
+/// The addresses of a switch.
+pub struct Table {
+    entries: Box<[AtomicU64]>,
+    /// When old entries were forgotten last.
+    swept: AtomicU8,
+}
+
+const PORT: u32 = 48;
+const TIME: u32 = 56;
+
+fn age(entry: u64, now: u8) -> u8 {
+    now.wrapping_sub((entry >> TIME) as u8)
+}
+
+impl Table {
+    pub fn new() -> Table {
+        Table { entries: (0..BUCKETS * WAYS).map(|_| AtomicU64::new(0)).collect(), swept: AtomicU8::new(0) }
+    }
+
+    /// The time, in ticks. What is too old is forgotten first.
+    pub fn now(&self) -> u8 {
+        let now = (clock_gettime(ClockId::MonotonicCoarse).tv_sec / TICK) as u8;
+        if self.swept.load(Relaxed) != now {
+            self.sweep(now);
+        }
+        now
+    }
+
+    /// Forgets what is too old. A tick counts to 256 only: what nobody looked at would be young again.
+    #[cold]
+    pub fn sweep(&self, now: u8) {
+        self.swept.store(now, Relaxed);
+        for entry in &self.entries {
+            let value = entry.load(Relaxed);
+            if value != 0 && age(value, now) > LIFE {
+                // Unless it was seen in this moment.
+                let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    /// Forgets what was seen at a port.
+    pub fn forget(&self, port: u8) {
+        for entry in &self.entries {
+            let value = entry.load(Relaxed);
+            if value != 0 && (value >> PORT) as u8 == port {
+                let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn places(&self, address: Address) -> &[AtomicU64; WAYS] {
+        self.entries[address.bucket()..].first_chunk().expect("a bucket is whole")
+    }
+
+    /// Where an address is.
+    #[inline(always)]
+    pub fn find(&self, address: Address) -> Option<u8> {
+        let same = |entry: &AtomicU64| {
+            let value = entry.load(Relaxed);
+            (value != 0 && (value ^ address.0) << 16 == 0).then_some((value >> PORT) as u8)
+        };
+        self.places(address).iter().find_map(same)
+    }
+
+    /// An address was seen at a port.
+    #[inline(always)]
+    pub fn learn(&self, address: Address, port: u8, now: u8) {
+        let value = address.0 | u64::from(port) << PORT | u64::from(now) << TIME;
+        let places = self.places(address);
+        for entry in places {
+            let there = entry.load(Relaxed);
+            if (there ^ address.0) << 16 == 0 && there != 0 {
+                // Most times nothing changes, and the cache line stays shared.
+                if there != value {
+                    entry.store(value, Relaxed);
+                }
+                return;
+            }
+        }
+        self.learn_new(places, value, now);
+    }
+
+    #[cold]
+    fn learn_new(&self, places: &[AtomicU64; WAYS], value: u64, now: u8) {
+        // An address of zeros at port 0 at time 0 cannot be told from none; nobody has it.
+        let oldest = places.iter().max_by_key(|entry| match entry.load(Relaxed) {
+            0 => 256,
+            there => u16::from(age(there, now)),
+        });
+        oldest.expect("there are places").store(value, Relaxed);
+    }
+
+    /// How many addresses are known.
+    pub fn len(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.load(Relaxed) != 0).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u64) -> Address {
+        Address(n << 1 & 0xFFFF_FFFF_FFFF)
+    }
+
+    #[test]
+    fn addresses_are_read_as_they_stand() {
+        let mut header = [0; 12];
+        header[..6].copy_from_slice(&[0xFF; 6]);
+        header[6..].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        let (to, from) = Address::of(&header);
+        assert!(to.is_multicast() && !from.is_multicast());
+        assert_eq!((to.0, from.0), (0xFFFF_FFFF_FFFF, 0x0900_0000_0002));
+    }
+
+    #[test]
+    fn a_host_that_moves_is_found_where_it_is() {
+        let table = Table::new();
+        assert_eq!(table.find(address(7)), None);
+        table.learn(address(7), 3, 10);
+        assert_eq!(table.find(address(7)), Some(3));
+        table.learn(address(7), 200, 10);
+        assert_eq!((table.find(address(7)), table.find(address(8)), table.len()), (Some(200), None, 1));
+        table.forget(3);
+        assert_eq!(table.len(), 1);
+        table.forget(200);
+        assert_eq!(table.find(address(7)), None);
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten_also_around_the_clock() {
+        let table = Table::new();
+        table.learn(address(1), 1, 250);
+        table.learn(address(2), 2, 251);
+        table.sweep(69);
+        assert_eq!((table.find(address(1)), table.find(address(2))), (Some(1), Some(2)));
+        table.sweep(70);
+        assert_eq!((table.find(address(1)), table.find(address(2))), (None, Some(2)));
+        table.learn(address(2), 2, 70);
+        table.sweep(100);
+        assert_eq!(table.find(address(2)), Some(2), "it was seen again");
+    }
+
+    #[test]
+    fn a_full_table_forgets_the_oldest() {
+        let table = Table::new();
+        // Of one bucket.
+        let bucket = address(1).bucket();
+        let mut same = (1..).map(address).filter(|address| address.bucket() == bucket);
+        for (now, one) in same.by_ref().take(WAYS).enumerate() {
+            table.learn(one, 1, now as u8);
+        }
+        table.learn(address(1), 1, 9);
+        let new = same.next().unwrap();
+        table.learn(new, 1, 10);
+        assert_eq!((table.find(new), table.find(address(1)), table.len()), (Some(1), Some(1), WAYS));
+        // Of many more than there is room for, as many stay as there are places, and the last ones surely.
+        for n in 0..100_000 {
+            table.learn(address(n), 5, 10);
+            assert!(n == 0 || table.find(address(n)) == Some(5));
+        }
+        assert!(table.len() > BUCKETS * WAYS * 9 / 10);
+    }
+}

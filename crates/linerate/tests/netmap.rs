@@ -1,0 +1,410 @@
+//! Ports in memory: pipes and the switch, as netmap(4) and vale(4) have them.
+
+use std::sync::Arc;
+
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::netmap::{Destination, Forward, Switch, ValePort};
+use linerate::port::{Config, Device, Link, RxQueue, TxQueue, Wait, Waiter};
+use linerate::traffic::{Checker, Generator};
+use linerate::{Batch, Options};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+
+fn pool(buffers: usize) -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn options(pool: &Arc<Pool>) -> Options {
+    Options { pool: Some(pool.clone()), ring: 64, ..Options::default() }
+}
+
+/// A port with its queues.
+struct End {
+    device: Box<dyn Device>,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+}
+
+impl End {
+    fn new(mut device: Box<dyn Device>) -> End {
+        let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+        End { device, rx, tx }
+    }
+
+    fn open(name: &str, pool: &Arc<Pool>) -> End {
+        let [device] = options(pool).open([name]).unwrap();
+        End::new(device)
+    }
+
+    fn send(&mut self, frames: &[Vec<u8>]) -> usize {
+        let pool = self.device.pool().clone();
+        let mut batch = Batch::with_capacity(256);
+        frames.iter().for_each(|frame| assert!(batch.push(&pool, frame)));
+        self.tx.send(&mut batch);
+        frames.len() - batch.packets().count()
+    }
+
+    fn receive(&mut self) -> Vec<Vec<u8>> {
+        let (mut batch, mut frames) = (Batch::with_capacity(256), Vec::new());
+        self.rx.recv(&mut batch);
+        for packet in batch.packets() {
+            frames.push(Vec::new());
+            packet.append_to(frames.last_mut().unwrap());
+        }
+        frames
+    }
+}
+
+/// A frame from one host to another, or to all for 255.
+fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|n| n as u8 ^ from).collect();
+    let address = |host: u8| if host == 255 { [0xFF; 6] } else { [2, 0, 0, 0, 0, host] };
+    frame[..6].copy_from_slice(&address(to));
+    frame[6..12].copy_from_slice(&address(from));
+    frame
+}
+
+#[test]
+fn a_pipe_carries_both_ways_without_copies() {
+    let pool = pool(1024);
+    let (mut a, mut b) = (End::open("p{1", &pool), End::open("p}1", &pool));
+    let frames: Vec<_> = [60, 1514, 1, 9000, 61].into_iter().map(|len| vec![len as u8; len]).collect();
+    assert_eq!((a.send(&frames), b.send(&frames[..2])), (5, 2));
+    assert_eq!((b.receive(), a.receive()), (frames.clone(), frames[..2].to_vec()));
+    // The buffers themselves have crossed.
+    let mut batch = Batch::new();
+    batch.push(&pool, &[7; 60]);
+    let place = (&mut batch).into_iter().next().unwrap().as_ptr();
+    a.tx.send(&mut batch);
+    b.rx.recv(&mut batch);
+    assert_eq!((&mut batch).into_iter().next().unwrap().as_ptr(), place);
+    let statistics = (a.device.statistics().unwrap(), b.device.statistics().unwrap());
+    assert_eq!((statistics.0.tx_packets, statistics.1.rx_packets, statistics.0.rx_bytes), (6, 6, 1574));
+}
+
+#[test]
+fn a_full_pipe_takes_whole_packets_only() {
+    let pool = pool(1024);
+    let (mut a, mut b) = (End::open("full{1", &pool), End::open("full}1", &pool));
+    let short = vec![vec![1; 60]; 62];
+    assert_eq!(a.send(&short), 62);
+    // Two places are left, and five buffers would be needed.
+    assert_eq!(a.send(&[vec![2; 9000]]), 0);
+    assert_eq!(a.send(&[vec![3; 60], vec![2; 9000], vec![4; 60]]), 1);
+    assert_eq!(b.receive().len(), 63);
+    assert_eq!(a.send(&[vec![2; 9000]]), 1);
+    assert_eq!(b.receive(), [vec![2; 9000]]);
+}
+
+#[test]
+fn ends_of_a_pipe_come_and_go() {
+    let pool = pool(1024);
+    let mut a = End::open("gone{1", &pool);
+    assert_eq!(a.device.link().unwrap(), Link::Down);
+    let error = options(&pool).open(["gone{1"]).map(drop).unwrap_err().to_string();
+    assert!(error.contains("open already"), "{error}");
+    let error = options(&pool).open(["gone}1?queues=2"]).map(drop).unwrap_err().to_string();
+    assert!(error.contains("at most 1") || error.contains("2"), "{error}");
+    // What was sent is there for who comes later.
+    assert_eq!(a.send(&[vec![1; 100]]), 1);
+    let mut b = End::open("gone}1", &pool);
+    assert_eq!(a.device.link().unwrap(), Link::Up { mbits: 0 });
+    assert_eq!(b.receive(), [vec![1; 100]]);
+    drop(b);
+    assert_eq!((a.device.link().unwrap(), a.send(&vec![vec![1; 60]; 100])), (Link::Down, 64));
+    drop(a);
+    assert_eq!(pool.available(), 1024);
+}
+
+#[test]
+fn a_pipe_of_another_region_copies() {
+    let (ours, theirs) = (pool(256), pool(256));
+    let (mut a, mut b) = (End::open("apart{1", &ours), End::open("apart}1", &ours));
+    let mut batch = Batch::new();
+    batch.push(&theirs, &[5; 1400]);
+    assert_eq!(a.tx.send(&mut batch), 1);
+    batch.push(&theirs, &[6; 60]);
+    assert_eq!(b.rx.recv(&mut batch), 1);
+    let lengths: Vec<usize> = batch.packets().map(|packet| packet.len()).collect();
+    assert_eq!(lengths, [60, 1400]);
+    drop((a, b, batch));
+    assert_eq!((ours.available(), theirs.available()), (256, 256));
+}
+
+#[test]
+fn who_sleeps_is_woken() {
+    let pool = pool(256);
+    let sleepy = || Options { interrupts: Some(std::time::Duration::ZERO), ..options(&pool) };
+    for (name, other) in [("sleep{1", "sleep}1"), ("vale9:a", "vale9:b")] {
+        let [mut a, mut b] = sleepy().open([name, other]).unwrap();
+        let (mut a_tx, mut a_rx) = (a.tx(0).unwrap(), a.rx(0).unwrap());
+        let (mut b_tx, mut b_rx) = (b.tx(0).unwrap(), b.rx(0).unwrap());
+        let echo = std::thread::spawn(move || {
+            let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
+            let mut echoed = 0;
+            while echoed < 200 {
+                let received = b_rx.recv(&mut batch);
+                echoed += b_tx.send(&mut batch);
+                waiter.turn(received, &mut [&mut *b_rx]);
+            }
+        });
+        let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
+        for _ in 0..200 {
+            batch.push(&pool, &frame(255, 1, 60));
+            a_tx.send(&mut batch);
+            let mut received = 0;
+            while received == 0 {
+                received = a_rx.recv(&mut batch);
+                waiter.turn(received, &mut [&mut *a_rx]);
+            }
+            batch.clear();
+        }
+        echo.join().unwrap();
+    }
+}
+
+#[test]
+fn a_switch_learns_and_floods() {
+    let pool = pool(1024);
+    let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale1:{name}"), &pool)).collect();
+    // Not known: to all others.
+    assert_eq!(ports[0].send(&[frame(2, 1, 60)]), 1);
+    assert_eq!((ports[1].receive().len(), ports[2].receive().len(), ports[0].receive().len()), (1, 1, 0));
+    // The answer goes back to where the question came from, and nowhere else.
+    ports[1].send(&[frame(1, 2, 100), frame(1, 2, 1514)]);
+    assert_eq!(ports[0].receive(), [frame(1, 2, 100), frame(1, 2, 1514)]);
+    assert!(ports[2].receive().is_empty());
+    // Broadcast and multicast go to all, in order with the rest.
+    let mut multicast = frame(1, 1, 77);
+    multicast[0] = 1;
+    let sent = [frame(2, 1, 60), frame(255, 1, 61), frame(2, 1, 62), multicast, frame(2, 1, 64)];
+    ports[0].send(&sent);
+    assert_eq!(ports[1].receive(), sent);
+    assert_eq!(ports[2].receive(), [sent[1].clone(), sent[3].clone()]);
+    // To who is at the same port: it has it already.
+    ports[0].send(&[frame(3, 4, 60), frame(4, 3, 60)]);
+    ports.iter_mut().for_each(|port| drop(port.receive()));
+    ports[0].send(&[frame(3, 4, 60)]);
+    assert!(ports.iter_mut().all(|port| port.receive().is_empty()));
+    // A host moves.
+    ports[2].send(&[frame(255, 2, 60)]);
+    ports.iter_mut().for_each(|port| drop(port.receive()));
+    ports[0].send(&[frame(2, 1, 60)]);
+    assert_eq!((ports[1].receive().len(), ports[2].receive().len()), (0, 1));
+    // Its port goes, and with it what was known of it.
+    drop(ports.pop());
+    ports[0].send(&[frame(2, 1, 60)]);
+    assert_eq!(ports[1].receive().len(), 1);
+    // What is no frame goes nowhere.
+    ports[0].send(&[vec![0xFF; 13]]);
+    assert!(ports[1].receive().is_empty());
+}
+
+#[test]
+fn a_slow_port_holds_nobody_up() {
+    let pool = pool(1024);
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| End::open(&format!("vale2:{name}"), &pool));
+    let storm: Vec<_> = (0..200).map(|n| frame(255, 1, 60 + n)).collect();
+    for part in storm.chunks(40) {
+        assert_eq!(a.send(part), 40);
+        assert_eq!(c.receive(), part);
+    }
+    assert_eq!(b.receive(), storm[..64], "as much as its ring has");
+    assert_eq!(b.device.statistics().unwrap().drops.no_descriptor, 200 - 64);
+    assert_eq!(c.device.statistics().unwrap().drops.no_descriptor, 0);
+    // Too long for one, but not for the other.
+    let [mut jumbo] =
+        Options { mtu: 9000, ..options(&pool) }.open(["vale2:j"]).map(|devices| devices.map(End::new)).unwrap();
+    a.send(&[frame(255, 1, 9000), frame(255, 1, 1518)]);
+    assert_eq!((b.receive(), jumbo.receive().len()), (vec![frame(255, 1, 1518)], 2));
+    assert_eq!(b.device.statistics().unwrap().drops.oversize, 1);
+    drop((a, b, c, jumbo));
+    assert_eq!(pool.available(), 1024);
+}
+
+#[test]
+fn names_and_numbers_have_limits() {
+    let pool = pool(1024);
+    let opened = |name: &str| options(&pool).open([name]).map(drop).unwrap_err().to_string();
+    let _a = End::open("vale3:a", &pool);
+    assert!(opened("vale3:a").contains("open already"));
+    assert!(opened("vale3:").contains("letters, digits"));
+    assert!(opened("vale3:a-b").contains("letters, digits"));
+    assert!(opened("vale 3:a").contains("letters, digits"));
+    assert!(opened("vale3:a_name_too_long").contains("15 characters"));
+    // One port less than there are numbers, since each has a ring of its own.
+    let small =
+        |n: usize| ValePort::open("vale3", &format!("p{n}"), Config { ring: 64, ..Config::new("", pool.clone()) });
+    let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();
+    assert_eq!(ports[0].switch().ports().len(), 254);
+    let error = small(999).map(drop).unwrap_err().to_string();
+    assert!(error.contains("254 ports"), "{error}");
+    ports.swap_remove(100);
+    small(999).unwrap();
+}
+
+/// A program decides: a bridge of two VLANs, say, or nothing at all.
+#[test]
+fn a_program_says_where_packets_go() {
+    let pool = pool(1024);
+    let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale4:{name}"), &pool)).collect();
+    let by_length = |source: u8, packets: &[&[u8]], to: &mut [Destination]| {
+        for (packet, to) in packets.iter().zip(to) {
+            *to = match packet.len() {
+                61 => Destination::Port(source + 1),
+                62 => Destination::Broadcast,
+                63 => Destination::Port(200),
+                64 => Destination::Port(source),
+                _ => Destination::Drop,
+            };
+        }
+    };
+    let switch = Switch::named("vale4");
+    switch.set_forward(Arc::new(by_length));
+    let sent: Vec<_> = (60..66).map(|len| frame(2, 1, len)).collect();
+    ports[0].send(&sent);
+    assert_eq!(
+        (ports[0].receive().len(), ports[1].receive(), ports[2].receive()),
+        (0, sent[1..3].to_vec(), vec![sent[2].clone()])
+    );
+    switch.set_forward(Arc::new(linerate::netmap::Learning::new()) as Arc<dyn Forward>);
+    ports[0].send(&sent[..1]);
+    assert_eq!(ports[2].receive(), sent[..1]);
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// At which port, how many, how long, to which host.
+    Send(usize, usize, usize, u8),
+    Receive(usize),
+    /// The port is closed, or opened again.
+    Toggle(usize),
+}
+
+const PORTS: usize = 4;
+
+fn step() -> impl Strategy<Value = Step> {
+    let host = prop_oneof![Just(255u8), 0..PORTS as u8];
+    prop_oneof![
+        5 => (0..PORTS, 1..80usize, prop_oneof![60..1514usize, 1515..6000usize], host)
+            .prop_map(|(port, count, len, to)| Step::Send(port, count, len, to)),
+        6 => (0..PORTS).prop_map(Step::Receive),
+        1 => (0..PORTS).prop_map(Step::Toggle),
+    ]
+}
+
+/// Each buffer is somewhere, each packet whole and in order, over pipes and a switch whose ports are of different regions.
+#[test]
+fn schedules_lose_no_buffer_and_no_order() {
+    let pools: Vec<_> = (0..PORTS).map(|_| pool(2048)).collect();
+    let names = ["vale5:a", "vale5:b", "q{1", "q}1"];
+    let open = |n: usize| {
+        // Both ends of a pipe are of one region.
+        let pool = &pools[if n == 3 { 2 } else { n }];
+        let [device] = Options { mtu: 6000, ..options(pool) }.open([names[n]]).unwrap();
+        End::new(device)
+    };
+    let cases = Cases { cases: 10_000, failure_persistence: None, max_shrink_iters: 0, ..Cases::default() };
+    TestRunner::new(cases)
+        .run(&prop::collection::vec(step(), 1..25), |steps| {
+            let mut ends: Vec<Option<End>> = (0..PORTS).map(|n| Some(open(n))).collect();
+            let mut next = 0u32;
+            let mut last = [[0u32; PORTS]; PORTS];
+            for step in steps {
+                match step {
+                    Step::Send(port, count, len, to) => {
+                        let Some(end) = &mut ends[port] else { continue };
+                        let frames: Vec<_> = (0..count)
+                            .map(|_| {
+                                let mut frame = frame(to, port as u8, len);
+                                next += 1;
+                                frame[14..18].copy_from_slice(&next.to_be_bytes());
+                                frame
+                            })
+                            .collect();
+                        for part in frames.chunks(40) {
+                            end.send(part);
+                        }
+                    }
+                    Step::Receive(port) => {
+                        let Some(end) = &mut ends[port] else { continue };
+                        for received in end.receive() {
+                            let from = received[11] as usize;
+                            let number = u32::from_be_bytes(received[14..18].try_into().unwrap());
+                            prop_assert!(number > last[port][from], "{} after {}", number, last[port][from]);
+                            last[port][from] = number;
+                            let mut expected = frame(0, from as u8, received.len());
+                            expected[14..18].copy_from_slice(&number.to_be_bytes());
+                            prop_assert!(expected[6..] == received[6..]);
+                        }
+                    }
+                    Step::Toggle(port) => match ends[port].take() {
+                        Some(_) => {}
+                        None => ends[port] = Some(open(port)),
+                    },
+                }
+                for (n, pool) in pools.iter().enumerate() {
+                    let of_pool = ends.iter().flatten().filter(|end| Arc::ptr_eq(end.device.pool(), pool));
+                    let held: usize = of_pool.map(|end| end.rx.buffers() + end.tx.buffers()).sum();
+                    // An end of a pipe that is closed leaves what is on its way to it in the pipe.
+                    let hidden = if n == 2 && ends[2..].iter().flatten().count() == 1 { 64 } else { 0 };
+                    let there = held + pool.available();
+                    prop_assert!((2048 - hidden..=2048).contains(&there), "{} of region {}", there, n);
+                }
+            }
+            drop(ends);
+            prop_assert!(pools.iter().all(|pool| pool.available() == 2048));
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Two threads at each of several ports, all at once.
+#[test]
+fn threads_share_a_switch() {
+    const COUNT: u64 = 20_000;
+    let pool = pool(8192);
+    let names = ["vale6:a", "vale6:b", "vale6:c"];
+    let ends: Vec<End> = names.iter().map(|name| End::open(name, &pool)).collect();
+    let (mut txs, mut rxs, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for End { device, rx, tx } in ends {
+        (devices.push(device), rxs.push(rx), txs.push(tx));
+    }
+    std::thread::scope(|scope| {
+        for (flow, mut tx) in txs.into_iter().enumerate() {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut generator = Generator::new(128, 3).with_flows(flow as u16..flow as u16 + 1);
+                let (mut bytes, mut batch) = (vec![0; generator.frame_len()], Batch::new());
+                for _ in 0..COUNT {
+                    generator.fill(&mut bytes);
+                    bytes[..6].fill(0xFF);
+                    while !batch.push(pool, &bytes) {
+                        std::thread::yield_now();
+                    }
+                    tx.send(&mut batch);
+                }
+            });
+        }
+        for (mut rx, device) in rxs.into_iter().zip(devices) {
+            scope.spawn(move || {
+                let (mut batch, mut checker, mut received) = (Batch::new(), Checker::default(), 0);
+                // Each packet of the other two comes, or is counted as dropped here.
+                while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
+                    rx.recv(&mut batch);
+                    for bytes in &mut batch {
+                        checker.check(bytes);
+                        received += 1;
+                    }
+                    batch.clear();
+                    std::thread::yield_now();
+                }
+                let report = checker.report();
+                assert_eq!(report.reordered, 0, "{report:?}");
+            });
+        }
+    });
+    assert_eq!(pool.available(), 8192);
+}
