@@ -11,8 +11,9 @@
 //! let [mut a, mut b] = linerate::open(["sim:0?count=1000", "sim:1?wire=sink"])?;
 //! let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
 //! let mut batch = Batch::new();
-//! while linerate::model::named("1").unwrap().wire_report().unwrap().received < 960 {
-//!     rx.recv(&mut batch);                    // up to 32 slots, never blocks
+//! let mut received = 0;
+//! while received < 1000 {
+//!     received += rx.recv(&mut batch);        // up to 32 slots, never blocks
 //!     for packet in &mut batch {
 //!         packet[48] ^= 1;                    // plain bytes
 //!     }
