@@ -239,6 +239,12 @@ pub enum Error {
         port: String,
     },
 
+    /// Two slots whose buffers cannot change places.
+    #[error(
+        "the buffers are of different regions: what is in one must be copied\n  open both ports in one region, or copy"
+    )]
+    OtherRegion,
+
     /// A switch that has no number left for a port.
     #[error("switch '{switch}' has {most} ports, which is all that it can have\n  close some, or use another switch")]
     SwitchFull {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{Destination, Forward, Switch, ValePort};
+use linerate::netmap::{Destination, Forward, Rings, Switch, ValePort, swap};
 use linerate::port::{Config, Device, Link, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
@@ -273,6 +273,115 @@ fn a_program_says_where_packets_go() {
     assert_eq!(ports[2].receive(), sent[..1]);
 }
 
+/// A port's rings, over which a program forwards by swapping, as netmap's bridge does.
+#[test]
+fn rings_forward_by_swapping() {
+    let pool = pool(1024);
+    let rings = |name: &str| {
+        let [device] = options(&pool).open([name]).unwrap();
+        Rings::new(device).unwrap()
+    };
+    let (mut left, mut a, mut b, mut right) =
+        (rings("l{1"), rings("l}1"), rings("vale7:b"), End::open("vale7:r", &pool));
+    let mut sent = Vec::new();
+    for round in 0..50usize {
+        // Long packets are chains of slots.
+        let tx = &mut left.tx[0];
+        let frames: Vec<_> = (0..7).map(|n| frame(255, 1, 60 + (round * 7 + n) * 13)).collect();
+        for frame in &frames {
+            let count = frame.len().div_ceil(1000);
+            for (n, part) in frame.chunks(1000).enumerate() {
+                let slot = tx.ring.head();
+                tx.ring.set_len(slot, part.len(), n + 1 < count);
+                tx.ring.bytes_mut(slot).copy_from_slice(part);
+                tx.ring.advance(1);
+            }
+        }
+        tx.sync();
+        sent.extend(frames);
+        assert!(!tx.is_pending());
+
+        a.rx[0].sync();
+        let (from, to) = (&mut a.rx[0].ring, &mut b.tx[0].ring);
+        let count = from.space().min(to.space());
+        for _ in 0..count {
+            let (one, other) = (from.head(), to.head());
+            let place = from.bytes(one).as_ptr();
+            swap(from, one, to, other).unwrap();
+            assert_eq!(to.bytes(other).as_ptr(), place);
+            from.advance(1);
+            to.advance(1);
+        }
+        b.tx[0].sync();
+        assert!(b.tx[0].ring.time() > std::time::SystemTime::UNIX_EPOCH);
+    }
+    // Frames longer than 1,518 bytes are not for that port.
+    sent.retain(|frame| frame.len() <= 1518);
+    let mut came = Vec::new();
+    loop {
+        let more = right.receive();
+        if more.is_empty() {
+            break;
+        }
+        came.extend(more);
+    }
+    assert_eq!(came.len(), sent.len().min(64));
+    assert!(came.iter().zip(&sent).all(|(came, sent)| came == sent));
+    drop((left, a, b, right));
+    assert_eq!(pool.available(), 1024);
+}
+
+#[test]
+fn a_ring_keeps_what_is_looked_ahead_at() {
+    let pool = pool(1024);
+    let mut a = End::open("ahead{1", &pool);
+    let [device] = options(&pool).open(["ahead}1"]).unwrap();
+    let mut b = Rings::new(device).unwrap();
+    let frames: Vec<_> = (0..10).map(|n| frame(2, n, 60)).collect();
+    a.send(&frames[..4]);
+    assert!(b.poll(false, std::time::Duration::ZERO));
+    b.rx[0].ring.look_ahead(4);
+    assert!(!b.poll(false, std::time::Duration::ZERO), "all was looked at");
+    a.send(&frames[4..]);
+    assert!(b.poll(false, std::time::Duration::from_secs(5)));
+    let ring = &mut b.rx[0].ring;
+    assert_eq!((ring.space(), ring.cur(), ring.head()), (10, 4, 0));
+    assert!((0..10).all(|slot| ring.bytes(slot) == frames[slot]));
+    // One is kept, in a buffer of the program's own.
+    let mut extra = b.extra_buffers(2);
+    let ring = &mut b.rx[0].ring;
+    ring.exchange(3, &mut extra[0]).unwrap();
+    ring.advance(10);
+    b.rx[0].sync();
+    assert_eq!((b.rx[0].ring.space(), extra[0].bytes()), (0, &frames[3][..]));
+    // Rings go round, and there is never more room than there is.
+    for n in 0..500 {
+        assert_eq!(a.send(&frames), 10);
+        b.rx[0].sync();
+        let ring = &mut b.rx[0].ring;
+        assert_eq!(ring.space(), 10, "{n}");
+        let last = (ring.tail() + ring.slots() - 1) % ring.slots();
+        assert_eq!(ring.bytes(last), frames[9]);
+        ring.advance(10);
+    }
+    // Another region's buffers stay there.
+    let other = self::pool(256);
+    let [device] = options(&other).open(["elsewhere{1"]).unwrap();
+    let mut elsewhere = Rings::new(device).unwrap();
+    let error = elsewhere.tx[0].ring.exchange(0, &mut extra[1]).unwrap_err().to_string();
+    assert!(error.contains("different regions"), "{error}");
+    drop((a, b, extra));
+    assert_eq!(pool.available(), 1024);
+}
+
+#[test]
+#[should_panic(expected = "not from head")]
+fn a_slot_that_is_not_ours_is_not_touched() {
+    let [device] = options(&pool(256)).open(["theirs{1"]).unwrap();
+    let rings = Rings::new(device).unwrap();
+    rings.rx[0].ring.bytes(0);
+}
+
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -370,7 +479,9 @@ fn threads_share_a_switch() {
     let ends: Vec<End> = names.iter().map(|name| End::open(name, &pool)).collect();
     let (mut txs, mut rxs, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for End { device, rx, tx } in ends {
-        (devices.push(device), rxs.push(rx), txs.push(tx));
+        devices.push(device);
+        rxs.push(rx);
+        txs.push(tx);
     }
     std::thread::scope(|scope| {
         for (flow, mut tx) in txs.into_iter().enumerate() {

@@ -2,6 +2,7 @@
 //!
 //! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
+//! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
 //! - [`VirtualPort`]: the control side of all of them
 //!
@@ -10,6 +11,7 @@
 mod channel;
 mod pipe;
 mod port;
+mod ring;
 mod vale;
 mod wake;
 
@@ -17,4 +19,5 @@ mod wake;
 pub use channel::{Receiver, Sender, channel};
 pub use pipe::{Pipe, Side};
 pub use port::VirtualPort;
+pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};
