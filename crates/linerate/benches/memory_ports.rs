@@ -126,8 +126,9 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
         for bytes in &mut batch {
             let to = if broadcast { [0xFF; 6] } else { host(next) };
             next = if next + 1 == others { 0 } else { next + 1 };
-            bytes[..6].copy_from_slice(&to);
-            bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+            // In one piece, as a frame is written by who makes it.
+            let [a, b, c, d, e, f] = to;
+            bytes[..16].copy_from_slice(&[a, b, c, d, e, f, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
         }
         source.tx.send(&mut batch);
         for sink in &mut sinks {

@@ -353,7 +353,7 @@ impl Batch {
     /// Puts the buffers of the slots at these places into the cache.
     fn free(&mut self, places: Range<usize>) {
         if let Some(cache) = &mut self.cache {
-            self.slots[places].iter().for_each(|slot| cache.put(&[slot.buf()]));
+            cache.put_all(self.slots[places].iter().map(Slot::buf));
         }
     }
 

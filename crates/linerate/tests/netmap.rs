@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{Destination, Forward, Rings, Switch, ValePort, swap};
+use linerate::netmap::{Destination, Forward, Frames, Rings, Switch, ValePort, swap};
 use linerate::port::{Config, Device, Link, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
@@ -249,7 +249,7 @@ fn names_and_numbers_have_limits() {
 fn a_program_says_where_packets_go() {
     let pool = pool(1024);
     let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale4:{name}"), &pool)).collect();
-    let by_length = |source: u8, packets: &[&[u8]], to: &mut [Destination]| {
+    let by_length = |source: u8, packets: &Frames<'_>, to: &mut [Destination]| {
         for (packet, to) in packets.iter().zip(to) {
             *to = match packet.len() {
                 61 => Destination::Port(source + 1),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Batch, MAX_CHAIN};
-use crate::memory::Pool;
+use crate::memory::{Pool, View};
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::packet::stamp;
 use crate::slot::Slot;
@@ -20,33 +20,38 @@ pub(crate) enum Copied {
 }
 
 impl Batch {
-    /// Appends a copy of a packet of another pool, which is to have at most `longest` bytes; unfinished only if it may be
-    /// (`offloads`).
+    /// Appends copies of packets of another pool whose bits are set, in order, as long as they are finished, of at most
+    /// `longest` bytes and in one slot, and there is a place and a buffer for them. Returns the bits of those that are left.
     #[inline(always)]
-    pub(crate) fn copy_packet(
+    pub(crate) fn copy_short<'a>(
         &mut self,
         pool: &Arc<Pool>,
-        packet: &[Slot],
-        theirs: &Pool,
+        theirs: View<'_>,
         longest: usize,
-        offloads: bool,
-    ) -> Copied {
-        let Batch { slots, end, cache: Some(cache), .. } = self else { return Copied::NoBuffer };
-        let [slot] = packet else { return self.copy_careful(pool, packet, theirs, longest, offloads) };
-        if slot.whole_len() > longest.min(pool.region().room()) || *end == slots.len() {
-            return self.copy_careful(pool, packet, theirs, longest, offloads);
+        mut wanted: u64,
+        packet: impl Fn(usize) -> &'a [Slot],
+    ) -> u64 {
+        let longest = longest.min(pool.region().room());
+        let ours = pool.region().view();
+        let (places, bufs) = self.window(pool, wanted.count_ones() as usize);
+        let (offered, mut copied) = (bufs.len(), 0);
+        for (place, &buf) in places.iter_mut().zip(bufs) {
+            let [slot] = packet(wanted.trailing_zeros() as usize) else { break };
+            if slot.whole_len() > longest {
+                break;
+            }
+            *place = theirs.copy(slot, ours, buf);
+            wanted &= wanted - 1;
+            copied += 1;
         }
-        let Some(buf) = cache.pop() else { return Copied::NoBuffer };
-        let mut copy = Slot::new(buf, slot.len() as u16, false);
-        theirs.region().view().copy(slot, pool.region().view(), &mut copy);
-        slots[*end] = copy;
-        *end += 1;
-        Copied::Whole
+        self.received(offered, copied);
+        wanted
     }
 
-    /// As [`copy_packet`](Batch::copy_packet): a chain, or a packet that is too long or unfinished.
+    /// Appends a copy of a packet of another pool, which is to have at most `longest` bytes; unfinished only if it may be
+    /// (`offloads`). Where it is to be cut, several are appended.
     #[cold]
-    fn copy_careful(
+    pub(crate) fn copy_careful(
         &mut self,
         pool: &Arc<Pool>,
         packet: &[Slot],

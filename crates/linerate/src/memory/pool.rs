@@ -171,19 +171,19 @@ impl Cache {
         }
     }
 
-    /// One free buffer, the warmest; `None` if the pool is exhausted.
-    #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<u32> {
-        if self.free.is_empty() {
-            self.pool.fetch(&mut self.free);
-        }
-        self.free.pop()
-    }
-
     /// Takes buffers that became free; beyond two magazines they go on to the pool.
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
+        if self.free.len() > 2 * self.pool.depot.magazine() {
+            self.trim();
+        }
+    }
+
+    /// As [`put`](Cache::put), for many.
+    #[inline(always)]
+    pub(crate) fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
+        self.free.extend(bufs);
         if self.free.len() > 2 * self.pool.depot.magazine() {
             self.trim();
         }

@@ -155,27 +155,34 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
-    /// Copies a slot's data to where another slot, of `there`, has its own, which is as long.
+    /// A slot with a copy of another one's data, in a free buffer of `there`, which is the caller's.
+    ///
+    /// # Panics
+    /// If the data does not fit.
     #[inline(always)]
-    pub fn copy(self, slot: &Slot, there: View<'_>, target: &mut Slot) {
+    pub fn copy(self, slot: &Slot, there: View<'_>, buf: u32) -> Slot {
         const LINE: usize = 64;
-        /// Up to this length, whole lines are faster than a call.
+        /// Up to this length, whole lines are faster than a call; they fit the shortest buffer behind its headroom.
         const SHORT: usize = 4 * LINE;
-        let len = slot.len().min(target.len());
-        let (from, to) = (self.data(slot), there.data(target));
-        let lines = len.next_multiple_of(LINE);
-        let fits = |view: View<'_>, slot: &Slot| slot.offset() + lines <= 1 << view.shift;
-        if len > SHORT || !fits(self, slot) || !fits(there, target) {
-            // SAFETY: both are inside their buffers (the slots' invariants), and no two slots have the same buffer.
-            return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        let len = slot.len();
+        assert!(HEADROOM + len <= 1 << there.shift, "it does not fit");
+        let copy = Slot::new(buf, len as u16, false);
+        let (from, to) = (self.data(slot), there.data(&copy));
+        if len > SHORT || slot.offset() + SHORT > 1 << self.shift {
+            // SAFETY: both are inside their buffers (the slots' invariants, and the check above), and no two slots have the
+            // same buffer.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            return copy;
         }
-        for at in (0..lines).step_by(LINE) {
-            // SAFETY: as above: whole lines are inside both buffers, as was just checked. What is behind the data is no
-            // packet's.
+        let mut at = 0;
+        while at < len {
+            // SAFETY: as above: whole lines up to `SHORT` are inside both buffers. What is behind the data is no packet's.
             unsafe {
                 to.add(at).cast::<[u8; LINE]>().write_unaligned(from.add(at).cast::<[u8; LINE]>().read_unaligned())
             };
+            at += LINE;
         }
+        copy
     }
 
     /// The first bytes of a slot's buffer, where notes on the packet stand.

@@ -20,4 +20,4 @@ pub use channel::{Receiver, Sender, channel};
 pub use pipe::{Pipe, Side};
 pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
-pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};
+pub use vale::{Destination, Forward, Frames, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

@@ -1,5 +1,6 @@
 //! Where packets go: learning, as VALE does, or what a program says.
 
+use super::frames::Frames;
 use super::table::{Address, Table};
 
 /// Where a packet goes.
@@ -18,20 +19,18 @@ pub enum Destination {
 /// A closure of the same form is one. It is called on the thread that sends, and may be called by several at once.
 ///
 /// ```
-/// use linerate::netmap::{Destination, Forward};
+/// use linerate::netmap::{Destination, Frames, Switch};
 ///
 /// // What comes in at port 0 goes out at port 1, and the other way round; others hear nothing.
-/// let wire = |source: u8, _: &[&[u8]], to: &mut [Destination]| {
+/// let wire = |source: u8, _: &Frames<'_>, to: &mut [Destination]| {
 ///     to.fill(if source < 2 { Destination::Port(1 - source) } else { Destination::Drop });
 /// };
-/// let mut to = [Destination::Drop];
-/// wire.forward(0, &[&[0; 60]], &mut to);
-/// assert_eq!(to, [Destination::Port(1)]);
+/// Switch::named("vale0").set_forward(std::sync::Arc::new(wire));
 /// ```
 pub trait Forward: Send + Sync {
-    /// Packets that came in at port `source`, as the bytes of their first buffers, 14 at least; for each of them, in order,
-    /// there is a place in `to`, where [`Destination::Drop`] stands at first.
-    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]);
+    /// Packets came in at port `source`; for each of them, in order, there is a place in `to`, where
+    /// [`Destination::Drop`] stands at first.
+    fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]);
 
     /// A port is gone: its number may be another's soon.
     fn forget(&self, port: u8) {
@@ -39,8 +38,8 @@ pub trait Forward: Send + Sync {
     }
 }
 
-impl<F: Fn(u8, &[&[u8]], &mut [Destination]) + Send + Sync> Forward for F {
-    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]) {
+impl<F: Fn(u8, &Frames<'_>, &mut [Destination]) + Send + Sync> Forward for F {
+    fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
         self(source, packets, to);
     }
 }
@@ -69,18 +68,24 @@ impl Default for Learning {
 }
 
 impl Forward for Learning {
-    fn forward(&self, source: u8, packets: &[&[u8]], to: &mut [Destination]) {
+    fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
         let now = self.table.now();
+        // Most ports have one host behind them, which mostly talks with one other: what was found last is tried first.
+        let (mut learned, mut found) = (None, (None, Destination::Drop));
         for (packet, to) in packets.iter().zip(to) {
-            let Some(header) = packet.first_chunk() else { continue };
+            // What has no Ethernet header is no frame.
+            let Some(header) = packet.first_chunk().filter(|_| packet.len() >= 14) else { continue };
             let (destination, origin) = Address::of(header);
-            if !origin.is_multicast() {
+            if learned != Some(origin) && !origin.is_multicast() {
                 self.table.learn(origin, source, now);
+                // It may be where the last one goes to.
+                (learned, found.0) = (Some(origin), None);
             }
-            *to = match if destination.is_multicast() { None } else { self.table.find(destination) } {
-                Some(port) => Destination::Port(port),
-                None => Destination::Broadcast,
-            };
+            if found.0 != Some(destination) {
+                let port = if destination.is_multicast() { None } else { self.table.find(destination) };
+                found = (Some(destination), port.map_or(Destination::Broadcast, Destination::Port));
+            }
+            *to = found.1;
         }
     }
 

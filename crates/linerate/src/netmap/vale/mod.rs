@@ -2,6 +2,7 @@
 //!
 //! - `table`: which address is where
 //! - `forward`: where packets go, as learned or as a program says
+//! - `frames`: packets that are decided on together
 //! - `port`: a port's queues: a packet's way through the switch, top-down; read this next
 //! - here: switches and their ports
 //!
@@ -10,6 +11,7 @@
 //! dropped, and counted at the port that had none: a slow port holds nobody up.
 
 mod forward;
+mod frames;
 mod port;
 mod table;
 
@@ -20,6 +22,7 @@ use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
 use crate::port::{Config, Drops, Link, QueueCounters, RxQueue, TxQueue};
 pub use forward::{Destination, Forward, Learning};
+pub use frames::Frames;
 use port::{Outlet, ValeRx, ValeTx};
 
 /// The most ports of a switch, as netmap has it.

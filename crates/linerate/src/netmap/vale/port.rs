@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::frames::{CHUNK, Frames};
 use super::{Destination, MAX_PORTS, Now, Switch};
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
@@ -13,11 +14,6 @@ use crate::netmap::pipe::{counted, receive_from, send_to};
 use crate::netmap::wake::Wake;
 use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
 use crate::slot::Slot;
-
-/// Packets that are decided on at a time: as many as a word has bits.
-const CHUNK: usize = 64;
-/// An Ethernet header; what is shorter is no frame.
-const HEADER: usize = 14;
 
 /// The side of a port that the switch sends to.
 pub struct Outlet {
@@ -72,7 +68,7 @@ impl Outlet {
     }
 
     /// Copies those of the packets whose bits are set to a queue of this port, as many as there is room for.
-    fn deliver(&self, packets: &Packets<'_>, mut wanted: u64, queue: usize) {
+    fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
         let way = &self.ways[queue % self.ways.len()];
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
@@ -80,19 +76,28 @@ impl Outlet {
         }
         let (mut full, mut too_long) = (0, 0);
         entry.copies.is_of(&self.pool);
-        while wanted != 0 {
-            let slots = packets.slots(wanted.trailing_zeros() as usize);
-            wanted &= wanted - 1;
-            if entry.copies.len() >= CHUNK {
-                full += entry.flush();
+        loop {
+            wanted = match frames.plain() {
+                Some(slots) => {
+                    let one = |n: usize| std::slice::from_ref(&slots[n]);
+                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
+                }
+                None => entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n)),
+            };
+            full += entry.flush();
+            if wanted == 0 {
+                break;
             }
-            match entry.copies.copy_packet(&self.pool, slots, packets.pool, self.longest, self.offloads) {
+            // The next is a chain, unfinished, too long, or there is no buffer for it.
+            let slots = frames.slots(wanted.trailing_zeros() as usize);
+            wanted &= wanted - 1;
+            match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
                 Copied::Whole => {}
                 Copied::NoBuffer => full += 1,
                 Copied::TooLong => too_long += 1,
             }
+            full += entry.flush();
         }
-        full += entry.flush();
         way.wake.notify();
         if full + too_long > 0 {
             self.full.fetch_add(full, Ordering::Relaxed);
@@ -112,20 +117,6 @@ impl Entry {
         let left = self.copies.packets().count() as u64;
         self.copies.clear();
         left
-    }
-}
-
-/// Packets of a sender's batch: packet `n` has the slots from `starts[n]` to `starts[n + 1]`.
-struct Packets<'a> {
-    all: &'a [Slot],
-    starts: [u32; CHUNK + 1],
-    pool: &'a Arc<Pool>,
-}
-
-impl Packets<'_> {
-    #[inline(always)]
-    fn slots(&self, packet: usize) -> &[Slot] {
-        &self.all[self.starts[packet] as usize..self.starts[packet + 1] as usize]
     }
 }
 
@@ -153,37 +144,21 @@ impl ValeTx {
         ValeTx { now: switch.now(), switch, source, queue: queue.into(), counters, wanted }
     }
 
-    /// Decides on up to [`CHUNK`] packets from the front, and delivers them; tells how many slots, packets and bytes.
-    fn switch_some(&mut self, all: &[Slot], pool: &Arc<Pool>) -> (usize, usize, usize) {
-        let view = pool.region().view();
-        let mut packets = Packets { all, starts: [0; CHUNK + 1], pool };
-        let mut headers: [&[u8]; CHUNK] = [&[]; CHUNK];
-        let (mut count, mut at, mut bytes) = (0, 0, 0);
-        while count < CHUNK && at < all.len() {
-            headers[count] = view.bytes(&all[at]);
-            packets.starts[count] = at as u32;
-            while {
-                bytes += all[at].len();
-                at += 1;
-                at < all.len() && all[at - 1].has_more()
-            } {}
-            count += 1;
-            packets.starts[count] = at as u32;
-        }
-
+    /// Decides on up to [`CHUNK`] packets from the front, and delivers them; tells how many slots and packets.
+    fn switch_some(&mut self, slots: &[Slot], pool: &Arc<Pool>) -> (usize, usize) {
+        let frames = Frames::new(slots, pool);
         let mut to = [Destination::Drop; CHUNK];
-        self.now.forward.forward(self.source, &headers[..count], &mut to[..count]);
-        let (mut everywhere, mut used) = (0u64, [0u8; CHUNK]);
-        let mut ports = 0;
-        for (packet, to) in to[..count].iter().enumerate() {
-            // What is no frame goes nowhere.
-            let bit = u64::from(headers[packet].len() >= HEADER) << packet;
+        let to = &mut to[..frames.len()];
+        self.now.forward.forward(self.source, &frames, to);
+        let (mut everywhere, mut used, mut ports) = (0u64, [0u8; CHUNK], 0);
+        for (packet, to) in to.iter().enumerate() {
+            let bit = 1 << packet;
             match to {
                 Destination::Port(port) if usize::from(*port) < self.now.ports.len() && *port != self.source => {
                     let wanted = &mut self.wanted[usize::from(*port)];
                     if *wanted == 0 {
                         used[ports] = *port;
-                        ports += usize::from(bit != 0);
+                        ports += 1;
                     }
                     *wanted |= bit;
                 }
@@ -195,18 +170,18 @@ impl ValeTx {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
                 if let Some(outlet) = &self.now.ports[usize::from(port)] {
-                    outlet.deliver(&packets, wanted, self.queue);
+                    outlet.deliver(&frames, wanted, self.queue);
                 }
             }
         } else {
             for (port, outlet) in self.now.ports.iter().enumerate() {
                 let wanted = std::mem::take(&mut self.wanted[port]) | everywhere;
                 if let Some(outlet) = outlet.as_ref().filter(|_| port != usize::from(self.source)) {
-                    outlet.deliver(&packets, wanted, self.queue);
+                    outlet.deliver(&frames, wanted, self.queue);
                 }
             }
         }
-        (at, count, bytes)
+        (frames.slot_count(), frames.len())
     }
 }
 
@@ -221,9 +196,10 @@ impl TxQueue for ValeTx {
         }
         let (mut taken, mut packets, mut bytes) = (0, 0, 0);
         if let Some((slots, pool)) = batch.contents() {
+            bytes = slots.iter().map(Slot::len).sum();
             while taken < slots.len() {
                 let some = self.switch_some(&slots[taken..], pool);
-                (taken, packets, bytes) = (taken + some.0, packets + some.1, bytes + some.2);
+                (taken, packets) = (taken + some.0, packets + some.1);
             }
         }
         batch.drop_front(taken);

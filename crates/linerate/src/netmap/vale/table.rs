@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
 /// Places for 4,096 addresses: VALE's table has 1,024.
 const BUCKETS: usize = 1024;
@@ -23,8 +23,9 @@ impl Address {
     /// The destination and the source of a frame, which has 12 bytes at least.
     #[inline(always)]
     pub fn of(header: &[u8; 12]) -> (Address, Address) {
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
-        (Address(word(0) & 0xFFFF_FFFF_FFFF), Address(word(4) >> 16))
+        // Two loads of eight bytes, which overlap.
+        let (Some(first), Some(last)) = (header.first_chunk(), header.last_chunk()) else { unreachable!("12 bytes") };
+        (Address(u64::from_le_bytes(*first) & 0xFFFF_FFFF_FFFF), Address(u64::from_le_bytes(*last) >> 16))
     }
 
     /// Broadcast is one, too.
@@ -61,7 +62,7 @@ impl Table {
 
     /// The time, in ticks. What is too old is forgotten first.
     pub fn now(&self) -> u8 {
-        let now = (clock_gettime(ClockId::MonotonicCoarse).tv_sec / TICK) as u8;
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, |time| (time.tv_sec() / TICK) as u8);
         if self.swept.load(Relaxed) != now {
             self.sweep(now);
         }
