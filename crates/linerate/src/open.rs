@@ -8,7 +8,7 @@ use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
-use crate::netmap::{Pipe, Side, ValePort};
+use crate::netmap::{Null, Pipe, Side, ValePort};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
@@ -91,6 +91,7 @@ impl Options {
             Kind::Host => open_host(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
+            Kind::Null => Ok(Box::new(Null::open(self.config(name, &pool)?)?) as Box<dyn Device>),
             Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),

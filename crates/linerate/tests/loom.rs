@@ -63,3 +63,36 @@ fn a_magazine_that_comes_back_is_not_mistaken() {
         assert_eq!(kept, [10, 11, 20, 21]);
     });
 }
+
+/// What one thread sends the other receives, once and in order, also where the ring ends.
+#[test]
+fn a_channel_keeps_order() {
+    use linerate::netmap::channel;
+    check(|| {
+        let (mut sender, mut receiver) = channel::<u32>(2);
+        let thread = thread::spawn(move || {
+            let (mut sent, all) = (0, [1, 2, 3]);
+            for _ in 0..3 {
+                sent += sender.send(&all[sent..]);
+                thread::yield_now();
+            }
+            sent
+        });
+        let mut received = Vec::new();
+        for _ in 0..3 {
+            let mut words = [0; 2];
+            let count = receiver.receive(&mut words);
+            received.extend_from_slice(&words[..count]);
+            thread::yield_now();
+        }
+        let sent = thread.join().unwrap();
+        loop {
+            let mut words = [0; 1];
+            if receiver.receive(&mut words) == 0 {
+                break;
+            }
+            received.push(words[0]);
+        }
+        assert_eq!(received, [1, 2, 3][..sent]);
+    });
+}

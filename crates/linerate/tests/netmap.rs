@@ -133,6 +133,15 @@ fn a_pipe_of_another_region_copies() {
 }
 
 #[test]
+fn null_swallows() {
+    let pool = pool(64);
+    let mut null = End::open("null:", &pool);
+    assert_eq!((null.send(&[vec![1; 60], vec![2; 5000]]), null.receive().len()), (2, 0));
+    let statistics = null.device.statistics().unwrap();
+    assert_eq!((statistics.tx_packets, statistics.tx_bytes, pool.available()), (2, 5060, 64));
+}
+
+#[test]
 fn who_sleeps_is_woken() {
     let pool = pool(256);
     let sleepy = || Options { interrupts: Some(std::time::Duration::ZERO), ..options(&pool) };

@@ -10,13 +10,16 @@
 //! line crosses once a batch. Checked with loom in `tests/loom.rs`.
 #![allow(unsafe_code)]
 
+#[cfg(not(loom))]
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering};
+
+#[cfg(loom)]
+use loom::cell::UnsafeCell;
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering};
 
 /// What is on its way, as long as one of the ends is there.
 struct Ring<T> {
@@ -58,17 +61,58 @@ pub fn channel<T: Copy + Default + Send>(len: usize) -> (Sender<T>, Receiver<T>)
     (Sender { ring: ring.clone(), tail: 0, head: 0 }, Receiver { ring, head: 0, tail: 0 })
 }
 
-impl<T> Ring<T> {
+impl<T: Copy> Ring<T> {
     fn len(&self) -> u32 {
         self.places.len() as u32
     }
 
-    /// The places from an index on, up to `count`: in two pieces where the ring ends between them.
+    /// Copies words into the places from `tail` on, which are the sender's.
     #[inline(always)]
-    fn pieces(&self, from: u32, count: usize) -> [(*mut T, usize); 2] {
-        let from = (from & (self.len() - 1)) as usize;
-        let first = count.min(self.places.len() - from);
-        [(self.places[from].get(), first), (self.places[0].get(), count - first)]
+    #[cfg(not(loom))]
+    fn put(&self, tail: u32, from: &[T]) {
+        let at = (tail & (self.len() - 1)) as usize;
+        let (first, rest) = from.split_at(from.len().min(self.places.len() - at));
+        // SAFETY: these places are the sender's (see above); the first piece ends with the ring at most, and the second
+        // begins where it does.
+        unsafe {
+            let places = UnsafeCell::raw_get(self.places.as_ptr());
+            std::ptr::copy_nonoverlapping(first.as_ptr(), places.add(at), first.len());
+            std::ptr::copy_nonoverlapping(rest.as_ptr(), places, rest.len());
+        }
+    }
+
+    /// Copies words out of the places from `head` on, which are the receiver's.
+    #[inline(always)]
+    #[cfg(not(loom))]
+    fn get(&self, head: u32, to: &mut [T]) {
+        let at = (head & (self.len() - 1)) as usize;
+        let fits = to.len().min(self.places.len() - at);
+        let (first, rest) = to.split_at_mut(fits);
+        // SAFETY: as in `put`, of the receiver's.
+        unsafe {
+            let places = UnsafeCell::raw_get(self.places.as_ptr());
+            std::ptr::copy_nonoverlapping(places.add(at), first.as_mut_ptr(), first.len());
+            std::ptr::copy_nonoverlapping(places, rest.as_mut_ptr(), rest.len());
+        }
+    }
+
+    /// The same for loom, which watches each place.
+    #[cfg(loom)]
+    fn put(&self, tail: u32, from: &[T]) {
+        for (n, word) in from.iter().enumerate() {
+            let at = (tail.wrapping_add(n as u32) & (self.len() - 1)) as usize;
+            // SAFETY: as above.
+            self.places[at].with_mut(|place| unsafe { *place = *word });
+        }
+    }
+
+    #[cfg(loom)]
+    fn get(&self, head: u32, to: &mut [T]) {
+        for (n, word) in to.iter_mut().enumerate() {
+            let at = (head.wrapping_add(n as u32) & (self.len() - 1)) as usize;
+            // SAFETY: as above.
+            *word = self.places[at].with(|place| unsafe { *place });
+        }
     }
 }
 
@@ -87,14 +131,7 @@ impl<T: Copy> Sender<T> {
     #[inline(always)]
     pub fn send(&mut self, from: &[T]) -> usize {
         let count = from.len().min(self.free(from.len()));
-        let mut source = from.as_ptr();
-        for (place, len) in self.ring.pieces(self.tail, count) {
-            // SAFETY: these places are the sender's (see `Ring`), and `source` stays inside `from`.
-            unsafe {
-                std::ptr::copy_nonoverlapping(source, place, len);
-                source = source.add(len);
-            }
-        }
+        self.ring.put(self.tail, &from[..count]);
         self.tail = self.tail.wrapping_add(count as u32);
         self.ring.tail.0.store(self.tail, Ordering::Release);
         count
@@ -115,14 +152,7 @@ impl<T: Copy> Receiver<T> {
     #[inline(always)]
     pub fn receive(&mut self, to: &mut [T]) -> usize {
         let count = to.len().min(self.available());
-        let mut target = to.as_mut_ptr();
-        for (place, len) in self.ring.pieces(self.head, count) {
-            // SAFETY: these places are the receiver's (see `Ring`), and `target` stays inside `to`.
-            unsafe {
-                std::ptr::copy_nonoverlapping(place, target, len);
-                target = target.add(len);
-            }
-        }
+        self.ring.get(self.head, &mut to[..count]);
         self.head = self.head.wrapping_add(count as u32);
         self.ring.head.0.store(self.head, Ordering::Release);
         count

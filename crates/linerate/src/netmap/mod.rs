@@ -2,6 +2,7 @@
 //!
 //! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
+//! - [`Null`]: a port that swallows
 //! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
 //! - [`VirtualPort`]: the control side of all of them
@@ -9,6 +10,7 @@
 //! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
 
 mod channel;
+mod null;
 mod pipe;
 mod port;
 mod ring;
@@ -17,6 +19,7 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
+pub use null::Null;
 pub use pipe::{Pipe, Side};
 pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// X{N, X}N              the two ends of pipe N; X is any name
+/// null:                 a port that swallows, and never has anything
 /// valeS:P               port P of switch S, in this process
 /// sim:0?rate=14.88M&size=64
 /// ```
@@ -39,6 +40,7 @@ pub(crate) enum Kind {
     Packet,
     Pipe,
     Vale,
+    Null,
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -76,7 +78,7 @@ impl PortName {
             "host" => Kind::Host,
             "netmap" => Kind::Later("netmap port"),
             "pcap" => Kind::Later("capture file as a port"),
-            "null" => Kind::Later("null port"),
+            "null" => Kind::Null,
             _ if prefix.starts_with("vale") => Kind::Vale,
             "" => return Err(bad("it has no kind in front, as in kind:name".to_string())),
             _ => return Err(bad(format!("there is no kind of port '{prefix}:'"))),
@@ -110,7 +112,7 @@ impl PortName {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
-                Kind::Pipe | Kind::Vale => &MEMORY,
+                Kind::Pipe | Kind::Vale | Kind::Null => &MEMORY,
                 Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
             };
@@ -221,14 +223,16 @@ mod tests {
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
-        for name in ["netmap:eth0^", "pcap:x", "null:"] {
+        for name in ["netmap:eth0^", "pcap:x"] {
             assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
         }
     }
 
     #[test]
     fn ports_in_memory_have_names() {
-        for (text, kind) in [("vale0:p", Kind::Vale), ("vale0:p{3", Kind::Pipe), ("a}12?ring=64", Kind::Pipe)] {
+        for (text, kind) in
+            [("null:", Kind::Null), ("vale0:p", Kind::Vale), ("vale0:p{3", Kind::Pipe), ("a}12?ring=64", Kind::Pipe)]
+        {
             assert_eq!(PortName::parse(text).unwrap().kind(), kind, "{text}");
         }
     }

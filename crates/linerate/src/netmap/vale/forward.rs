@@ -25,7 +25,8 @@ pub enum Destination {
 /// let wire = |source: u8, _: &Frames<'_>, to: &mut [Destination]| {
 ///     to.fill(if source < 2 { Destination::Port(1 - source) } else { Destination::Drop });
 /// };
-/// Switch::named("vale0").set_forward(std::sync::Arc::new(wire));
+/// let switch = Switch::named("vale0");
+/// switch.set_forward(std::sync::Arc::new(wire));
 /// ```
 pub trait Forward: Send + Sync {
     /// Packets came in at port `source`; for each of them, in order, there is a place in `to`, where

@@ -30,7 +30,7 @@ pub const MAX_PORTS: usize = 254;
 /// The longest name of a switch and its port together: `IFNAMSIZ` without the zero.
 pub const LONGEST_NAME: usize = 15;
 
-/// A switch; it goes with its last port.
+/// A switch; it goes, and how it forwards with it, when nobody has it any more: no port, and no one who asked for it.
 pub struct Switch {
     name: String,
     /// What ports there are, by number. Who sends has a copy, and looks whether it is the newest.
@@ -46,7 +46,7 @@ type Ports = Vec<Option<Arc<Outlet>>>;
 static SWITCHES: Mutex<Vec<Weak<Switch>>> = Mutex::new(Vec::new());
 
 impl Switch {
-    /// The switch with this name, as `vale0`; made if there is none.
+    /// The switch with this name, as `vale0`; made if there is none. Keep it until it has a port.
     pub fn named(name: &str) -> Arc<Switch> {
         let mut all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|switch| switch.strong_count() > 0);
