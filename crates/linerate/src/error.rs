@@ -239,6 +239,13 @@ pub enum Error {
         port: String,
     },
 
+    /// A port that is to be monitored, and is not there.
+    #[error("port '{port}' is not open in this process, so that nobody can monitor it\n  open it first")]
+    NotOpen {
+        /// The port.
+        port: String,
+    },
+
     /// Two slots whose buffers cannot change places.
     #[error(
         "the buffers are of different regions: what is in one must be copied\n  open both ports in one region, or copy"

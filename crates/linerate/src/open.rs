@@ -8,7 +8,7 @@ use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
-use crate::netmap::{Null, Pipe, Side, ValePort};
+use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, Watched};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
@@ -92,9 +92,17 @@ impl Options {
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
             Kind::Null => Ok(Box::new(Null::open(self.config(name, &pool)?)?) as Box<dyn Device>),
+            Kind::Monitor { receive, transmit } => {
+                let config = self.config(name, &pool)?;
+                Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?) as Box<dyn Device>)
+            }
             Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
+        };
+        let open = |name: &PortName| match (name.kind(), open(name)?) {
+            (Kind::Monitor { .. }, device) => Ok(device),
+            (_, device) => Ok(Box::new(Watched::new(device)) as Box<dyn Device>),
         };
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         // Linux has the first other port's address: what is for that is for Linux.

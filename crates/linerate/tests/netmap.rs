@@ -132,6 +132,53 @@ fn a_pipe_of_another_region_copies() {
     assert_eq!((ours.available(), theirs.available()), (256, 256));
 }
 
+/// Copies of both directions, whole and in order, of what was really sent; the port does not notice.
+#[test]
+fn a_monitor_sees_what_passes() {
+    let (pool, theirs) = (pool(1024), pool(512));
+    assert!(options(&pool).open(["seen{1+r"]).map(drop).unwrap_err().to_string().contains("not open in this process"));
+    let (mut a, mut b) = (End::open("seen{1", &pool), End::open("seen}1", &pool));
+    let monitor = |name: &str| {
+        let [mut device] = Options { mtu: 9000, ..options(&theirs) }.open([name]).unwrap();
+        let rx = device.rx(0).unwrap();
+        (device, rx)
+    };
+    let receive = |rx: &mut Box<dyn RxQueue>| {
+        let (mut batch, mut frames) = (Batch::with_capacity(256), Vec::new());
+        rx.recv(&mut batch);
+        for packet in batch.packets() {
+            frames.push(Vec::new());
+            packet.append_to(frames.last_mut().unwrap());
+        }
+        frames
+    };
+    let (mut device, mut both) = monitor("seen{1+rt");
+    let (_sends, mut sends) = monitor("seen{1/t");
+    assert!(device.tx(0).map(drop).unwrap_err().to_string().contains("listens"));
+    let forth = [vec![1; 60], vec![2; 9000], vec![3; 1514]];
+    let back = [vec![4; 61], vec![5; 62]];
+    assert_eq!((a.send(&forth), b.send(&back)), (3, 2));
+    assert_eq!((a.receive().len(), b.receive().len()), (2, 3));
+    assert_eq!(receive(&mut both), [&forth[..], &back].concat());
+    assert_eq!(receive(&mut sends), forth);
+    // What was not taken was not sent.
+    let many: Vec<_> = (0..100).map(|n| vec![n; 60]).collect();
+    assert_eq!((a.send(&many), receive(&mut sends).len()), (64, 64));
+    assert_eq!((a.send(&many[64..]), receive(&mut sends).len()), (0, 0));
+    // Who does not look misses what finds no room, and the port goes on.
+    assert_eq!(b.receive(), many[..64]);
+    for part in many.chunks(50) {
+        assert_eq!(a.send(part), 50);
+        assert_eq!(b.receive(), part);
+    }
+    assert_eq!(receive(&mut both), many[..64]);
+    assert_eq!(device.statistics().unwrap().drops.no_descriptor, 100);
+    drop((both, device));
+    assert_eq!(a.send(&many[..5]), 5);
+    drop((a, b, sends, _sends));
+    assert_eq!((pool.available(), theirs.available()), (1024, 512));
+}
+
 #[test]
 fn null_swallows() {
     let pool = pool(64);

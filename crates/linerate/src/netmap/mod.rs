@@ -2,15 +2,20 @@
 //!
 //! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
+//! - [`Monitor`]: copies of what another port receives or sends; [`Watched`]: a port that can be monitored
 //! - [`Null`]: a port that swallows
 //! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
+//! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
 //! - [`VirtualPort`]: the control side of all of them
 //!
 //! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
 
 mod channel;
+mod frames;
+mod monitor;
 mod null;
+mod outlet;
 mod pipe;
 mod port;
 mod ring;
@@ -19,8 +24,10 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
+pub use frames::Frames;
+pub use monitor::{Monitor, Watched};
 pub use null::Null;
 pub use pipe::{Pipe, Side};
 pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
-pub use vale::{Destination, Forward, Frames, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};
+pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// X{N, X}N              the two ends of pipe N; X is any name
+/// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
 /// null:                 a port that swallows, and never has anything
 /// valeS:P               port P of switch S, in this process
 /// sim:0?rate=14.88M&size=64
@@ -41,6 +42,11 @@ pub(crate) enum Kind {
     Pipe,
     Vale,
     Null,
+    /// What is received and sent is copied.
+    Monitor {
+        receive: bool,
+        transmit: bool,
+    },
     /// Not in this version: what it will be.
     Later(&'static str),
 }
@@ -67,21 +73,11 @@ impl PortName {
         let bad = |why: String| Error::BadName { name: text.to_string(), why };
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
-        let kind = match prefix {
-            _ if is_pci_address(address) => Kind::Pci,
-            _ if address.contains(['{', '}']) => Kind::Pipe,
-            "sim" => Kind::Sim,
-            "vfio-user" => Kind::VfioUser,
-            "xdp" => Kind::Xdp,
-            "packet" => Kind::Packet,
-            "tap" => Kind::Tap,
-            "host" => Kind::Host,
-            "netmap" => Kind::Later("netmap port"),
-            "pcap" => Kind::Later("capture file as a port"),
-            "null" => Kind::Null,
-            _ if prefix.starts_with("vale") => Kind::Vale,
-            "" => return Err(bad("it has no kind in front, as in kind:name".to_string())),
-            _ => return Err(bad(format!("there is no kind of port '{prefix}:'"))),
+        let monitored = monitored(address);
+        let rest = monitored.map_or(rest, |(port, _)| port);
+        let kind = match monitored {
+            Some((_, kind)) => kind,
+            None => kind_of(address, prefix).map_err(bad)?,
         };
         if kind == Kind::Pipe {
             let parts = address.split_once(['{', '}']);
@@ -112,7 +108,7 @@ impl PortName {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
                 Kind::Xdp => &XDP,
-                Kind::Pipe | Kind::Vale | Kind::Null => &MEMORY,
+                Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
             };
@@ -189,6 +185,36 @@ impl fmt::Display for PortName {
     }
 }
 
+/// What an address without options names.
+fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
+    Ok(match prefix {
+        _ if is_pci_address(address) => Kind::Pci,
+        _ if address.contains(['{', '}']) => Kind::Pipe,
+        "sim" => Kind::Sim,
+        "vfio-user" => Kind::VfioUser,
+        "xdp" => Kind::Xdp,
+        "packet" => Kind::Packet,
+        "tap" => Kind::Tap,
+        "host" => Kind::Host,
+        "netmap" => Kind::Later("netmap port"),
+        "pcap" => Kind::Later("capture file as a port"),
+        "null" => Kind::Null,
+        _ if prefix.starts_with("vale") => Kind::Vale,
+        "" => return Err("it has no kind in front, as in kind:name".to_string()),
+        _ => return Err(format!("there is no kind of port '{prefix}:'")),
+    })
+}
+
+/// The port that a name's end asks to monitor, and how: `X+rt`, as netmap's `X/rt`; a `z`, for a copy that is none, is allowed.
+fn monitored(address: &str) -> Option<(&str, Kind)> {
+    // A path may end like that.
+    let marks: &[char] = if address.starts_with("vfio-user:") { &['+'] } else { &['+', '/'] };
+    let (port, how) = address.rsplit_once(marks)?;
+    let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
+    let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);
+    is_meant.then_some((port, kind))
+}
+
 /// `domain:bus:device.function` in hexadecimal, as `0000:03:00.0`; the domain may be left out.
 fn is_pci_address(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
@@ -230,6 +256,11 @@ mod tests {
 
     #[test]
     fn ports_in_memory_have_names() {
+        let both = Kind::Monitor { receive: true, transmit: true };
+        assert_eq!(PortName::parse("vale0:a/zrt").unwrap().rest(), "vale0:a");
+        for text in ["sim:0+rt", "p{1/tr"] {
+            assert_eq!(PortName::parse(text).unwrap().kind(), both, "{text}");
+        }
         for (text, kind) in
             [("null:", Kind::Null), ("vale0:p", Kind::Vale), ("vale0:p{3", Kind::Pipe), ("a}12?ring=64", Kind::Pipe)]
         {

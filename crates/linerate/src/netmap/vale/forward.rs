@@ -1,7 +1,7 @@
 //! Where packets go: learning, as VALE does, or what a program says.
 
-use super::frames::Frames;
 use super::table::{Address, Table};
+use crate::netmap::frames::Frames;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 //!
 //! - `table`: which address is where
 //! - `forward`: where packets go, as learned or as a program says
-//! - `frames`: packets that are decided on together
 //! - `port`: a port's queues: a packet's way through the switch, top-down; read this next
 //! - here: switches and their ports
 //!
@@ -11,19 +10,18 @@
 //! dropped, and counted at the port that had none: a slow port holds nobody up.
 
 mod forward;
-mod frames;
 mod port;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use super::outlet::{Outlet, OutletRx};
 use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
 use crate::port::{Config, Drops, Link, QueueCounters, RxQueue, TxQueue};
 pub use forward::{Destination, Forward, Learning};
-pub use frames::Frames;
-use port::{Outlet, ValeRx, ValeTx};
+use port::ValeTx;
 
 /// The most ports of a switch, as netmap has it.
 pub const MAX_PORTS: usize = 254;
@@ -40,7 +38,14 @@ pub struct Switch {
 }
 
 /// By number.
-type Ports = Vec<Option<Arc<Outlet>>>;
+type Ports = Vec<Option<Plugged>>;
+
+/// A port as the switch has it.
+#[derive(Clone)]
+struct Plugged {
+    name: String,
+    outlet: Arc<Outlet>,
+}
 
 /// The switches of this process.
 static SWITCHES: Mutex<Vec<Weak<Switch>>> = Mutex::new(Vec::new());
@@ -90,7 +95,7 @@ impl Switch {
     }
 
     /// Gives a port the lowest number that is free.
-    fn add(&self, name: &str, make: impl FnOnce(u8) -> Result<Outlet>) -> Result<Arc<Outlet>> {
+    fn add(&self, name: &str, outlet: Outlet) -> Result<(u8, Arc<Outlet>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
             return Err(Error::PortTaken { port: format!("{}:{name}", self.name) });
@@ -100,12 +105,12 @@ impl Switch {
         if number >= MAX_PORTS {
             return Err(Error::SwitchFull { switch: self.name.clone(), most: MAX_PORTS });
         }
-        let outlet = Arc::new(make(number as u8)?);
+        let outlet = Arc::new(outlet);
         ports.resize(ports.len().max(number + 1), None);
-        ports[number] = Some(outlet.clone());
+        ports[number] = Some(Plugged { name: name.to_string(), outlet: outlet.clone() });
         *all = Arc::new(ports);
         self.changes.fetch_add(1, Ordering::Release);
-        Ok(outlet)
+        Ok((number as u8, outlet))
     }
 
     fn remove(&self, number: u8) {
@@ -132,6 +137,7 @@ pub type ValePort = VirtualPort<Attached>;
 /// What is plugged into a switch; unplugged when it is dropped.
 pub struct Attached {
     switch: Arc<Switch>,
+    number: u8,
     outlet: Arc<Outlet>,
 }
 
@@ -153,8 +159,8 @@ impl ValePort {
             return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);
-        let outlet = switch.add(port, |number| Outlet::new(port, number, &config))?;
-        Ok(ValePort::new(config, Attached { switch, outlet }))
+        let (number, outlet) = switch.add(port, Outlet::new(&config)?)?;
+        Ok(ValePort::new(config, Attached { switch, number, outlet }))
     }
 
     /// The switch that it is plugged into.
@@ -165,7 +171,7 @@ impl ValePort {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.switch.remove(self.outlet.number);
+        self.switch.remove(self.number);
     }
 }
 
@@ -173,15 +179,15 @@ impl Virtual for Attached {
     const DRIVER: &'static str = "vale";
 
     fn description(&self) -> String {
-        format!("port {} of switch {}", self.outlet.number, self.switch.name)
+        format!("port {} of switch {}", self.number, self.switch.name)
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
-        Ok(Box::new(ValeRx::new(&self.outlet, config, queue, counters)?))
+        Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
     }
 
-    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
-        Ok(Box::new(ValeTx::new(&self.switch, &self.outlet, config, queue, counters)))
+    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        Ok(Box::new(ValeTx::new(&self.switch, self.number, queue, counters)))
     }
 
     /// The switch itself is always there.

@@ -1,124 +1,16 @@
-//! A port's queues: what happens to a packet between two ports of a switch, top-down.
+//! What happens to a packet between two ports of a switch, top-down: where it goes is decided here; the rest of its way is
+//! `netmap/outlet.rs`.
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::frames::{CHUNK, Frames};
 use super::{Destination, MAX_PORTS, Now, Switch};
-use crate::batch::{Batch, Copied};
-use crate::error::{Error, Result};
+use crate::batch::Batch;
+use crate::error::Result;
 use crate::memory::Pool;
-use crate::netmap::channel::{Receiver, Sender, channel};
-use crate::netmap::pipe::{counted, receive_from, send_to};
-use crate::netmap::wake::Wake;
-use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
+use crate::netmap::frames::{CHUNK, Frames};
+use crate::port::{QueueCounters, TxQueue};
 use crate::slot::Slot;
-
-/// The side of a port that the switch sends to.
-pub struct Outlet {
-    pub name: String,
-    pub number: u8,
-    pool: Arc<Pool>,
-    longest: usize,
-    offloads: bool,
-    /// By queue: who sends has it for a batch.
-    ways: Box<[Way]>,
-    /// Packets that found no room, or were too long.
-    full: AtomicU64,
-    too_long: AtomicU64,
-}
-
-struct Way {
-    entry: Mutex<Entry>,
-    receiver: Mutex<Option<Receiver<u64>>>,
-    wake: Wake,
-}
-
-/// Where packets for a queue are copied into: buffers of its own region, then slots in a channel.
-struct Entry {
-    sender: Sender<u64>,
-    copies: Batch,
-    /// Somebody receives.
-    open: bool,
-}
-
-impl Outlet {
-    pub fn new(name: &str, number: u8, config: &Config) -> Result<Outlet> {
-        let way = || {
-            let (sender, receiver) = channel(config.ring);
-            let entry = Entry { sender, copies: Batch::with_capacity(CHUNK), open: false };
-            Ok(Way { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
-        };
-        Ok(Outlet {
-            name: name.to_string(),
-            number,
-            pool: config.pool.clone(),
-            longest: config.max_frame,
-            offloads: config.offloads,
-            ways: (0..config.rx_queues).map(|_| way()).collect::<Result<_>>()?,
-            full: AtomicU64::new(0),
-            too_long: AtomicU64::new(0),
-        })
-    }
-
-    pub fn drops(&self) -> Drops {
-        let (no_descriptor, oversize) = (self.full.load(Ordering::Relaxed), self.too_long.load(Ordering::Relaxed));
-        Drops { no_descriptor, oversize, ..Drops::default() }
-    }
-
-    /// Copies those of the packets whose bits are set to a queue of this port, as many as there is room for.
-    fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
-        let way = &self.ways[queue % self.ways.len()];
-        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        if !entry.open {
-            return;
-        }
-        let (mut full, mut too_long) = (0, 0);
-        entry.copies.is_of(&self.pool);
-        loop {
-            wanted = match frames.plain() {
-                Some(slots) => {
-                    let one = |n: usize| std::slice::from_ref(&slots[n]);
-                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
-                }
-                None => entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n)),
-            };
-            full += entry.flush();
-            if wanted == 0 {
-                break;
-            }
-            // The next is a chain, unfinished, too long, or there is no buffer for it.
-            let slots = frames.slots(wanted.trailing_zeros() as usize);
-            wanted &= wanted - 1;
-            match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
-                Copied::Whole => {}
-                Copied::NoBuffer => full += 1,
-                Copied::TooLong => too_long += 1,
-            }
-            full += entry.flush();
-        }
-        way.wake.notify();
-        if full + too_long > 0 {
-            self.full.fetch_add(full, Ordering::Relaxed);
-            self.too_long.fetch_add(too_long, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Entry {
-    /// Hands over what was copied. What finds no room is dropped, and its buffers are the next packets'; tells how many.
-    #[inline(always)]
-    fn flush(&mut self) -> u64 {
-        send_to(&mut self.sender, &mut self.copies);
-        if self.copies.is_empty() {
-            return 0;
-        }
-        let left = self.copies.packets().count() as u64;
-        self.copies.clear();
-        left
-    }
-}
 
 /// What the program sends into the switch.
 pub struct ValeTx {
@@ -132,15 +24,8 @@ pub struct ValeTx {
 }
 
 impl ValeTx {
-    pub fn new(
-        switch: &Arc<Switch>,
-        outlet: &Arc<Outlet>,
-        _: &Config,
-        queue: u16,
-        counters: Arc<QueueCounters>,
-    ) -> ValeTx {
-        let wanted = Box::new([0; MAX_PORTS]);
-        let (switch, source) = (switch.clone(), outlet.number);
+    pub fn new(switch: &Arc<Switch>, source: u8, queue: u16, counters: Arc<QueueCounters>) -> ValeTx {
+        let (wanted, switch) = (Box::new([0; MAX_PORTS]), switch.clone());
         ValeTx { now: switch.now(), switch, source, queue: queue.into(), counters, wanted }
     }
 
@@ -169,15 +54,15 @@ impl ValeTx {
         if everywhere == 0 {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
-                if let Some(outlet) = &self.now.ports[usize::from(port)] {
-                    outlet.deliver(&frames, wanted, self.queue);
+                if let Some(port) = &self.now.ports[usize::from(port)] {
+                    port.outlet.deliver(&frames, wanted, self.queue);
                 }
             }
         } else {
-            for (port, outlet) in self.now.ports.iter().enumerate() {
-                let wanted = std::mem::take(&mut self.wanted[port]) | everywhere;
-                if let Some(outlet) = outlet.as_ref().filter(|_| port != usize::from(self.source)) {
-                    outlet.deliver(&frames, wanted, self.queue);
+            for (number, port) in self.now.ports.iter().enumerate() {
+                let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
+                if let Some(port) = port.as_ref().filter(|_| number != usize::from(self.source)) {
+                    port.outlet.deliver(&frames, wanted, self.queue);
                 }
             }
         }
@@ -213,96 +98,5 @@ impl TxQueue for ValeTx {
 
     fn stop(self: Box<Self>) -> Result<()> {
         Ok(())
-    }
-}
-
-/// What the switch sends to the program.
-pub struct ValeRx {
-    outlet: Arc<Outlet>,
-    queue: usize,
-    /// Goes back when this is dropped.
-    receiver: Option<Receiver<u64>>,
-    counters: Arc<QueueCounters>,
-    /// For batches of another region.
-    copies: Batch,
-}
-
-impl ValeRx {
-    /// # Errors
-    /// [`Error::QueueTaken`] while an older one is still there.
-    pub fn new(outlet: &Arc<Outlet>, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<ValeRx> {
-        let way = &outlet.ways[usize::from(queue)];
-        let receiver = way.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(receiver) = receiver else {
-            return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
-        };
-        way.wake.want(config.interrupts.is_some());
-        way.entry.lock().unwrap_or_else(PoisonError::into_inner).open = true;
-        let (outlet, queue, receiver) = (outlet.clone(), queue.into(), Some(receiver));
-        Ok(ValeRx { outlet, queue, receiver, counters, copies: Batch::new() })
-    }
-
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let pool = self.outlet.pool.clone();
-        let received = copies.receive_for(&pool, batch, |own| self.recv(own));
-        self.copies = copies;
-        received
-    }
-
-    fn way(&self) -> &Way {
-        &self.outlet.ways[self.queue]
-    }
-}
-
-impl RxQueue for ValeRx {
-    fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.outlet.pool) {
-            return self.recv_copied(batch);
-        }
-        let Some(receiver) = &mut self.receiver else { return 0 };
-        let count = receive_from(receiver, batch);
-        if count > 0 {
-            let slots = batch.slots();
-            let (packets, bytes) = counted(&slots[slots.len() - count..]);
-            self.counters.moved_packets(packets, count, bytes);
-        }
-        count
-    }
-
-    fn buffers(&self) -> usize {
-        // Those of the entry are the queue's, too: it is where its packets are copied to.
-        let entry = self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = self.receiver.as_ref().map_or(0, Receiver::waiting);
-        waiting + entry.copies.cached() + self.copies.len() + self.copies.cached()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.way().wake.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.way().wake.disarm();
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl Drop for ValeRx {
-    fn drop(&mut self) {
-        let Some(mut receiver) = self.receiver.take() else { return };
-        let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.open = false;
-        // Nobody will receive these, and nobody needs the buffers meanwhile.
-        entry.copies = Batch::with_capacity(CHUNK);
-        let mut batch = Batch::with_capacity(CHUNK);
-        batch.is_of(&self.outlet.pool);
-        while receive_from(&mut receiver, &mut batch) > 0 {
-            batch.clear();
-        }
-        *self.way().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
     }
 }

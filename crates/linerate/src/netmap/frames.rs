@@ -10,8 +10,8 @@ pub const CHUNK: usize = 64;
 
 /// Packets that came in together, as the bytes of their first buffers, where the headers are.
 pub struct Frames<'a> {
-    pub(super) pool: &'a Arc<Pool>,
-    pub(super) view: View<'a>,
+    pub(in crate::netmap) pool: &'a Arc<Pool>,
+    pub(in crate::netmap) view: View<'a>,
     slots: &'a [Slot],
     /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`; not filled in where each has one.
     starts: [u32; CHUNK + 1],
@@ -23,7 +23,7 @@ pub struct Frames<'a> {
 impl<'a> Frames<'a> {
     /// The first packets of these.
     #[inline(always)]
-    pub(super) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>) -> Frames<'a> {
+    pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>) -> Frames<'a> {
         let first = &slots[..slots.len().min(CHUNK)];
         let plain = !first.iter().fold(false, |any, slot| any | slot.has_more());
         let view = pool.region().view();
@@ -52,19 +52,19 @@ impl<'a> Frames<'a> {
     }
 
     /// How many slots they have together.
-    pub(super) fn slot_count(&self) -> usize {
+    pub(in crate::netmap) fn slot_count(&self) -> usize {
         if self.plain { self.len } else { self.starts[self.len] as usize }
     }
 
     /// The slots, if each is a packet.
     #[inline(always)]
-    pub(super) fn plain(&self) -> Option<&[Slot]> {
+    pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
         self.plain.then(|| &self.slots[..self.len])
     }
 
     /// The slots of packet `n`.
     #[inline(always)]
-    pub(super) fn slots(&self, n: usize) -> &[Slot] {
+    pub(in crate::netmap) fn slots(&self, n: usize) -> &[Slot] {
         match self.plain {
             true => &self.slots[n..=n],
             false => &self.slots[self.starts[n] as usize..self.starts[n + 1] as usize],

@@ -1,0 +1,235 @@
+//! Copies of packets, on their way to who receives them: in buffers of the receiver's own region, behind a channel of slots.
+//! A slow receiver holds nobody up: what finds no room is dropped and counted.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::channel::{Receiver, Sender, channel};
+use super::frames::{CHUNK, Frames};
+use super::pipe::{counted, receive_from, send_to};
+use super::wake::Wake;
+use crate::batch::{Batch, Copied};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{Config, Drops, QueueCounters, RxQueue};
+use crate::slot::Slot;
+
+/// What packets are copied to; who reads them has [`OutletRx`].
+pub struct Outlet {
+    pool: Arc<Pool>,
+    longest: usize,
+    offloads: bool,
+    /// By queue: who sends has it for a batch.
+    ways: Box<[Way]>,
+    /// Packets that found no room, or were too long.
+    full: AtomicU64,
+    too_long: AtomicU64,
+}
+
+struct Way {
+    entry: Mutex<Entry>,
+    receiver: Mutex<Option<Receiver<u64>>>,
+    wake: Wake,
+}
+
+/// Where packets for a queue are copied into: buffers of its own region, then slots in a channel.
+struct Entry {
+    sender: Sender<u64>,
+    copies: Batch,
+    /// Somebody receives.
+    open: bool,
+}
+
+impl Outlet {
+    pub fn new(config: &Config) -> Result<Outlet> {
+        let way = || {
+            let (sender, receiver) = channel(config.ring);
+            let entry = Entry { sender, copies: Batch::with_capacity(CHUNK), open: false };
+            Ok(Way { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
+        };
+        Ok(Outlet {
+            pool: config.pool.clone(),
+            longest: config.max_frame,
+            offloads: config.offloads,
+            ways: (0..config.rx_queues).map(|_| way()).collect::<Result<_>>()?,
+            full: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+        })
+    }
+
+    pub fn drops(&self) -> Drops {
+        let (no_descriptor, oversize) = (self.full.load(Ordering::Relaxed), self.too_long.load(Ordering::Relaxed));
+        Drops { no_descriptor, oversize, ..Drops::default() }
+    }
+
+    /// Copies those of the packets whose bits are set to a queue, as many as there is room for.
+    pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
+        let way = &self.ways[queue % self.ways.len()];
+        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entry.open {
+            return;
+        }
+        let (mut full, mut too_long) = (0, 0);
+        entry.copies.is_of(&self.pool);
+        loop {
+            wanted = match frames.plain() {
+                Some(slots) => {
+                    let one = |n: usize| std::slice::from_ref(&slots[n]);
+                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
+                }
+                None => entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n)),
+            };
+            full += entry.flush();
+            if wanted == 0 {
+                break;
+            }
+            // The next is a chain, unfinished, too long, or there is no buffer for it.
+            let slots = frames.slots(wanted.trailing_zeros() as usize);
+            wanted &= wanted - 1;
+            match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
+                Copied::Whole => {}
+                Copied::NoBuffer => full += 1,
+                Copied::TooLong => too_long += 1,
+            }
+            full += entry.flush();
+        }
+        way.wake.notify();
+        if full + too_long > 0 {
+            self.full.fetch_add(full, Ordering::Relaxed);
+            self.too_long.fetch_add(too_long, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Outlet {
+    /// Where a copy of a packet is made before it is known whether it shall be handed over; false if it cannot be.
+    pub fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
+        copies.is_of(&self.pool);
+        let view = theirs.region().view();
+        if copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 {
+            return true;
+        }
+        copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole
+    }
+
+    /// Hands copies over, as many as there is room for; the rest, and `missing` more, count as dropped.
+    pub fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
+        let way = &self.ways[queue % self.ways.len()];
+        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if entry.open {
+            send_to(&mut entry.sender, copies);
+            way.wake.notify();
+        }
+        let full = copies.packets().count() as u64 + missing;
+        copies.clear();
+        if full > 0 {
+            self.full.fetch_add(full, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Entry {
+    /// Hands over what was copied. What finds no room is dropped, and its buffers are the next packets'; tells how many.
+    #[inline(always)]
+    fn flush(&mut self) -> u64 {
+        send_to(&mut self.sender, &mut self.copies);
+        if self.copies.is_empty() {
+            return 0;
+        }
+        let left = self.copies.packets().count() as u64;
+        self.copies.clear();
+        left
+    }
+}
+
+/// What was copied, for the program.
+pub struct OutletRx {
+    outlet: Arc<Outlet>,
+    queue: usize,
+    /// Goes back when this is dropped.
+    receiver: Option<Receiver<u64>>,
+    counters: Arc<QueueCounters>,
+    /// For batches of another region.
+    copies: Batch,
+}
+
+impl OutletRx {
+    /// # Errors
+    /// [`Error::QueueTaken`] while an older one is still there.
+    pub fn new(outlet: &Arc<Outlet>, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<OutletRx> {
+        let way = &outlet.ways[usize::from(queue)];
+        let receiver = way.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receiver) = receiver else {
+            return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
+        };
+        way.wake.want(config.interrupts.is_some());
+        way.entry.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        let (outlet, queue, receiver) = (outlet.clone(), queue.into(), Some(receiver));
+        Ok(OutletRx { outlet, queue, receiver, counters, copies: Batch::new() })
+    }
+
+    #[cold]
+    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+        let mut copies = std::mem::take(&mut self.copies);
+        let pool = self.outlet.pool.clone();
+        let received = copies.receive_for(&pool, batch, |own| self.recv(own));
+        self.copies = copies;
+        received
+    }
+
+    fn way(&self) -> &Way {
+        &self.outlet.ways[self.queue]
+    }
+}
+
+impl RxQueue for OutletRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !batch.belongs_to(&self.outlet.pool) {
+            return self.recv_copied(batch);
+        }
+        let Some(receiver) = &mut self.receiver else { return 0 };
+        let count = receive_from(receiver, batch);
+        if count > 0 {
+            let slots = batch.slots();
+            let (packets, bytes) = counted(&slots[slots.len() - count..]);
+            self.counters.moved_packets(packets, count, bytes);
+        }
+        count
+    }
+
+    fn buffers(&self) -> usize {
+        // Those of the entry are the queue's, too: it is where its packets are copied to.
+        let entry = self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.receiver.as_ref().map_or(0, Receiver::waiting);
+        waiting + entry.copies.cached() + self.copies.len() + self.copies.cached()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.way().wake.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.way().wake.disarm();
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for OutletRx {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.open = false;
+        // Nobody will receive these, and nobody needs the buffers meanwhile.
+        entry.copies = Batch::with_capacity(CHUNK);
+        let mut batch = Batch::with_capacity(CHUNK);
+        batch.is_of(&self.outlet.pool);
+        while receive_from(&mut receiver, &mut batch) > 0 {
+            batch.clear();
+        }
+        *self.way().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+    }
+}
