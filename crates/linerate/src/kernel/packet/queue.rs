@@ -160,12 +160,13 @@ impl PacketRx {
     fn take(&mut self, batch: &mut Batch, found: &Found) -> bool {
         let Found { begin, len, offload, tag, time } = *found;
         let memory = &self.socket.memory;
-        if offload.segmentation() != Segmentation::None && !self.offloads || tag.is_some() {
-            return self.take_changed(found);
-        }
-        if len > if self.offloads { LONGEST } else { self.longest } {
+        let is_cut = offload.segmentation() != Segmentation::None && !self.offloads;
+        if len > if self.offloads || is_cut { LONGEST } else { self.longest } {
             self.counters.dropped();
             return true;
+        }
+        if is_cut || tag.is_some() {
+            return self.take_changed(found);
         }
         let left = Some(offload).filter(|offload| offload.is_needed());
         if !batch.push_filled(&self.pool, len, left, |at, target| memory.read(begin + at, target)) {
@@ -192,13 +193,22 @@ impl PacketRx {
             bytes.splice(12..12, tag);
             offload.moved(tag.len() as u16);
         }
-        let segments = &mut self.segments;
-        let is_cut = offload.segmentation() != Segmentation::None;
-        if is_cut && !cut(&bytes, offload, |segment| segments.push_back((segment.to_vec(), found.time))) {
+        let (segments, longest) = (&mut self.segments, if self.offloads { LONGEST } else { self.longest });
+        let mut fits = true;
+        let mut keep = |bytes: Vec<u8>| match bytes.len() <= longest {
+            true => segments.push_back((bytes, found.time)),
+            false => fits = false,
+        };
+        let is_made = match offload.segmentation() {
+            Segmentation::None => {
+                offload.finish_bytes(&mut bytes);
+                keep(bytes);
+                true
+            }
+            _ => cut(&bytes, offload, |segment| keep(segment.to_vec())),
+        };
+        if !is_made || !fits {
             self.counters.dropped();
-        } else if !is_cut {
-            offload.finish_bytes(&mut bytes);
-            segments.push_back((bytes, found.time));
         }
         true
     }
@@ -336,5 +346,77 @@ impl TxQueue for PacketTx {
 impl Drop for PacketTx {
     fn drop(&mut self) {
         *self.socket.next.lock().unwrap_or_else(PoisonError::into_inner) = self.next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::memory::{Mapping, PageSize, Pages, Region, RegionOptions};
+
+    const BLOCKS: usize = 4;
+
+    /// Blocks of anything: packets are inside them, or are not there; and it comes to an end.
+    #[test]
+    fn blocks_of_nonsense_give_no_nonsense() {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&options).unwrap());
+        // Nearly right, or not at all: how far the next is, the length, what it is, where it begins, and a tag.
+        let next = prop_oneof![4 => Just(64u32), 1 => any::<u32>(), 1 => Just(BLOCK as u32 - 200)];
+        let len = prop_oneof![4 => 14..9000u32, 1 => 0..20u32, 1 => 0..BLOCK as u32 + 10, 1 => any::<u32>()];
+        let begin = prop_oneof![4 => 48..200u32, 1 => 0..20u32, 1 => any::<u32>()];
+        let header = (next, len, any::<u32>(), begin, any::<u32>(), prop::bool::weighted(0.9));
+        let first = prop_oneof![4 => Just(48u32), 1 => Just(0u32), 1 => any::<u32>()];
+        let blocks = prop::collection::vec((first, 0..20u32, prop::collection::vec(header, 1..20)), BLOCKS);
+        let cases = ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(cases, |(blocks in blocks, offloads in any::<bool>())| {
+            let memory = Mapping::new(BLOCKS * BLOCK, PageSize::Ordinary, None).unwrap();
+            for (block, (first, packets, headers)) in blocks.iter().enumerate() {
+                let base = block * BLOCK;
+                let at = |place: usize, value: u32| memory.word(base + place).store(value, Relaxed);
+                for (n, (next, len, status, begin, tag, whole)) in headers.iter().enumerate() {
+                    let header = 48 + n * 64;
+                    at(header + NEXT, *next);
+                    at(header + HERE, *len);
+                    at(header + LENGTH, if *whole { *len } else { len.wrapping_add(1) });
+                    at(header + STATUS, *status);
+                    at(header + BEGIN, *begin);
+                    at(header + TAG, *tag);
+                }
+                at(BLOCK_PACKETS, *packets);
+                at(BLOCK_FIRST, *first);
+                at(BLOCK_STATUS, libc::TP_STATUS_USER);
+            }
+            let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            let socket = Arc::new(Socket::over(fd, memory, BLOCKS));
+            let mut rx = PacketRx {
+                socket,
+                place: Receiving::default(),
+                pool: pool.clone(),
+                counters: Arc::default(),
+                flow: Some("udp,vlan:7,all".parse().unwrap()),
+                offloads,
+                timestamps: true,
+                longest: 1518,
+                segments: VecDeque::new(),
+            };
+            let mut batch = Batch::new();
+            for _ in 0..100 {
+                rx.recv(&mut batch);
+                for packet in batch.packets() {
+                    let longest = if offloads { LONGEST } else { 1518 };
+                    prop_assert!((14..=longest).contains(&packet.len()));
+                }
+                batch.clear();
+            }
+            prop_assert!(rx.find().is_none(), "all blocks are the kernel's again");
+            drop((rx, batch));
+            prop_assert_eq!(pool.available(), 512);
+        });
     }
 }

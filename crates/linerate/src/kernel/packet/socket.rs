@@ -115,6 +115,13 @@ impl Socket {
         Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, next })
     }
 
+    /// Over blocks that no kernel fills.
+    #[cfg(test)]
+    pub fn over(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
+        let (receiving, next) = (Mutex::default(), Mutex::default());
+        Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, next }
+    }
+
     /// Packets of the interface come from now on: all of them, or with others of the same [group](Socket::new_group) each
     /// its flows.
     pub fn start(&self, interface: &Interface, group: Option<u16>) -> Result<()> {

@@ -380,3 +380,137 @@ pub fn wake(socket: BorrowedFd<'_>, sending: bool) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+    use rustix::net::xdp::XdpRingOffset;
+
+    use super::*;
+    use crate::batch::Batch;
+    use crate::kernel::bpf::SocketMap;
+    use crate::kernel::xdp::Shared;
+    use crate::kernel::xdp::queue::{XdpRx, XdpTx};
+    use crate::memory::{Mapping, PageSize, Pages, Region, RegionOptions};
+    use crate::port::{RxQueue, TxQueue};
+
+    const LEN: u32 = 64;
+    const BUFFERS: usize = 256;
+    const CONSUMER: usize = 64;
+    const DESCRIPTORS: usize = 256;
+
+    /// A ring's memory, as the kernel has it, and the file that we map it from.
+    fn ring() -> (Mapping, OwnedFd, XdpRingOffset) {
+        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let kernel = Mapping::of_device(file.try_clone().unwrap(), 0, 8192).unwrap();
+        let offsets =
+            XdpRingOffset { producer: 0, consumer: CONSUMER as u64, desc: DESCRIPTORS as u64, flags: Some(128) };
+        (kernel, file, offsets)
+    }
+
+    /// What the kernel says: a descriptor, true or made up, and how far it says that it is.
+    fn said() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        let address = prop_oneof![
+            4 => (0..BUFFERS as u64, 0..2048u64).prop_map(|(buf, offset)| buf << 11 | offset),
+            1 => any::<u64>(),
+        ];
+        let word = prop_oneof![4 => (0..2500u64, any::<bool>()).prop_map(|(len, more)| len | u64::from(more) << 32), 1 => any::<u64>()];
+        prop::collection::vec((address, word), 0..80)
+    }
+
+    fn produce(ring: &Mapping, words: usize, said: &[(u64, u64)]) {
+        use std::sync::atomic::Ordering::{Relaxed, Release};
+        let from = ring.word(0).load(Relaxed);
+        for (n, (address, word)) in said.iter().enumerate() {
+            let at = DESCRIPTORS + (from.wrapping_add(n as u32) % LEN) as usize * words * 8;
+            let descriptor = ring.words(at, words);
+            descriptor[0].store(*address, Relaxed);
+            if words > 1 {
+                descriptor[1].store(*word, Relaxed);
+            }
+        }
+        ring.word(0).store(from.wrapping_add(said.len() as u32), Release);
+    }
+
+    /// Whatever the kernel says, no buffer is named twice or outside the region, and none is lost.
+    #[test]
+    fn a_kernel_that_lies_is_not_believed() {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
+        let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
+        let cases = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(cases, |(rounds in prop::collection::vec((said(), said()), 1..8))| {
+            let pool = Pool::new(Region::new(&options).unwrap());
+            let (received, file, offsets) = ring();
+            let (_fill, fill_file, _) = ring();
+            let mut receiving = Receiving {
+                ring: Consumer::map(&file, 0, offsets, PACKET, LEN).unwrap(),
+                fill: Producer::map(&fill_file, 0, offsets, ADDRESS, LEN).unwrap(),
+                lent: Lent::new(&pool),
+                _reservation: pool.reserve(LEN as usize).unwrap(),
+            };
+            pool.take(LEN as usize).unwrap().into_iter().for_each(|buf| receiving.lent.lend(buf));
+            let (_sent, send_file, _) = ring();
+            let (completed, completion_file, _) = ring();
+            let sending = Sending {
+                ring: Producer::map(&send_file, 0, offsets, PACKET, LEN).unwrap(),
+                completion: Consumer::map(&completion_file, 0, offsets, ADDRESS, LEN).unwrap(),
+                lent: Lent::new(&pool),
+                _reservation: pool.reserve(LEN as usize).unwrap(),
+            };
+            let socket = Arc::new(Socket {
+                fd: Some(file),
+                queue: 0,
+                zero_copy: false,
+                chains: true,
+                checksums: false,
+                has_metadata: false,
+                pool: pool.clone(),
+                receiving: Mutex::new(Some(receiving)),
+                sending: Mutex::new(Some(sending)),
+                past: Arc::default(),
+            });
+            let mut rx = XdpRx {
+                sockets: vec![(socket.clone(), socket.take_receiving())],
+                turn: 0,
+                partial: Vec::new(),
+                pool: pool.clone(),
+                counters: Arc::default(),
+                copies: Batch::new(),
+                any: None,
+                queue: 0,
+                busy: false,
+                shared: shared.clone(),
+            };
+            let mut tx = XdpTx {
+                end: socket.take_sending(),
+                socket,
+                pool: pool.clone(),
+                counters: Arc::default(),
+                copies: Batch::new(),
+                longest: 9000,
+            };
+            let mut batch = Batch::new();
+            for (packets, completions) in rounds {
+                produce(&received, PACKET, &packets);
+                rx.recv(&mut batch);
+                let mut seen = HashSet::new();
+                for slot in batch.slots() {
+                    prop_assert!((slot.buf() as usize) < BUFFERS && slot.offset() + slot.len() <= 2048);
+                    prop_assert!(seen.insert(slot.buf()), "buffer {} is there twice", slot.buf());
+                }
+                let there = |rx: &XdpRx, tx: &XdpTx, batch: &Batch| rx.buffers() + tx.buffers() + batch.len() + batch.cached() + pool.available();
+                prop_assert_eq!(there(&rx, &tx, &batch), BUFFERS);
+                produce(&completed, ADDRESS, &completions);
+                tx.send(&mut batch);
+                prop_assert_eq!(there(&rx, &tx, &batch), BUFFERS);
+                batch.clear();
+            }
+            drop((rx, tx, batch));
+            prop_assert_eq!(pool.available(), BUFFERS);
+        });
+    }
+}
