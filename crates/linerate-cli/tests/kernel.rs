@@ -215,12 +215,12 @@ fn frames_cross_byte_for_byte() {
     let _alone = alone();
     let folder = Folder::new("bytes");
     let mut sent = Vec::new();
-    for size in (60..=1514).step_by(97) {
+    for size in (60..=1514).step_by(97).chain((1515..=9014).step_by(833)) {
         let mut frame: Vec<u8> = (0..size).map(|n| (n * 31 + size) as u8).collect();
         // No address that Linux would look at, and no protocol that it would answer.
         frame[..14].copy_from_slice(&[0x02, 1, 1, 1, 1, 1, 0x02, 2, 2, 2, 2, 2, 0x88, 0xB5]);
         sent.push(frame.clone());
-        if size < 1500 {
+        if size < 9010 {
             frame.splice(12..12, [0x81, 0x00, 0xA0, 0x07]);
             sent.push(frame);
         }
@@ -228,7 +228,7 @@ fn frames_cross_byte_for_byte() {
     let file = folder.path("sent.pcap");
     write_frames(&file, &sent);
     for ports in ["xdp:m0 xdp:m1", "packet:m0 packet:m1", "packet:m0 xdp:m1", "xdp:m0 packet:m1"] {
-        let between = Between::with_veth("b", 1500, ports);
+        let between = Between::with_veth("b", 9000, ports);
         let capture = folder.path("came.pcap");
         let filter = "ether proto 0x88b5 or (vlan and ether proto 0x88b5)";
         let dump = format!("tcpdump -i r0 -Q in -U -s 0 --immediate-mode -Z root -c {} -w {capture}", sent.len());
