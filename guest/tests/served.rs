@@ -67,10 +67,7 @@ fn transfers(guest: &mut Guest, address: &str) {
         let result = iperf(guest, "", &format!("--client {address} --bytes 4M {direction}"));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
     }
-    // A receiver whose processor is taken away for too long loses a datagram by itself; not three times.
-    let mut udp = || iperf(guest, "", &format!("--client {address} --udp --bitrate 20M --bytes 1M"));
-    let result =
-        (0..2).map(|_| udp()).find(|result| result["end"]["sum"]["lost_packets"] == 0).unwrap_or_else(&mut udp);
+    let result = iperf(guest, "", &format!("--client {address} --udp --bitrate 20M --bytes 1M"));
     assert_eq!(result["end"]["sum"]["lost_packets"], 0, "{result}");
 }
 
