@@ -118,13 +118,17 @@ fn rare() -> impl Strategy<Value = (usize, Step)> {
 
 #[test]
 fn buffers_are_accounted_for_through_ten_thousand_schedules() {
-    std::thread::spawn(|| {
-        let _namespace = Namespace::enter("schedules");
+    over_a_pair("schedules", schedules);
+}
+
+/// Runs a test on a thread in a namespace of its own, over a pair.
+fn over_a_pair(name: &'static str, test: fn()) {
+    let inside = move || {
+        let _namespace = Namespace::enter(name);
         pair();
-        schedules();
-    })
-    .join()
-    .unwrap();
+        test();
+    };
+    std::thread::spawn(inside).join().unwrap();
 }
 
 /// A veth pair that Linux itself says nothing over.
@@ -145,13 +149,7 @@ fn pool() -> Arc<Pool> {
 /// Packet sockets hand on what is meant, tags and all, and say when it came.
 #[test]
 fn packet_sockets_choose_and_stamp() {
-    std::thread::spawn(|| {
-        let _namespace = Namespace::enter("stamps");
-        pair();
-        choose_and_stamp();
-    })
-    .join()
-    .unwrap();
+    over_a_pair("stamps", choose_and_stamp);
 }
 
 fn choose_and_stamp() {

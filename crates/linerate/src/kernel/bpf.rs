@@ -134,8 +134,10 @@ impl Program {
         }
         // Its last line is of numbers, and the one before of the cause.
         let said = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
-        let cause = said.trim_end().lines().rev().nth(1);
-        Err(cause.map_or(refused.kind().into(), |cause| io::Error::new(refused.kind(), format!("{refused}: {cause}"))))
+        Err(match said.trim_end().lines().rev().nth(1) {
+            Some(cause) => io::Error::new(refused.kind(), format!("{refused}: {cause}")),
+            None => refused,
+        })
     }
 
     /// What it answers for a frame, without any interface: `XDP_PASS` and so on.

@@ -146,10 +146,6 @@ impl RxQueue for TapRx {
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// What Linux receives.
@@ -193,10 +189,6 @@ impl TxQueue for TapTx {
     fn buffers(&self) -> usize {
         0
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl Sockets for Files {
@@ -228,6 +220,7 @@ impl Sockets for Files {
     }
 
     fn link(&self, interface: &Interface) -> Result<Link> {
+        self.check(interface)?;
         // In another namespace it cannot be seen whether it is up.
         Ok(interface.link().unwrap_or(Link::Up { mbits: 0 }))
     }

@@ -6,6 +6,7 @@
 //! - [`Null`]: a port that swallows
 //! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
+//! - `reader`: packets in and out of a channel
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
 //! - [`VirtualPort`]: the control side of all of them
 //!
@@ -18,6 +19,7 @@ mod null;
 mod outlet;
 mod pipe;
 mod port;
+mod reader;
 mod ring;
 mod vale;
 mod wake;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::channel::{Receiver, Sender, channel};
 use super::frames::{CHUNK, Frames};
-use super::pipe::{counted, receive_from, send_to};
+use super::reader::{Reader, receive_from, send_to};
 use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
@@ -147,11 +147,8 @@ impl Entry {
 pub struct OutletRx {
     outlet: Arc<Outlet>,
     queue: usize,
-    /// Goes back when this is dropped.
-    receiver: Option<Receiver<u64>>,
-    counters: Arc<QueueCounters>,
-    /// For batches of another region.
-    copies: Batch,
+    /// Its receiver goes back when this is dropped.
+    reader: Option<Reader>,
 }
 
 impl OutletRx {
@@ -165,17 +162,8 @@ impl OutletRx {
         };
         way.wake.want(config.interrupts.is_some());
         way.entry.lock().unwrap_or_else(PoisonError::into_inner).open = true;
-        let (outlet, queue, receiver) = (outlet.clone(), queue.into(), Some(receiver));
-        Ok(OutletRx { outlet, queue, receiver, counters, copies: Batch::new() })
-    }
-
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let pool = self.outlet.pool.clone();
-        let received = copies.receive_for(&pool, batch, |own| self.recv(own));
-        self.copies = copies;
-        received
+        let reader = Some(Reader::new(receiver, &outlet.pool, counters));
+        Ok(OutletRx { outlet: outlet.clone(), queue: queue.into(), reader })
     }
 
     fn way(&self) -> &Way {
@@ -185,24 +173,13 @@ impl OutletRx {
 
 impl RxQueue for OutletRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.outlet.pool) {
-            return self.recv_copied(batch);
-        }
-        let Some(receiver) = &mut self.receiver else { return 0 };
-        let count = receive_from(receiver, batch);
-        if count > 0 {
-            let slots = batch.slots();
-            let (packets, bytes) = counted(&slots[slots.len() - count..]);
-            self.counters.moved_packets(packets, count, bytes);
-        }
-        count
+        self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
     }
 
     fn buffers(&self) -> usize {
         // Those of the entry are the queue's, too: it is where its packets are copied to.
         let entry = self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = self.receiver.as_ref().map_or(0, Receiver::waiting);
-        waiting + entry.copies.cached() + self.copies.len() + self.copies.cached()
+        entry.copies.cached() + self.reader.as_ref().map_or(0, Reader::buffers)
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -212,15 +189,11 @@ impl RxQueue for OutletRx {
     fn disarm(&mut self) {
         self.way().wake.disarm();
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl Drop for OutletRx {
     fn drop(&mut self) {
-        let Some(mut receiver) = self.receiver.take() else { return };
+        let Some(Reader { mut receiver, .. }) = self.reader.take() else { return };
         let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
         // Nobody will receive these, and nobody needs the buffers meanwhile.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
 use super::port::{Virtual, VirtualPort};
+use super::reader::{Reader, counted, receive_from, send_to};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
-use crate::slot::Slot;
 
 /// One end of a pipe.
 pub type Pipe = VirtualPort<PipeEnd>;
@@ -138,9 +138,10 @@ impl Virtual for PipeEnd {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
         let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
-        let receiver = Some(take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?);
+        let receiver = take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?;
         pipe.ways[side][queue].wake.want(config.interrupts.is_some());
-        Ok(Box::new(PipeRx { pipe, side, queue, receiver, counters, copies: Batch::new() }))
+        let reader = Some(Reader::new(receiver, &pipe.pool, counters));
+        Ok(Box::new(PipeRx { pipe, side, queue, reader }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
@@ -162,55 +163,11 @@ struct PipeRx {
     pipe: Arc<Shared>,
     side: usize,
     queue: usize,
-    /// Goes back when this is dropped.
-    receiver: Option<Receiver<u64>>,
-    counters: Arc<QueueCounters>,
-    /// For batches of another region.
-    copies: Batch,
-}
-
-/// Moves slots out of a channel until the batch is full; packets are whole in it, and so they are here.
-#[inline(always)]
-pub(super) fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
-    let mut received = 0;
-    loop {
-        let count = receiver.receive(Slot::words_mut(batch.space()));
-        batch.appended(count);
-        received += count;
-        if count == 0 || !batch.ends_in_chain() {
-            return received;
-        }
-    }
-}
-
-/// Moves whole packets into a channel, and tells how many slots.
-#[inline(always)]
-pub(super) fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
-    let slots = batch.slots();
-    let mut count = slots.len().min(sender.free(slots.len()));
-    while count > 0 && slots[count - 1].has_more() {
-        count -= 1;
-    }
-    sender.send(Slot::words(&slots[..count]));
-    batch.sent(count);
-    count
-}
-
-/// Packets and bytes of slots.
-#[inline(always)]
-pub(super) fn counted(slots: &[Slot]) -> (usize, usize) {
-    slots.iter().fold((0, 0), |(packets, bytes), slot| (packets + usize::from(!slot.has_more()), bytes + slot.len()))
+    /// Its receiver goes back when this is dropped.
+    reader: Option<Reader>,
 }
 
 impl PipeRx {
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let received = copies.receive_for(&self.pipe.pool.clone(), batch, |own| self.recv(own));
-        self.copies = copies;
-        received
-    }
-
     fn way(&self) -> &Way {
         &self.pipe.ways[self.side][self.queue]
     }
@@ -218,22 +175,11 @@ impl PipeRx {
 
 impl RxQueue for PipeRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pipe.pool) {
-            return self.recv_copied(batch);
-        }
-        let Some(receiver) = &mut self.receiver else { return 0 };
-        let count = receive_from(receiver, batch);
-        if count > 0 {
-            let slots = batch.slots();
-            let (packets, bytes) = counted(&slots[slots.len() - count..]);
-            self.counters.moved_packets(packets, count, bytes);
-        }
-        count
+        self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
     }
 
     fn buffers(&self) -> usize {
-        let waiting = self.receiver.as_ref().map_or(0, Receiver::waiting);
-        waiting + self.copies.len() + self.copies.cached()
+        self.reader.as_ref().map_or(0, Reader::buffers)
     }
 
     fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -243,16 +189,12 @@ impl RxQueue for PipeRx {
     fn disarm(&mut self) {
         self.way().wake.disarm();
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl Drop for PipeRx {
     fn drop(&mut self) {
-        if let Some(receiver) = self.receiver.take() {
-            give(&self.way().receiver, receiver);
+        if let Some(reader) = self.reader.take() {
+            give(&self.way().receiver, reader.receiver);
         }
     }
 }
@@ -310,10 +252,6 @@ impl TxQueue for PipeTx {
 
     fn buffers(&self) -> usize {
         self.copies.len() + self.copies.cached()
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

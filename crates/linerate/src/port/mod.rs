@@ -125,7 +125,9 @@ pub trait RxQueue: Send {
     ///
     /// # Errors
     /// [`Timeout`](crate::Error::Timeout), [`CardGone`](crate::Error::CardGone).
-    fn stop(self: Box<Self>) -> Result<()>;
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A transmit queue, owned by the thread that fills it. Dropping it stops it.
@@ -149,7 +151,9 @@ pub trait TxQueue: Send {
     ///
     /// # Errors
     /// As [`RxQueue::stop`].
-    fn stop(self: Box<Self>) -> Result<()>;
+    fn stop(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What a port is, and what it was opened with.

@@ -8,7 +8,6 @@ use std::sync::{Arc, PoisonError};
 
 use super::socket::{BLOCK, HEADER, Socket};
 use crate::batch::Batch;
-use crate::error::Result;
 use crate::filter::Filter;
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
@@ -248,10 +247,6 @@ impl RxQueue for PacketRx {
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl Drop for PacketRx {
@@ -336,10 +331,6 @@ impl TxQueue for PacketTx {
 
     fn unsent(&self) -> usize {
         (self.next + self.socket.frames - self.oldest) % self.socket.frames
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

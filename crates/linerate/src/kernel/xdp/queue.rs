@@ -142,10 +142,6 @@ impl RxQueue for XdpRx {
             None => self.sockets.first().map(|(socket, _)| socket.fd()),
         }
     }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl Drop for XdpRx {
@@ -297,10 +293,6 @@ impl TxQueue for XdpTx {
 
     fn unsent(&self) -> usize {
         self.end.as_ref().map_or(0, |end| end.ring.waiting() as usize)
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

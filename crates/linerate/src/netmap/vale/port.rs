@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 
 use super::{Destination, MAX_PORTS, Now, Switch};
 use crate::batch::Batch;
-use crate::error::Result;
 use crate::memory::Pool;
 use crate::netmap::frames::{CHUNK, Frames};
 use crate::port::{QueueCounters, TxQueue};
@@ -94,9 +93,5 @@ impl TxQueue for ValeTx {
 
     fn buffers(&self) -> usize {
         0
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
