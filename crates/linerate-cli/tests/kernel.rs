@@ -291,7 +291,8 @@ fn a_flow_goes_elsewhere_and_linux_has_the_rest() {
     const COUNT: u64 = 2_000;
     let folder = Folder::new("rest");
     let [outside, linux, flow] = ["ro", "rl", "rf"].map(Namespace::new);
-    let command = "fwd sim:rest?wire=tap:w0 tap:flow0 --only udp:4321 --rest host:twin --seconds 60 --json";
+    let command =
+        "fwd sim:rest?wire=tap:w0 tap:flow0 --only udp:4321 --rest host:twin --wait interrupt --seconds 60 --json";
     let mut forwarder = Process::start(&mut inside(&linux, command));
     forwarder.await_output("ports");
     linux.run(&format!("ip link set w0 netns {}", outside.name));

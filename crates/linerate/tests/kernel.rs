@@ -198,6 +198,43 @@ fn choose_and_stamp() {
     assert!(came == meant);
 }
 
+/// A reader that is away for a hundred blocks of a packet each has lost none.
+#[test]
+fn packet_sockets_wait_for_a_reader() {
+    over_a_pair("away", wait_for_a_reader);
+}
+
+fn wait_for_a_reader() {
+    const COUNT: u64 = 100;
+    let pool = pool();
+    let open = |name: &str| {
+        let config = Config { ring: 64, ..Config::new(name, pool.clone()) };
+        PacketPort::open(Interface::open(name).unwrap(), None, config).unwrap()
+    };
+    let (mut sender, mut receiver) = (open("v0"), open("v1"));
+    let (mut tx, mut rx) = (sender.tx(0).unwrap(), receiver.rx(0).unwrap());
+    let (mut generator, mut batch) = (Generator::new(60, 1), Batch::new());
+    let mut bytes = vec![0; generator.frame_len()];
+    for _ in 0..COUNT {
+        generator.fill(&mut bytes);
+        assert!(batch.push(&pool, &bytes));
+        tx.send(&mut batch);
+        // The kernel closes a block after a millisecond; if it takes longer, fewer are needed.
+        let sent = std::time::Instant::now();
+        while sent.elapsed().as_micros() < 1100 {
+            std::hint::spin_loop();
+        }
+    }
+    let mut checker = Checker::default();
+    while checker.report().received < COUNT {
+        rx.recv(&mut batch);
+        (&mut batch).into_iter().for_each(|bytes| checker.check(bytes));
+        batch.clear();
+        assert_eq!(receiver.statistics().unwrap().drops.no_descriptor, 0);
+    }
+    assert_eq!((checker.report().corrupted, checker.report().reordered), (0, 0));
+}
+
 fn schedules() {
     let pool = pool();
     let config = |name: &str| Config { ring: 128, ..Config::new(name, pool.clone()) };

@@ -29,9 +29,12 @@ pub struct Socket {
 }
 
 /// Bytes of a block. A packet is in one, so it has room for 64 KiB.
-pub const BLOCK: usize = 256 << 10;
+pub const BLOCK: usize = 128 << 10;
 /// How long the kernel waits for a block to become full before it hands it over as it is: the shortest there is.
 const PATIENCE_MILLISECONDS: u32 = 1;
+/// Of slow traffic a block has what came within that time, be it one packet: with so many a reader that shares its
+/// processor may be away for an eighth of a second, and nothing is lost.
+const FEWEST_BLOCKS: usize = 128;
 /// In front of a frame to be sent: `struct tpacket3_hdr`.
 pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
 
@@ -78,7 +81,7 @@ impl Socket {
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
         // As many bytes as the ring's packets have if they are short; blocks are filled to the end.
-        let blocks = (ring * 2048 / BLOCK).max(4);
+        let blocks = (ring * 2048 / BLOCK).max(FEWEST_BLOCKS);
         let rings = || {
             set(&fd, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as libc::c_int))?;
             // In front of each packet, what is left to do.
