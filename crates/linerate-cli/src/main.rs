@@ -2,6 +2,7 @@
 //!
 //! - `fwd`, `generate`, `sink`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
 //! - `sim`: models as PCI devices, for virtual machines and other programs
+//! - `serve`: ports for other processes; `switch`: what is served, and attached to switches
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
 //! - `show`: the live table and the JSON lines
 
@@ -10,9 +11,11 @@ mod fwd;
 mod generate;
 mod ports;
 mod run;
+mod serve;
 mod show;
 mod sim;
 mod sink;
+mod switch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -126,11 +129,63 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Serve ports to other processes: switches, interfaces and pipes, under netmap's names
+    Serve {
+        /// Switches and interfaces, for example vale0; a socket each. All names if left out, at one socket
+        names: Vec<String>,
+        /// Who may use them: the sockets' permissions, in octal
+        #[arg(long, default_value = "0600", value_parser = octal)]
+        mode: u32,
+        /// The sockets' group
+        #[arg(long)]
+        group: Option<String>,
+        /// Stop after this many seconds
+        #[arg(long, value_parser = seconds)]
+        seconds: Option<Duration>,
+    },
+    /// Manage what is served
+    Switch {
+        #[command(subcommand)]
+        command: Switch,
+    },
     /// List what can be opened here, and what stands in the way
     Ports {
         /// One JSON object instead of a table
         #[arg(long)]
         json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum Switch {
+    /// Ports, and what has passed
+    List {
+        /// One JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Attach an interface, or a port that lasts, to a switch
+    Attach {
+        /// As vale0:eth0
+        port: String,
+        /// The host's stack behind the interface, too
+        #[arg(long)]
+        host: bool,
+    },
+    /// Take it off again
+    Detach {
+        /// As vale0:eth0
+        port: String,
+    },
+    /// Make a port that lasts: it stays when no program has it
+    Create {
+        /// Its name, as v1
+        port: String,
+    },
+    /// Take it away
+    Destroy {
+        /// Its name
+        port: String,
     },
 }
 
@@ -225,6 +280,11 @@ impl From<Pages> for memory::Pages {
     }
 }
 
+fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "it must be octal, as 0660".to_string())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map_err(|_| "it must be a number".to_string())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
@@ -245,6 +305,8 @@ fn main() -> ExitCode {
         Command::Sim { socket, wire, device, vfs, seconds, json } => {
             sim::run(&socket, &wire, &device, vfs, seconds, json)
         }
+        Command::Serve { names, mode, group, seconds } => serve::run(&names, mode, group.as_deref(), seconds),
+        Command::Switch { command } => switch::run(&command),
         Command::Ports { json } => ports::run(json),
     };
     match outcome {

@@ -382,6 +382,51 @@ pub enum Error {
         why: &'static str,
     },
 
+    /// Another process that says what cannot be.
+    #[error("the process at the other end breaks the rules: {why}")]
+    BadPeer {
+        /// What it does.
+        why: &'static str,
+    },
+
+    /// A program that has set a ring's head or cur where they cannot be; they are set back.
+    #[error("head or cur of a ring is not between the last head and tail: both were set back (netmap(4))")]
+    BadRing,
+
+    /// Memory for other processes' ports without room.
+    #[error("the memory for ports has no {what}\n  ask for fewer or shorter rings, or close other ports")]
+    AreaFull {
+        /// What is missing.
+        what: &'static str,
+    },
+
+    /// Nobody serves ports of this name.
+    #[error("nobody serves '{name}' in {}\n  try: linerate serve", folder.display())]
+    NoServer {
+        /// The name.
+        name: String,
+        /// Where sockets are looked for.
+        folder: std::path::PathBuf,
+    },
+
+    /// A port that is not served like this.
+    #[error("'{name}' is not served: {why}\n  try: linerate switch list")]
+    NotServed {
+        /// Its name.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+
+    /// What who serves ports has refused.
+    #[error("{why}")]
+    Refused {
+        /// What it said.
+        why: String,
+        /// As errno(3) has it.
+        errno: i32,
+    },
+
     /// A device cannot be served at a socket.
     #[error("{}: a device cannot be served there: {why}\n  {mend}", path.display())]
     Serve {

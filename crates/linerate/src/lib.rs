@@ -29,7 +29,7 @@
 //! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
 //!                            ^               traffic <-^           |
 //!                            |-  filter  <-  kernel  <-------------|
-//!                            '-  netmap  <-------------------------'
+//!                            '-  netmap  <-  shared  <-------------'
 //! ```
 //!
 //! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
@@ -40,6 +40,7 @@
 //! - [`model`]: the 82599 itself, as its datasheet tells it
 //! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
 //! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
+//! - [`shared`]: ports for other processes; how a packet comes from one to the other is `shared/work.rs`
 //! - [`filter`]: which packets are meant, as people write it
 //! - [`traffic`]: frames that can be recognised again
 //!
@@ -60,11 +61,12 @@ mod open;
 mod packet;
 pub mod pci;
 pub mod port;
+pub mod shared;
 mod slot;
 pub mod traffic;
 
 pub use batch::Batch;
 pub use error::{Error, Result};
-pub use open::{Options, open};
+pub use open::{Options, open, server};
 pub use packet::{Bytes, Packet, Packets};
 pub use slot::{HEADROOM, Slot};

@@ -14,6 +14,7 @@ use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
+use crate::shared::{Rings, Server};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -30,6 +31,21 @@ use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
 /// What a name, an option, memory or a card can have wrong: see [`Error`].
 pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
     Options::default().open(names)
+}
+
+/// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
+/// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
+pub fn server() -> Server {
+    let open = |name: &str, rings: &Rings| {
+        let name = if name.starts_with("vale") { name.to_string() } else { format!("netmap:{name}") };
+        // A thread that has nothing to do shall sleep.
+        let interrupts = Some(Duration::ZERO);
+        let (queues, ring) = (rings.tx.max(rings.rx), rings.rx_slots.max(64).next_power_of_two() as usize);
+        let options = Options { queues, ring, interrupts, ..Options::default() };
+        let [device] = options.open([&*name])?;
+        Ok(device)
+    };
+    Server::new(Box::new(open))
 }
 
 /// How ports are opened. What a name's own options say (`?queues=4&ring=1024&mtu=9000`) comes first.
@@ -90,7 +106,7 @@ impl Options {
             Kind::Packet => open_packet(name, self.config(name, &pool)?),
             Kind::Host => open_host(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
-            Kind::Xdp => open_xdp(name, self.config(name, &pool)?),
+            Kind::Xdp | Kind::Netmap => open_xdp(name, self.config(name, &pool)?),
             Kind::Null => Ok(Box::new(Null::open(self.config(name, &pool)?)?) as Box<dyn Device>),
             Kind::Monitor { receive, transmit } => {
                 let config = self.config(name, &pool)?;

@@ -92,12 +92,7 @@ impl Mapping {
             PageSize::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
             PageSize::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
-        let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
-            .map_err(|e| Error::system("memfd_create", e))?;
-        rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
-        // Whoever gets the descriptor can rely on the memory being there.
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|e| Error::system("fcntl(F_ADD_SEALS)", e))?;
+        let file = Mapping::sealed(len, kind)?;
         // The node must be chosen before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
         let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
@@ -105,6 +100,26 @@ impl Mapping {
             mapping.bind_to_node(node)?;
         }
         Ok(mapping)
+    }
+
+    /// As [`new`](Mapping::new), of ordinary pages, each of which is there when it is first used.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub(crate) fn lazy(len: usize) -> Result<Mapping> {
+        let len = len.max(1).next_multiple_of(PageSize::Ordinary.bytes());
+        Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, len, PageSize::Ordinary, MapFlags::SHARED)
+    }
+
+    /// Memory of a length that nobody can change.
+    fn sealed(len: usize, kind: MemfdFlags) -> Result<OwnedFd> {
+        let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
+            .map_err(|e| Error::system("memfd_create", e))?;
+        rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
+        // Whoever gets the descriptor can rely on the memory being there.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|e| Error::system("fcntl(F_ADD_SEALS)", e))?;
+        Ok(file)
     }
 
     fn map(file: OwnedFd, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {

@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 /// X{N, X}N              the two ends of pipe N; X is any name
 /// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
 /// null:                 a port that swallows, and never has anything
-/// valeS:P               port P of switch S, in this process
+/// valeS:P               port P of switch S
+/// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,7 @@ pub(crate) enum Kind {
     Packet,
     Pipe,
     Vale,
+    Netmap,
     Null,
     /// What is received and sent is copied.
     Monitor {
@@ -90,7 +92,7 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
-        if matches!(kind, Kind::Xdp | Kind::Tap | Kind::Packet)
+        if matches!(kind, Kind::Xdp | Kind::Netmap | Kind::Tap | Kind::Packet)
             && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace))
         {
             return Err(bad("it needs the name of an interface, as xdp:eth0".to_string()));
@@ -107,7 +109,7 @@ impl PortName {
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
-                Kind::Xdp => &XDP,
+                Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
@@ -196,7 +198,8 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "packet" => Kind::Packet,
         "tap" => Kind::Tap,
         "host" => Kind::Host,
-        "netmap" => Kind::Later("netmap port"),
+        "netmap" if address.ends_with(['^', '*']) => Kind::Later("port of the host's stack"),
+        "netmap" => Kind::Netmap,
         "pcap" => Kind::Later("capture file as a port"),
         "null" => Kind::Null,
         _ if prefix.starts_with("vale") => Kind::Vale,

@@ -1,0 +1,49 @@
+//! `linerate serve`: ports for other processes.
+
+use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use linerate::Error;
+use linerate::shared::{ANY, folder};
+
+/// Serves until Ctrl-C, or as long as was asked.
+pub fn run(names: &[String], mode: u32, group: Option<&str>, time: Option<Duration>) -> Result<ExitCode, Error> {
+    let group = group.map(group_number).transpose()?;
+    let folder = folder();
+    let mut server = linerate::server();
+    for name in names {
+        server.listen(&folder.join(name), Some(name), mode, group)?;
+        println!("{}", folder.join(name).display());
+    }
+    if names.is_empty() {
+        server.listen(&folder.join(ANY), None, mode, group)?;
+        println!("{}", folder.join(ANY).display());
+    }
+    let (sender, stopped) = channel();
+    let handler = move || {
+        let _ = sender.send(());
+    };
+    ctrlc::set_handler(handler)
+        .map_err(|error| Error::System { call: "sigaction", source: std::io::Error::other(error) })?;
+    match time {
+        Some(time) => drop(stopped.recv_timeout(time)),
+        None => drop(stopped.recv()),
+    }
+    drop(server);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A group's number, by its name or as it is (group(5)).
+fn group_number(group: &str) -> Result<u32, Error> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let found = groups.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == group);
+    let number = found.and_then(|fields| fields.get(2)?.parse().ok());
+    number.ok_or_else(|| Error::System {
+        call: "looking for the group",
+        source: std::io::Error::new(std::io::ErrorKind::NotFound, format!("there is no group '{group}'; see: getent group")),
+    })
+}

@@ -1,0 +1,329 @@
+//! `NIOCCTRL`: the requests of netmap's API 14, and their options.
+#![allow(unsafe_code)]
+
+use linerate::shared::{Area, Client, Plan, Rings, SharedPort, Wanted, Which, folder};
+use linerate::{Error, Result};
+
+use crate::descriptor::{Bound, Descriptor, client};
+use crate::header::{
+    API, Header, MOST_API, NmOption, OptExtmem, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach, ValeDetach,
+    ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
+};
+use crate::{areas, csb};
+
+pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
+    Err(Error::Refused { why: why.into(), errno })
+}
+
+/// A request's body: a structure of the program's, which is for this call alone.
+///
+/// # Safety
+/// The body of this request is a `T`.
+unsafe fn body<'a, T>(header: &Header) -> Result<&'a mut T> {
+    // SAFETY: by the caller; an address of 0 is none.
+    match unsafe { (header.body as *mut T).as_mut() } {
+        Some(body) => Ok(body),
+        None => refused("the request has no body", libc::EINVAL),
+    }
+}
+
+pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
+    if !(API..=MOST_API).contains(&header.version) {
+        let why = format!("the program wants version {} of netmap's API, and this is {API}", header.version);
+        header.version = API;
+        return refused(why, libc::EINVAL);
+    }
+    let name = text(&header.name);
+    // SAFETY: each kind of request has this body (net/netmap.h).
+    unsafe {
+        match header.reqtype {
+            request::REGISTER => register(descriptor, &name, header.options, body(header)?),
+            request::PORT_INFO_GET => port_info(descriptor, &name, body(header)?),
+            request::VALE_ATTACH => attach(&name, body(header)?),
+            request::VALE_DETACH => detach(&name, body(header)?),
+            request::VALE_LIST => list(header, body(header)?),
+            request::PORT_HDR_SET => set_header(body(header)?),
+            request::PORT_HDR_GET => {
+                body::<PortHdr>(header)?.hdr_len = 0;
+                find(&name).map(drop)
+            }
+            request::VALE_NEWIF => create(&name, body(header)?),
+            request::VALE_DELIF => find(&name)?.destroy(&name),
+            request::VALE_POLLING_ENABLE => polling(&name, body(header)?),
+            request::VALE_POLLING_DISABLE => find(&name).map(drop),
+            request::POOLS_INFO_GET => pools(descriptor, body(header)?),
+            request::SYNC_KLOOP_START => csb::run(descriptor, header),
+            request::SYNC_KLOOP_STOP => csb::stop(descriptor),
+            request::CSB_ENABLE => csb::enable(descriptor, header.options),
+            other => refused(format!("there is no request {other} (net/netmap.h)"), libc::EINVAL),
+        }
+    }
+}
+
+/// The options of a request, in their order.
+///
+/// # Safety
+/// They are a list as the program is to hand it over.
+pub unsafe fn options<'a>(first: u64) -> impl Iterator<Item = &'a mut NmOption> {
+    let mut next = first;
+    // A list that ends in itself is not followed for ever.
+    (0..64).map_while(move |_| {
+        // SAFETY: by the caller.
+        let option = unsafe { (next as *mut NmOption).as_mut() }?;
+        next = option.next;
+        Some(option)
+    })
+}
+
+fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Register) -> Result<()> {
+    let mut chosen = None;
+    let mut has_csb = None;
+    // SAFETY: as the program has them.
+    for option in unsafe { options(first) } {
+        let done = match option.reqtype {
+            // SAFETY: an option of this kind is this structure.
+            option::EXTMEM => external(unsafe { &mut *std::ptr::from_mut(option).cast() }).map(|id| chosen = Some(id)),
+            option::CSB => {
+                has_csb = Some(std::ptr::from_ref(option) as u64);
+                Ok(())
+            }
+            _ => refused("this option is not there", libc::EOPNOTSUPP),
+        };
+        if let Err(error) = done {
+            option.status = linerate::shared::errno(&error) as u32;
+            return Err(error);
+        }
+        option.status = 0;
+    }
+    let bound = descriptor.bind(|| {
+        let (_, area) = areas::area(chosen.unwrap_or(register.mem_id))?;
+        let wanted = wanted(name, register)?;
+        let port = client(&wanted.name)?.open(wanted, &area)?;
+        register.extra_bufs = port.extra_buffers(register.extra_bufs);
+        fill(register, &port);
+        Ok(Bound::new(port, register.flags))
+    })?;
+    if let Some(option) = has_csb {
+        csb::enable(descriptor, option).inspect_err(|_| descriptor.unbind())?;
+    }
+    drop(bound);
+    Ok(())
+}
+
+/// What a registration asks for.
+fn wanted(name: &str, register: &Register) -> Result<Wanted> {
+    let which = match register.mode {
+        mode::DEFAULT | mode::ALL_NIC | mode::PIPE_MASTER | mode::PIPE_SLAVE => Which::All,
+        mode::SW => Which::Host,
+        mode::NIC_SW => Which::AllAndHost,
+        mode::ONE_NIC => Which::One(register.ringid & 0xFFF),
+        mode::ONE_SW => Which::OneOfHost(register.ringid & 0xFFF),
+        mode::NULL => Which::None,
+        other => return refused(format!("there is no mode {other} (NR_REG_*)"), libc::EINVAL),
+    };
+    // The old way to name a pipe.
+    let name = match register.mode {
+        mode::PIPE_MASTER => format!("{name}{{{}", register.ringid & 0xFFF),
+        mode::PIPE_SLAVE => format!("{name}}}{}", register.ringid & 0xFFF),
+        _ => name.to_string(),
+    };
+    let has = |flag: u64| register.flags & flag != 0;
+    Ok(Wanted {
+        name,
+        which,
+        receive_only: has(flag::RX_RINGS_ONLY),
+        transmit_only: has(flag::TX_RINGS_ONLY),
+        monitor_rx: has(flag::MONITOR_RX),
+        monitor_tx: has(flag::MONITOR_TX),
+        exclusive: has(flag::EXCLUSIVE),
+        rings: Rings {
+            tx: register.tx_rings,
+            rx: register.rx_rings,
+            host: register.host_tx_rings.max(register.host_rx_rings),
+            tx_slots: register.tx_slots,
+            rx_slots: register.rx_slots,
+        },
+    })
+}
+
+/// What there is now.
+fn fill(register: &mut Register, port: &SharedPort) {
+    let rings = port.rings();
+    register.offset = port.placed().at as u64;
+    register.memsize = port.memory().mapping.len() as u64;
+    (register.tx_slots, register.rx_slots) = (rings.tx_slots, rings.rx_slots);
+    (register.tx_rings, register.rx_rings) = (rings.tx, rings.rx);
+    (register.host_tx_rings, register.host_rx_rings) = (rings.host, rings.host);
+    register.mem_id = areas::number_of(port.memory());
+}
+
+/// Memory of the program's own, which ours takes the place of: the same addresses, shared with who serves the ports.
+fn external(option: &mut OptExtmem) -> Result<u16> {
+    let info = &mut option.info;
+    let mut plan = Plan::default();
+    for (objects, count, size) in [
+        (&mut plan.ports, info.if_total, info.if_size),
+        (&mut plan.rings, info.ring_total, info.ring_size),
+        (&mut plan.buffers, info.buf_total, info.buf_size),
+    ] {
+        objects.count = if count == 0 { objects.count } else { count as usize };
+        objects.size = if size == 0 { objects.size } else { (size as usize).clamp(64, 65_536 * 16).next_multiple_of(64) };
+    }
+    let len = info.memsize as usize;
+    // Where nothing was asked for, rings take an eighth at most.
+    if info.ring_total == 0 {
+        plan.rings.count = plan.rings.count.min((len / 8 / plan.rings.size).max(8));
+    }
+    let Some(plan) = plan.within(len) else {
+        return refused("the external memory is too small for a port, its rings and their buffers", libc::ENOMEM);
+    };
+    if !option.usrptr.is_multiple_of(4096) || option.usrptr == 0 {
+        return refused("external memory begins with a page", libc::EINVAL);
+    }
+    let area = Area::new(plan)?;
+    map_over(option.usrptr, &area)?;
+    let (number, area) = areas::add(area);
+    *info = pools_of(&area, number);
+    Ok(number)
+}
+
+/// Puts an area where the program has memory of its own.
+fn map_over(address: u64, area: &Area) -> Result<()> {
+    use std::os::fd::{AsFd, AsRawFd};
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    let fd = area.memory.as_fd().as_raw_fd();
+    let mapped = crate::real::call!(libc::SYS_mmap, address, area.memory.mapping.len(), protection, flags, fd, 0);
+    match mapped as u64 == address {
+        true => Ok(()),
+        false => refused("external memory cannot be shared", libc::EINVAL),
+    }
+}
+
+fn pools_of(area: &Area, number: u16) -> PoolsInfo {
+    let Plan { ports, rings, buffers } = area.plan;
+    PoolsInfo {
+        memsize: area.memory.mapping.len() as u64,
+        mem_id: number,
+        _pad: [0; 3],
+        if_offset: 0,
+        if_total: ports.count as u32,
+        if_size: ports.size as u32,
+        ring_offset: area.plan.rings_at() as u64,
+        ring_total: rings.count as u32,
+        ring_size: rings.size as u32,
+        buf_offset: area.plan.buffers_at() as u64,
+        buf_total: buffers.count as u32,
+        buf_size: buffers.size as u32,
+    }
+}
+
+fn pools(descriptor: &Descriptor, info: &mut PoolsInfo) -> Result<()> {
+    let asked = match descriptor.bound() {
+        Some(bound) if info.mem_id == 0 => areas::number_of(bound.port().memory()),
+        _ => info.mem_id,
+    };
+    let (number, area) = areas::area(asked)?;
+    *info = pools_of(&area, number);
+    Ok(())
+}
+
+fn port_info(descriptor: &Descriptor, name: &str, info: &mut PortInfo) -> Result<()> {
+    let (number, area) = areas::area(info.mem_id)?;
+    info.memsize = area.memory.mapping.len() as u64;
+    info.mem_id = number;
+    let rings = match descriptor.bound() {
+        Some(bound) => *bound.port().rings(),
+        // Of the memory alone.
+        None if name.is_empty() => return Ok(()),
+        None => client(name)?.info(name)?,
+    };
+    (info.tx_slots, info.rx_slots) = (rings.tx_slots, rings.rx_slots);
+    (info.tx_rings, info.rx_rings) = (rings.tx, rings.rx);
+    (info.host_tx_rings, info.host_rx_rings) = (rings.host, rings.host);
+    Ok(())
+}
+
+/// Who serves ports of this name already: what is asked for would be gone with this process.
+fn find(name: &str) -> Result<Client> {
+    let folder = folder();
+    Client::find(&folder, name)?.ok_or(Error::NoServer { name: name.to_string(), folder })
+}
+
+/// A switch's name and its port's.
+fn parts(name: &str) -> Result<(&str, &str)> {
+    match name.split_once(':') {
+        Some(parts) if name.starts_with("vale") => Ok(parts),
+        _ => refused(format!("'{name}' is no port of a switch: valeS:P"), libc::EINVAL),
+    }
+}
+
+fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
+    let (switch, port) = parts(name)?;
+    let register = &request.register;
+    let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
+    let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, host: 1, tx_slots: 0, rx_slots: 0 };
+    request.port_index = find(name)?.attach(switch, port, host, rings)?;
+    Ok(())
+}
+
+fn detach(name: &str, request: &mut ValeDetach) -> Result<()> {
+    let (switch, port) = parts(name)?;
+    request.port_index = find(name)?.detach(switch, port)?;
+    Ok(())
+}
+
+/// Where a port is, or the next of all from a bridge and a port on.
+fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
+    let mut all = Vec::new();
+    for client in Client::all(&folder())? {
+        all.extend(client.list()?);
+    }
+    all.retain(|port| port.name.starts_with("vale"));
+    all.sort_by(|a, b| {
+        (linerate::shared::base(&a.name), a.number).cmp(&(linerate::shared::base(&b.name), b.number))
+    });
+    let mut bridges: Vec<String> = all.iter().map(|port| linerate::shared::base(&port.name).to_string()).collect();
+    bridges.dedup();
+    let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::shared::base(name)).unwrap_or(0);
+    let name = text(&header.name);
+    let found = match name.is_empty() {
+        false => all.iter().find(|port| port.name == name),
+        true => all.iter().find(|port| {
+            let at = (bridge_of(&port.name), u32::from(port.number));
+            at >= (request.bridge_idx.into(), request.port_idx)
+        }),
+    };
+    let Some(port) = found else { return refused("there is no such port, or none after that", libc::ENOENT) };
+    (request.bridge_idx, request.port_idx) = (bridge_of(&port.name) as u16, port.number.into());
+    set_text(&mut header.name, &port.name);
+    Ok(())
+}
+
+/// The length of a header of virtio-net's in front of each packet.
+fn set_header(request: &mut PortHdr) -> Result<()> {
+    match request.hdr_len {
+        0 => Ok(()),
+        _ => refused("packets have no header of virtio-net's in front: checksums are finished here", libc::EOPNOTSUPP),
+    }
+}
+
+fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
+    let rings = Rings {
+        tx: request.tx_rings,
+        rx: request.rx_rings,
+        host: 0,
+        tx_slots: request.tx_slots,
+        rx_slots: request.rx_slots,
+    };
+    find(name)?.create(name, rings)?;
+    request.mem_id = areas::GLOBAL;
+    Ok(())
+}
+
+/// Threads that poll an attached port: it has some already, which sleep while nothing comes.
+fn polling(name: &str, request: &ValePolling) -> Result<()> {
+    if !(1..=2).contains(&request.mode) {
+        return refused("a mode of polling is 1 (one processor) or 2 (several)", libc::EINVAL);
+    }
+    find(name).map(drop)
+}

@@ -1,0 +1,250 @@
+//! Programs that keep head, cur and tail in memory of their own (CSB mode), and the loop that syncs for them: in netmap a
+//! thread of the kernel's, here the thread that asks for it.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+use linerate::Result;
+
+use crate::control::refused;
+use crate::descriptor::{Bound, Descriptor};
+use crate::header::{Header, NmOption, OptCsb, OptEventfds, OptMode, SyncKloopStart, option};
+use crate::real::call;
+use crate::waiting::kernel_poll;
+
+/// An entry for what the program tells: `struct nm_csb_atok`.
+#[repr(C, align(64))]
+struct Told {
+    head: AtomicU32,
+    cur: AtomicU32,
+    need_kick: AtomicU32,
+    _sync_flags: AtomicU32,
+}
+
+/// An entry for what it is told: `struct nm_csb_ktoa`.
+#[repr(C, align(64))]
+struct Tell {
+    hwcur: AtomicU32,
+    hwtail: AtomicU32,
+    need_kick: AtomicU32,
+}
+
+/// The program's entries, one for each ring that it has: those that send first.
+#[derive(Clone, Copy)]
+pub struct Entries {
+    told: u64,
+    tell: u64,
+    count: usize,
+}
+
+impl Entries {
+    fn told(&self, n: usize) -> &Told {
+        assert!(n < self.count);
+        // SAFETY: the program's memory, which is there as long as the port is bound (`enable` has looked), and atomic.
+        unsafe { &*(self.told as *const Told).add(n) }
+    }
+
+    fn tell(&self, n: usize) -> &Tell {
+        assert!(n < self.count);
+        // SAFETY: as above.
+        unsafe { &*(self.tell as *const Tell).add(n) }
+    }
+}
+
+/// True if so many bytes can be read there, and written.
+fn is_there(address: u64, len: usize) -> bool {
+    let mut bytes = vec![0u8; len];
+    let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
+    let process = std::process::id();
+    let read = call!(libc::SYS_process_vm_readv, process, &raw const ours, 1, &raw const theirs, 1, 0);
+    read == len as i64 && call!(libc::SYS_process_vm_writev, process, &raw const ours, 1, &raw const theirs, 1, 0) == read
+}
+
+/// Rings of a port that are bound: whether they receive, and their numbers.
+fn rings(bound: &Bound) -> Vec<(bool, usize)> {
+    let placed = bound.port().placed();
+    let numbers = |rings: &[Option<linerate::shared::Place>], receives: bool| {
+        let there = rings.iter().enumerate().filter(|(_, place)| place.is_some());
+        there.map(move |(n, _)| (receives, n)).collect::<Vec<_>>()
+    };
+    [numbers(&placed.tx, false), numbers(&placed.rx, true)].concat()
+}
+
+/// From now on head, cur and tail are where the program says (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
+pub fn enable(descriptor: &Descriptor, first: u64) -> Result<()> {
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    // SAFETY: a list of options as the program has it; this kind is this structure.
+    let found = unsafe { crate::control::options(first) }.find(|option| option.reqtype == option::CSB);
+    let Some(found) = found else { return refused("the option NETMAP_REQ_OPT_CSB is missing", libc::EINVAL) };
+    // SAFETY: as above.
+    let entries = unsafe { &*std::ptr::from_mut(found).cast::<OptCsb>() };
+    let result = enable_at(&bound, entries.atok, entries.ktoa);
+    found.status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+    result
+}
+
+fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
+    if !bound.exclusive {
+        return refused("entries of its own are for a port that nobody shares (NR_EXCLUSIVE)", libc::EINVAL);
+    }
+    let rings = rings(bound);
+    let len = rings.len() * size_of::<Told>();
+    let is_good = |address: u64| address != 0 && address.is_multiple_of(4) && is_there(address, len);
+    if !is_good(told) || !is_good(tell) {
+        return refused("the entries are not in the program's memory", libc::EFAULT);
+    }
+    let mut place = bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if place.is_some() {
+        return refused("the port has entries already", libc::EBUSY);
+    }
+    let entries = Entries { told, tell, count: rings.len() };
+    for (n, &(receives, number)) in rings.iter().enumerate() {
+        let (head, tail) = bound.port().indices(receives, number);
+        entries.told(n).head.store(head, Ordering::Relaxed);
+        entries.told(n).cur.store(head, Ordering::Relaxed);
+        entries.told(n).need_kick.store(1, Ordering::Relaxed);
+        entries.tell(n).hwcur.store(head, Ordering::Relaxed);
+        entries.tell(n).hwtail.store(tail, Ordering::Relaxed);
+        entries.tell(n).need_kick.store(1, Ordering::Relaxed);
+    }
+    *place = Some(entries);
+    Ok(())
+}
+
+const RUNNING: u32 = 1;
+const STOPPING: u32 = 2;
+
+/// Asks the loop to end, and waits for that; one that has not begun ends when it begins.
+pub fn stop(descriptor: &Descriptor) -> Result<()> {
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    if bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_none() {
+        return refused("the port has no entries", libc::EINVAL);
+    }
+    bound.kloop.fetch_or(STOPPING, Ordering::SeqCst);
+    while bound.kloop.load(Ordering::SeqCst) & RUNNING != 0 {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// How the loop and the program wake each other, for each ring.
+struct Events<'a> {
+    each: &'a [[i32; 2]],
+}
+
+/// Syncs until it is stopped.
+pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    let entries = *bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(entries) = entries else { return refused("the port has no entries", libc::EINVAL) };
+    // SAFETY: the body of this request is this structure, or there is none.
+    let Some(start) = (unsafe { (header.body as *const SyncKloopStart).as_ref() }) else {
+        return refused("the request has no body", libc::EINVAL);
+    };
+    let mut events = Events { each: &[] };
+    // SAFETY: a list of options as the program has it.
+    for option in unsafe { crate::control::options(header.options) } {
+        let result = loop_option(option, entries.count, &mut events);
+        option.status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+        result?;
+    }
+    if bound.kloop.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING != 0 {
+        return refused("the loop runs already", libc::EBUSY);
+    }
+    let sleep = Duration::from_micros(start.sleep_us.into());
+    while bound.kloop.load(Ordering::SeqCst) & STOPPING == 0 {
+        if !turn(&bound, &entries, &events) {
+            rest(&bound, &entries, &events, sleep);
+        }
+    }
+    bound.kloop.store(0, Ordering::SeqCst);
+    Ok(())
+}
+
+fn loop_option(option: &mut NmOption, count: usize, events: &mut Events<'_>) -> Result<()> {
+    match option.reqtype {
+        option::SYNC_KLOOP_EVENTFDS => {
+            let expected = size_of::<NmOption>() + count * size_of::<[i32; 2]>();
+            if option.size != expected as u64 {
+                return refused("an entry for each ring that is bound is needed", libc::EINVAL);
+            }
+            // SAFETY: the option has as many entries behind it as its size says, for as long as the loop runs.
+            events.each = unsafe {
+                let option = std::ptr::from_mut(option).cast::<OptEventfds>();
+                std::slice::from_raw_parts((&raw const (*option).eventfds).cast(), count)
+            };
+            Ok(())
+        }
+        option::SYNC_KLOOP_MODE => {
+            // SAFETY: an option of this kind is this structure.
+            let mode = unsafe { (*std::ptr::from_mut(option).cast::<OptMode>()).mode };
+            match mode {
+                0..=3 => Ok(()),
+                _ => refused("there is no such mode of the loop", libc::EINVAL),
+            }
+        }
+        _ => refused("this option is not there", libc::EOPNOTSUPP),
+    }
+}
+
+/// Hands on what the program has told, and tells it what has come; true if anything has changed.
+fn turn(bound: &Bound, entries: &Entries, events: &Events<'_>) -> bool {
+    let (port, rings) = (bound.port(), rings(bound));
+    let mut before = Vec::with_capacity(rings.len());
+    for (n, &(receives, number)) in rings.iter().enumerate() {
+        let told = entries.told(n);
+        // cur is written before head: so it is read after it.
+        let head = told.head.load(Ordering::Acquire);
+        let cur = told.cur.load(Ordering::Acquire);
+        before.push(port.indices(receives, number));
+        port.set_head(receives, number, head, cur);
+    }
+    let _ = port.sync_tx();
+    let _ = port.sync_rx();
+    let mut changed = false;
+    for (n, &(receives, number)) in rings.iter().enumerate() {
+        let (told, tell) = (entries.told(n), entries.tell(n));
+        let (head, tail) = port.indices(receives, number);
+        tell.hwcur.store(head, Ordering::Release);
+        tell.hwtail.store(tail, Ordering::Release);
+        changed |= before[n] != (head, tail);
+        fence(Ordering::SeqCst);
+        if before[n].1 != tail
+            && told.need_kick.load(Ordering::Relaxed) != 0
+            && let Some([_, irqfd]) = events.each.get(n)
+            && *irqfd >= 0
+        {
+            let one = 1u64;
+            let _ = call!(libc::SYS_write, *irqfd, &raw const one, 8);
+        }
+    }
+    changed
+}
+
+/// Waits for the program or the port, not longer than it asks for.
+fn rest(bound: &Bound, entries: &Entries, events: &Events<'_>, sleep: Duration) {
+    use std::os::fd::AsRawFd;
+    // So that it notices when it shall end.
+    const LONGEST: Duration = Duration::from_millis(10);
+    let wakes = !events.each.is_empty() && events.each.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
+    if !wakes {
+        let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)), std::ptr::null());
+        return;
+    }
+    bound.port().arm(true, true);
+    (0..entries.count).for_each(|n| entries.tell(n).need_kick.store(1, Ordering::SeqCst));
+    fence(Ordering::SeqCst);
+    if !turn(bound, entries, events) {
+        let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut all: Vec<_> = events.each.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
+        all.push(wait(bound.port().event().as_raw_fd()));
+        let _ = kernel_poll(&mut all, Some(LONGEST), std::ptr::null());
+        for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
+            let mut count = 0u64;
+            let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);
+        }
+    }
+    bound.port().disarm();
+}

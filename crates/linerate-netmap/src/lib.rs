@@ -1,0 +1,24 @@
+//! `liblinerate_netmap.so`: netmap's programs without its kernel module.
+//!
+//! Preloaded (or linked before the C library), it answers what a program asks of `/dev/netmap` (netmap(4)); all else goes
+//! on to the kernel. Ports are served by [`linerate::shared`]: by `linerate serve`, or by the first process that names
+//! a switch or an interface.
+//!
+//! - `calls`: the functions of the C library that are answered here, and which of their calls are for us
+//! - `descriptor`: what a descriptor of `/dev/netmap` is: the port that it is bound to
+//! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the API before it
+//! - `csb`: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them
+//! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
+//! - `areas`: memory for ports, by netmap's numbers for it
+//! - `header`: the structures and numbers of `net/netmap.h`
+//! - `real`: system calls that nobody answers but the kernel
+
+mod areas;
+mod calls;
+mod control;
+mod csb;
+mod descriptor;
+mod header;
+mod legacy;
+mod real;
+mod waiting;

@@ -1,0 +1,261 @@
+//! Memory that a program has made for its ports, in netmap's form: a pool each of descriptions of ports
+//! (`struct netmap_if`), of rings and of buffers, with objects of one size each.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::{Buffers, FIRST_BUFFER, Memory};
+use super::ring::{self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL};
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+
+// `struct netmap_if`.
+const NI_VERSION: usize = 16;
+const NI_TX_RINGS: usize = 24;
+const NI_RX_RINGS: usize = 28;
+const NI_BUFS_HEAD: usize = 32;
+const NI_HOST_TX_RINGS: usize = 36;
+const NI_HOST_RX_RINGS: usize = 40;
+const RING_OFS: usize = 56;
+
+/// netmap's version of all this (`NETMAP_API`).
+pub const API: u32 = 14;
+
+/// Objects of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objects {
+    /// How many.
+    pub count: usize,
+    /// Bytes of each.
+    pub size: usize,
+}
+
+/// What memory is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Descriptions of ports.
+    pub ports: Objects,
+    /// Rings with their slots.
+    pub rings: Objects,
+    /// Packets' buffers.
+    pub buffers: Objects,
+}
+
+/// 128 ports, 256 rings of up to 4,096 slots, 32,768 buffers of 2 KiB. Memory that nobody uses is not there, so that it
+/// costs nothing.
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            ports: Objects { count: 128, size: 1024 },
+            rings: Objects { count: 256, size: (SLOTS + 4096 * SLOT).next_multiple_of(4096) },
+            buffers: Objects { count: 32_768, size: 2048 },
+        }
+    }
+}
+
+impl Plan {
+    /// Where rings begin; ports are in front.
+    pub fn rings_at(&self) -> usize {
+        (self.ports.count * self.ports.size).next_multiple_of(4096)
+    }
+
+    /// Where buffers begin.
+    pub fn buffers_at(&self) -> usize {
+        (self.rings_at() + self.rings.count * self.rings.size).next_multiple_of(4096)
+    }
+
+    /// Bytes of all.
+    pub fn len(&self) -> usize {
+        (self.buffers_at() + self.buffers.count * self.buffers.size).next_multiple_of(4096)
+    }
+
+    /// As many buffers as so many bytes have room for.
+    pub fn within(mut self, len: usize) -> Option<Plan> {
+        let room = len.checked_sub(self.buffers_at())?;
+        self.buffers.count = self.buffers.count.min(room / self.buffers.size);
+        (self.buffers.count > 2).then_some(self)
+    }
+}
+
+/// A program's memory, and what of it is free.
+pub struct Area {
+    /// The memory itself.
+    pub memory: Arc<Memory>,
+    /// What is where in it.
+    pub plan: Plan,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    ports: Vec<usize>,
+    rings: Vec<usize>,
+    buffers: Vec<u32>,
+}
+
+/// A port's description, and its rings: those of the card first, those of the host after them. `None`: not asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// The description, in bytes from the memory's beginning.
+    pub at: usize,
+    /// Rings that send.
+    pub tx: Vec<Option<Place>>,
+    /// Rings that receive.
+    pub rx: Vec<Option<Place>>,
+}
+
+/// How many rings a port has, and how long they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rings {
+    /// Transmit rings of the card.
+    pub tx: u16,
+    /// Receive rings of the card.
+    pub rx: u16,
+    /// Pairs of rings of the host's stack.
+    pub host: u16,
+    /// Slots of each transmit ring.
+    pub tx_slots: u32,
+    /// Slots of each receive ring.
+    pub rx_slots: u32,
+}
+
+impl Area {
+    /// # Errors
+    /// [`Error::System`] without memory.
+    pub fn new(plan: Plan) -> Result<Area> {
+        let mapping = Mapping::lazy(plan.len())?;
+        let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
+        let free = Free {
+            ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
+            rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
+            buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
+        };
+        Ok(Area { memory: Arc::new(Memory { mapping, buffers }), plan, free: Mutex::new(free) })
+    }
+
+    /// Makes a port: its description, and those rings that are wanted, full of buffers.
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`]; then nothing has changed.
+    pub fn place(
+        &self,
+        name: &str,
+        rings: &Rings,
+        tx_wanted: impl Fn(u16) -> bool,
+        rx_wanted: impl Fn(u16) -> bool,
+    ) -> Result<Placed> {
+        let full = |what: &'static str| Error::AreaFull { what };
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = usize::from(rings.tx) + usize::from(rings.rx) + 2 * usize::from(rings.host);
+        if RING_OFS + count * 8 > self.plan.ports.size {
+            return Err(full("room for so many rings in a port's description"));
+        }
+        let longest = rings.tx_slots.max(rings.rx_slots) as usize;
+        if SLOTS + longest * SLOT > self.plan.rings.size {
+            return Err(full("room for so many slots in a ring"));
+        }
+        let all = |card: u16, wanted: &dyn Fn(u16) -> bool| (0..card + rings.host).filter(|n| wanted(*n)).count();
+        let (tx, rx) = (all(rings.tx, &tx_wanted), all(rings.rx, &rx_wanted));
+        let buffers = tx * rings.tx_slots as usize + rx * rings.rx_slots as usize;
+        if free.ports.is_empty() || free.rings.len() < tx + rx || free.buffers.len() < buffers {
+            return Err(full("rings and buffers left"));
+        }
+        let at = free.ports.pop().unwrap_or_default();
+        let mut one = |number: u16, slots: u32, receives: bool| {
+            let place = Place { at: free.rings.pop().unwrap_or_default(), slots: slots as usize };
+            let kept = free.buffers.len() - slots as usize;
+            self.write_ring(place, number, receives, free.buffers.drain(kept..));
+            Some(place)
+        };
+        let tx: Vec<_> = (0..rings.tx + rings.host)
+            .map(|n| if tx_wanted(n) { one(n, rings.tx_slots, false) } else { None })
+            .collect();
+        let rx: Vec<_> = (0..rings.rx + rings.host)
+            .map(|n| if rx_wanted(n) { one(n, rings.rx_slots, true) } else { None })
+            .collect();
+        let placed = Placed { at, tx, rx };
+        self.write_port(name, rings, &placed);
+        Ok(placed)
+    }
+
+    fn write_port(&self, name: &str, rings: &Rings, placed: &Placed) {
+        let mapping = &self.memory.mapping;
+        mapping.write(placed.at, &vec![0; self.plan.ports.size]);
+        let name = &name.as_bytes()[..name.len().min(15)];
+        mapping.write(placed.at, name);
+        let word = |field: usize, value: u32| mapping.write(placed.at + field, &value.to_ne_bytes());
+        word(NI_VERSION, API);
+        word(NI_TX_RINGS, rings.tx.into());
+        word(NI_RX_RINGS, rings.rx.into());
+        word(NI_HOST_TX_RINGS, rings.host.into());
+        word(NI_HOST_RX_RINGS, rings.host.into());
+        for (n, place) in placed.tx.iter().chain(&placed.rx).enumerate() {
+            let offset = place.map_or(0, |place| place.at as i64 - placed.at as i64);
+            mapping.write(placed.at + RING_OFS + n * 8, &offset.to_ne_bytes());
+        }
+    }
+
+    fn write_ring(&self, place: Place, number: u16, receives: bool, buffers: impl Iterator<Item = u32>) {
+        let mapping = &self.memory.mapping;
+        mapping.write(place.at, &[0; SLOTS]);
+        mapping.write(place.at + BUF_OFS, &(self.plan.buffers_at() as i64 - place.at as i64).to_ne_bytes());
+        let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
+        word(NUM_SLOTS, place.slots);
+        word(NR_BUF_SIZE, self.plan.buffers.size);
+        word(RINGID_AND_DIR, usize::from(number) | usize::from(receives) << 16);
+        for field in [HEAD, CUR, TAIL] {
+            word(field, 0);
+        }
+        for (n, buffer) in buffers.enumerate() {
+            let slot = place.at + SLOTS + n * SLOT;
+            // A slot to be sent has a buffer's length, as netmap has it.
+            let len = if receives { 0 } else { self.plan.buffers.size.min(65_535) as u64 };
+            mapping.write(slot, &(u64::from(buffer) | len << 32).to_ne_bytes());
+            mapping.write(slot + 8, &[0; 8]);
+        }
+    }
+
+    /// A port is gone, and whatever buffers are in its rings are free: the program may have exchanged them.
+    pub fn remove(&self, placed: &Placed) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in placed.tx.iter().chain(&placed.rx).flatten() {
+            if let Ok(ring) = ring::Ring::new(&self.memory, *place) {
+                free.buffers.extend((0..place.slots).map(|n| ring.slot(n).buffer).filter(|n| self.is_buffer(*n)));
+            }
+            free.rings.push(place.at);
+        }
+        free.ports.push(placed.at);
+        self.take_extra_back(placed, &mut free);
+    }
+
+    fn is_buffer(&self, number: u32) -> bool {
+        self.memory.buffer(number).is_some()
+    }
+
+    /// Chains up to so many buffers, which are in no ring, through their first words, the first in the port's
+    /// description; tells how many.
+    pub fn extra(&self, placed: &Placed, count: u32) -> u32 {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = free.buffers.len().saturating_sub(count as usize);
+        let (mut head, mut chained) = (0u32, 0);
+        for buffer in free.buffers.drain(kept..) {
+            let Some(at) = self.memory.buffer(buffer) else { continue };
+            self.memory.mapping.write(at, &head.to_ne_bytes());
+            (head, chained) = (buffer, chained + 1);
+        }
+        self.memory.mapping.write(placed.at + NI_BUFS_HEAD, &head.to_ne_bytes());
+        chained
+    }
+
+    fn take_extra_back(&self, placed: &Placed, free: &mut Free) {
+        let mut next = [0; 4];
+        self.memory.mapping.read(placed.at + NI_BUFS_HEAD, &mut next);
+        // A program that chains them in a circle has its own buffers free often, no more than there are.
+        for _ in 0..self.plan.buffers.count {
+            let buffer = u32::from_ne_bytes(next);
+            let Some(at) = self.memory.buffer(buffer) else { break };
+            free.buffers.push(buffer);
+            self.memory.mapping.read(at, &mut next);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! A port that another process serves, in this one: its rings, in memory that both have.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::area::{Area, Placed, Rings};
+use super::memory::Memory;
+use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
+use super::ring::{self, NR_TIMESTAMP, NS_BUF_CHANGED, Place, Producer, Program, Ring, Slot};
+use super::server::{base, connect_to};
+use crate::error::{Error, Result};
+use crate::port::MacAddress;
+
+/// The folder of the sockets: `$LINERATE_PORTS`, or `/run/linerate/ports` for root, or a folder of the user's.
+pub fn folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("LINERATE_PORTS") {
+        return folder.into();
+    }
+    match (rustix::process::geteuid().is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
+        (true, _) => "/run/linerate/ports".into(),
+        (false, Some(folder)) => Path::new(&folder).join("linerate/ports"),
+        (false, None) => format!("/tmp/linerate-{}/ports", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// The socket of all names that have none of their own.
+pub const ANY: &str = "any";
+
+/// Where to ask for a port of this name: who serves its switch or interface, or all of them.
+fn sockets(folder: &Path, name: &str) -> [PathBuf; 2] {
+    [folder.join(base(name)), folder.join(ANY)]
+}
+
+/// A connection to who serves ports.
+pub struct Client {
+    connection: Connection,
+}
+
+impl Client {
+    /// Connects to who serves ports of this name; `None` if nobody does.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if it does not let us in.
+    pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
+        for socket in sockets(folder, name) {
+            if let Some(socket) = connect_to(&socket)? {
+                return Ok(Some(Client { connection: Connection::new(socket) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All who serve ports there.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if one does not let us in.
+    pub fn all(folder: &Path) -> Result<Vec<Client>> {
+        let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
+        let mut clients = Vec::new();
+        for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
+            clients.extend(connect_to(&entry.path())?.map(|socket| Client { connection: Connection::new(socket) }));
+        }
+        Ok(clients)
+    }
+
+    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+        let gone = |error| Error::System { call: "asking who serves the port", source: error };
+        self.connection.send(request, descriptors).map_err(gone)?;
+        match self.connection.receive::<Reply>().map_err(gone)? {
+            (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
+            answer => Ok(answer),
+        }
+    }
+
+    fn done(&self, request: &Request) -> Result<u32> {
+        match self.ask(request, &[])?.0 {
+            Reply::Done { number } => Ok(number),
+            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+        }
+    }
+
+    /// How many rings a port has.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn info(&self, name: &str) -> Result<Rings> {
+        match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
+            Reply::Info { rings } => Ok(rings),
+            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+        }
+    }
+
+    /// Attaches a port of the machine to a switch, with its host's stack if wanted; tells its number.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn attach(&self, switch: &str, port: &str, host: bool, rings: Rings) -> Result<u32> {
+        self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
+    }
+
+    /// Takes it off again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn detach(&self, switch: &str, port: &str) -> Result<u32> {
+        self.done(&Request::Detach { switch: switch.to_string(), port: port.to_string() })
+    }
+
+    /// Makes a port that stays when nobody has it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn create(&self, name: &str, rings: Rings) -> Result<()> {
+        self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
+    }
+
+    /// Takes it away.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn destroy(&self, name: &str) -> Result<()> {
+        self.done(&Request::Destroy { name: name.to_string() }).map(drop)
+    }
+
+    /// All ports that it serves.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn list(&self) -> Result<Vec<PortState>> {
+        match self.ask(&Request::List, &[])?.0 {
+            Reply::List(list) => Ok(list),
+            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+        }
+    }
+
+    /// Opens a port, in memory of this process, or of the other end's if it is a pipe that is there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::AreaFull`].
+    pub fn open(self, wanted: Wanted, area: &Arc<Area>) -> Result<SharedPort> {
+        let missing = || Error::BadPeer { why: "a descriptor is missing" };
+        let (reply, mut descriptors) = self.ask(&Request::Open(wanted.clone()), &[])?;
+        let (name, which) = (wanted.full_name(), wanted.which);
+        let port = match reply {
+            Reply::Opened { rings, first_of_pipe: false, mac } => {
+                let monitors = wanted.monitor_rx || wanted.monitor_tx;
+                let placed = area.place(
+                    &name,
+                    &rings,
+                    |n| which.has(n, rings.tx) && !wanted.receive_only && !monitors,
+                    |n| which.has(n, rings.rx) && !wanted.transmit_only,
+                )?;
+                let lease = Lease { area: area.clone(), placed: vec![placed.clone()] };
+                let start = Request::Start { buffers: area.memory.buffers, placed: placed.clone() };
+                let bell = self.ask(&start, &[area.memory.as_fd()])?.1.pop().ok_or_else(missing)?;
+                let (memory, lease) = (area.memory.clone(), Some(lease));
+                let sides = Sides::new(&memory, &placed, None)?;
+                SharedPort { client: self, wanted, rings, mac: MacAddress(mac), memory, placed, lease, sides, bell: Bell::new(bell) }
+            }
+            Reply::Opened { rings, .. } => {
+                let card = |n: u16| n < rings.tx;
+                let mine = area.place(&name, &rings, card, card)?;
+                let mut lease = Lease { area: area.clone(), placed: vec![mine.clone()] };
+                let other = area.place(&other_end(&name), &rings, card, card)?;
+                lease.placed.push(other.clone());
+                let (master, slave) = if name.contains('{') { (&mine, &other) } else { (&other, &mine) };
+                let (buffers, master, slave) = (area.memory.buffers, master.clone(), slave.clone());
+                let start = Request::StartPipe { buffers, master, slave };
+                let bell = self.ask(&start, &[area.memory.as_fd()])?.1.pop().ok_or_else(missing)?;
+                let (memory, lease) = (area.memory.clone(), Some(lease));
+                let sides = Sides::new(&memory, &mine, Some(&other))?;
+                let mac = MacAddress::default();
+                SharedPort { client: self, wanted, rings, mac, memory, placed: mine, lease, sides, bell: Bell::new(bell) }
+            }
+            Reply::Joined { rings, buffers, mine, other } => {
+                let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
+                let memory = Memory::of_peer(descriptors.pop().ok_or_else(missing)?, buffers)?;
+                let sides = Sides::new(&memory, &mine, Some(&other))?;
+                let mac = MacAddress::default();
+                SharedPort { client: self, wanted, rings, mac, memory, placed: mine, lease: None, sides, bell }
+            }
+            _ => return Err(Error::BadPeer { why: "its answer is another's" }),
+        };
+        Ok(port)
+    }
+}
+
+/// The name of a pipe's other end.
+fn other_end(name: &str) -> String {
+    match name.contains('}') {
+        true => name.replace('}', "{"),
+        false => name.replace('{', "}"),
+    }
+}
+
+/// What a port has of an area; it is free when this is dropped.
+struct Lease {
+    area: Arc<Area>,
+    placed: Vec<Placed>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.placed.iter().for_each(|placed| self.area.remove(placed));
+    }
+}
+
+/// A port that another process serves.
+pub struct SharedPort {
+    client: Client,
+    wanted: Wanted,
+    rings: Rings,
+    mac: MacAddress,
+    memory: Arc<Memory>,
+    placed: Placed,
+    lease: Option<Lease>,
+    sides: Sides,
+    bell: Bell,
+}
+
+/// Its rings, of the card and then of the host.
+struct Sides {
+    tx: Vec<Option<Mutex<Transmit>>>,
+    rx: Vec<Option<Mutex<Program>>>,
+}
+
+/// A transmit ring; that of a pipe ends in the other end's receive ring.
+struct Transmit {
+    program: Program,
+    pipe: Option<Through>,
+}
+
+/// How far a pipe's transmit ring is moved into the other end's receive ring.
+struct Through {
+    other: Producer,
+    done: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sides {
+    fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>) -> Result<Sides> {
+        let ring = |place: &Place| Ring::new(memory, *place);
+        let transmit = |(n, place): (usize, &Option<Place>)| {
+            let Some(place) = place else { return Ok(None) };
+            let pipe = match other {
+                None => None,
+                Some(other) => {
+                    let place = other.rx.get(n).and_then(Option::as_ref);
+                    let place = place.ok_or(Error::BadPeer { why: "its pipe has no other end" })?;
+                    Some(Through { other: Producer::new(ring(place)?), done: 0 })
+                }
+            };
+            let mut transmit = Transmit { program: Program::new(ring(place)?), pipe };
+            if let Some(pipe) = &mut transmit.pipe {
+                // All of the ring is free: nobody else knows how far it was.
+                pipe.done = transmit.program.head();
+                transmit.program.all_free();
+            }
+            Ok(Some(Mutex::new(transmit)))
+        };
+        let receive = |place: &Option<Place>| {
+            place.as_ref().map(|place| Ok(Mutex::new(Program::new(ring(place)?)))).transpose()
+        };
+        Ok(Sides {
+            tx: mine.tx.iter().enumerate().map(transmit).collect::<Result<_>>()?,
+            rx: mine.rx.iter().map(receive).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Through {
+    /// Exchanges the buffers of what the program has released for free ones of the other end; tells whether there were any.
+    #[inline(always)]
+    fn swap(&mut self, program: &mut Program) -> bool {
+        let (mut free, ring) = (self.other.free(), &program.ring);
+        let (mut at, mut moved) = (self.other.tail(), 0);
+        while self.done != program.head() && free > 0 {
+            let (mut ours, mut theirs) = (ring.slot(self.done), self.other.ring.slot(at));
+            // What the other process has put there is no buffer, perhaps; nor what the program has.
+            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(ours).is_some() {
+                std::mem::swap(&mut ours.buffer, &mut theirs.buffer);
+                let there = Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED };
+                self.other.ring.set_slot(at, there);
+                ring.set_slot(self.done, Slot { flags: NS_BUF_CHANGED, ..ours });
+                at = self.other.ring.next(at);
+                (free, moved) = (free - 1, moved + 1);
+            }
+            self.done = ring.next(self.done);
+        }
+        self.other.pass(moved);
+        if moved > 0 {
+            self.other.tell();
+        }
+        program.done(self.done);
+        moved > 0
+    }
+}
+
+impl SharedPort {
+    /// What it was opened as.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// How many rings the port has; not all of them are here, perhaps.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// Its address.
+    pub fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    /// Where the rings and packets are.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Where its description is.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// Chains buffers that are in no ring; tells how many there were.
+    pub fn extra_buffers(&self, count: u32) -> u32 {
+        self.lease.as_ref().map_or(0, |lease| lease.area.extra(&self.placed, count))
+    }
+
+    /// Hands over what the program has released of its transmit rings, and learns what is free (`NIOCTXSYNC`).
+    ///
+    /// # Errors
+    /// [`Error::BadRing`] if the program has set head or cur where they cannot be.
+    pub fn sync_tx(&self) -> Result<()> {
+        let mut result = Ok(());
+        for transmit in self.sides.tx.iter().flatten() {
+            let Transmit { program, pipe } = &mut *lock(transmit);
+            match program.tell() {
+                Ok(moved) => {
+                    let must_ring = match pipe {
+                        Some(pipe) => pipe.swap(program) && pipe.other.must_ring(),
+                        None => moved && program.must_ring(),
+                    };
+                    if must_ring {
+                        self.bell.ring();
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+            program.learn();
+            stamp(&program.ring);
+        }
+        result
+    }
+
+    /// Gives back what the program has released of its receive rings, and learns what has come (`NIOCRXSYNC`).
+    ///
+    /// # Errors
+    /// As [`sync_tx`](SharedPort::sync_tx).
+    pub fn sync_rx(&self) -> Result<()> {
+        let mut result = Ok(());
+        for program in self.sides.rx.iter().flatten() {
+            let program = &mut *lock(program);
+            match program.tell() {
+                Ok(true) if program.must_ring() => self.bell.ring(),
+                Ok(_) => {}
+                Err(error) => result = Err(error),
+            }
+            program.learn();
+            stamp(&program.ring);
+        }
+        result
+    }
+
+    /// Head and tail of a ring that is there, as they were at the last sync.
+    ///
+    /// # Panics
+    /// If it is not there.
+    #[track_caller]
+    pub fn indices(&self, receives: bool, number: usize) -> (u32, u32) {
+        self.with(receives, number, |program| (program.head() as u32, program.tail() as u32))
+    }
+
+    /// Sets head and cur of a ring that is there, as its program would.
+    ///
+    /// # Panics
+    /// If it is not there.
+    #[track_caller]
+    pub fn set_head(&self, receives: bool, number: usize, head: u32, cur: u32) {
+        self.with(receives, number, |program| program.set(head, cur));
+    }
+
+    #[track_caller]
+    fn with<T>(&self, receives: bool, number: usize, work: impl FnOnce(&mut Program) -> T) -> T {
+        let absent = "the ring is there";
+        match receives {
+            true => work(&mut lock(self.sides.rx[number].as_ref().expect(absent))),
+            false => work(&mut lock(self.sides.tx[number].as_ref().expect(absent)).program),
+        }
+    }
+
+    /// True if a transmit ring has room behind cur.
+    pub fn can_send(&self) -> bool {
+        self.sides.tx.iter().flatten().any(|transmit| lock(transmit).program.is_ready())
+    }
+
+    /// True if a receive ring has something behind cur.
+    pub fn can_receive(&self) -> bool {
+        self.sides.rx.iter().flatten().any(|program| lock(program).is_ready())
+    }
+
+    /// From now on [`event`](SharedPort::event) becomes readable when there is room to send, or something to receive; sync
+    /// and look once more before you sleep.
+    pub fn arm(&self, send: bool, receive: bool) {
+        for transmit in self.sides.tx.iter().flatten() {
+            let transmit = lock(transmit);
+            match &transmit.pipe {
+                // What does not fit is moved on when there is room, even if nobody waits for that.
+                Some(pipe) if send || pipe.done != transmit.program.head() => pipe.other.wait(),
+                None if send => transmit.program.wait(),
+                _ => {}
+            }
+        }
+        if receive {
+            self.sides.rx.iter().flatten().for_each(|program| lock(program).wait());
+        }
+    }
+
+    /// Takes it back.
+    pub fn disarm(&self) {
+        self.sides.tx.iter().flatten().for_each(|transmit| lock(transmit).program.wait_no_more());
+        self.sides.rx.iter().flatten().for_each(|program| lock(program).wait_no_more());
+        self.bell.silence();
+    }
+
+    /// Becomes readable when something has happened.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// False once who serves the port is gone.
+    pub fn is_served(&self) -> bool {
+        let mut event = [PollFd::from_borrowed_fd(self.server(), PollFlags::IN)];
+        // It says nothing that it was not asked.
+        !poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    }
+
+    /// Becomes readable when who serves the port is gone.
+    pub fn server(&self) -> BorrowedFd<'_> {
+        self.client.connection.as_fd()
+    }
+}
+
+impl Drop for SharedPort {
+    fn drop(&mut self) {
+        // Nobody writes into its buffers once the answer is here.
+        let answer = self.client.ask(&Request::Close, &[]);
+        let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
+        let is_used = match answer {
+            Ok((Reply::Closed { still_used }, _)) => still_used,
+            _ => is_pipe,
+        };
+        if is_used {
+            // The other end of a pipe goes on with it.
+            std::mem::forget(self.lease.take());
+        }
+    }
+}
+
+/// When the last sync was, for who wants to know.
+#[inline(always)]
+fn stamp(ring: &Ring) {
+    if ring.word(ring::FLAGS).load(std::sync::atomic::Ordering::Relaxed) & NR_TIMESTAMP != 0 {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let words = ring.memory.mapping.words(ring.place.at + ring::TS, 2);
+        words[0].store(now.as_secs(), std::sync::atomic::Ordering::Relaxed);
+        words[1].store(now.subsec_micros().into(), std::sync::atomic::Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,59 @@
+//! Memory that two processes have: what is in it is said in `layout`, and nothing in it is believed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+
+/// Where the buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Of the first one, in bytes from the memory's beginning.
+    pub at: usize,
+    /// Bytes of each.
+    pub size: usize,
+    /// How many there are. The first two are nobody's, as in netmap.
+    pub count: usize,
+}
+
+/// The first buffer that a slot may name.
+pub const FIRST_BUFFER: u32 = 2;
+
+/// Memory of this process or of another one.
+pub struct Memory {
+    /// All of it.
+    pub mapping: Mapping,
+    /// The part that has the packets.
+    pub buffers: Buffers,
+}
+
+impl Memory {
+    /// Memory that another process has made.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if buffers are where there is no memory, [`Error::System`] if it is not sealed against shrinking.
+    pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<Memory>> {
+        let mapping = Mapping::of_peer(file)?;
+        let end = buffers.count.checked_mul(buffers.size).and_then(|len| len.checked_add(buffers.at));
+        if end.is_none_or(|end| end > mapping.len()) || !(64..=65536).contains(&buffers.size) {
+            return Err(Error::BadPeer { why: "its buffers are outside its memory" });
+        }
+        Ok(Arc::new(Memory { mapping, buffers }))
+    }
+
+    /// Where a buffer's bytes are; `None` if there is no such buffer.
+    #[inline(always)]
+    pub fn buffer(&self, number: u32) -> Option<usize> {
+        let is_there = number >= FIRST_BUFFER && (number as usize) < self.buffers.count;
+        is_there.then(|| self.buffers.at + number as usize * self.buffers.size)
+    }
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.mapping.as_fd()
+    }
+}

@@ -1,0 +1,250 @@
+//! What goes over the socket between a program and who serves its ports: a request and an answer, each one message of
+//! JSON (`SOCK_SEQPACKET`, unix(7)), with memory and bells as descriptors beside it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::area::{Placed, Rings};
+use super::memory::Buffers;
+
+/// Which rings of a port are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Which {
+    /// Those of the card.
+    #[default]
+    All,
+    /// Those of the host's stack.
+    Host,
+    /// Both.
+    AllAndHost,
+    /// One pair of the card.
+    One(u16),
+    /// One pair of the host's stack.
+    OneOfHost(u16),
+    /// None: a port to ask about.
+    None,
+}
+
+impl Which {
+    /// Whether ring `number` is one of them, if those of the card are `card` and the host's come after them.
+    pub fn has(self, number: u16, card: u16) -> bool {
+        match self {
+            Which::All => number < card,
+            Which::Host => number >= card,
+            Which::AllAndHost => true,
+            Which::One(one) => number < card && number == one,
+            Which::OneOfHost(one) => number >= card && number - card == one,
+            Which::None => false,
+        }
+    }
+
+    /// Whether one of them is the host's.
+    pub fn has_host(self) -> bool {
+        matches!(self, Which::Host | Which::AllAndHost | Which::OneOfHost(_))
+    }
+}
+
+/// What a port is to be opened with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// In netmap's grammar, without `netmap:`, and without suffix.
+    pub name: String,
+    /// Its rings, or some of them.
+    pub which: Which,
+    /// Of those only the ones that receive.
+    pub receive_only: bool,
+    /// Of those only the ones that send.
+    pub transmit_only: bool,
+    /// A monitor of what the port receives.
+    pub monitor_rx: bool,
+    /// A monitor of what it sends.
+    pub monitor_tx: bool,
+    /// Nobody else may have the port meanwhile.
+    pub exclusive: bool,
+    /// How many rings, of how many slots; 0: as usual.
+    pub rings: Rings,
+}
+
+impl Wanted {
+    /// The port's name, a monitor's with its suffix.
+    pub fn full_name(&self) -> String {
+        let (r, t) = (if self.monitor_rx { "r" } else { "" }, if self.monitor_tx { "t" } else { "" });
+        match self.monitor_rx || self.monitor_tx {
+            true => format!("{}/{r}{t}", self.name),
+            false => self.name.clone(),
+        }
+    }
+}
+
+/// A port of a switch, or a port that lasts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortState {
+    /// As `vale0:a`.
+    pub name: String,
+    /// Its number on the switch.
+    pub number: u8,
+    /// Packets that came to it.
+    pub rx_packets: u64,
+    /// Packets that it has sent.
+    pub tx_packets: u64,
+    /// Packets that it had no room for, or that were too long for it.
+    pub drops: u64,
+}
+
+/// What a program asks for.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Open a port.
+    Open(Wanted),
+    /// Here are its rings, and with this message the memory.
+    Start { buffers: Buffers, placed: Placed },
+    /// Here are both ends of a pipe, and with this message the memory.
+    StartPipe { buffers: Buffers, master: Placed, slave: Placed },
+    /// The port is not needed any more.
+    Close,
+    /// How many rings a port has.
+    Info { name: String },
+    /// Attach a port of this machine, and perhaps its host's stack, to a switch.
+    Attach { switch: String, port: String, host: bool, rings: Rings },
+    /// Take it off again.
+    Detach { switch: String, port: String },
+    /// Make a port that lasts, or take it away.
+    Create { name: String, rings: Rings },
+    Destroy { name: String },
+    /// What there is.
+    List,
+}
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The port is there, with so many rings; where it is a pipe's first end, both ends are to be made.
+    Opened { rings: Rings, first_of_pipe: bool, mac: [u8; 6] },
+    /// It begins; with this message comes a bell.
+    Started,
+    /// The pipe was there already: with this message come its memory and a bell.
+    Joined { rings: Rings, buffers: Buffers, mine: Placed, other: Placed },
+    /// The port is closed; its memory is used on by a pipe's other end, or by nobody.
+    Closed { still_used: bool },
+    /// How many rings it has.
+    Info { rings: Rings },
+    /// It is done; the port has this number.
+    Done { number: u32 },
+    /// All there is.
+    List(Vec<PortState>),
+    /// It was refused.
+    Refused { why: String, errno: i32 },
+}
+
+/// The longest message.
+const LONGEST: usize = 64 << 10;
+/// The most descriptors that come with one.
+const DESCRIPTORS: usize = 4;
+
+/// One end of a connection.
+pub struct Connection {
+    socket: OwnedFd,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Connection {
+        Connection { socket }
+    }
+
+    /// # Errors
+    /// What sendmsg(2) answers.
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        }
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// `UnexpectedEof` if the other end is gone, `InvalidData` if what it says is nonsense, and what recvmsg(2) answers.
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
+        let mut bytes = vec![0; LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let part = &mut [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg(&self.socket, part, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                descriptors.extend(more);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok((serde_json::from_slice(&bytes[..received.bytes])?, descriptors))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What wakes the other side, and is woken by it. It is a pair of sockets rather than of eventfds: on those, who shares
+/// one can make the other's write wait for ever.
+pub struct Bell {
+    socket: OwnedFd,
+}
+
+impl Bell {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// What socketpair(2) answers.
+    pub fn pair() -> io::Result<[Bell; 2]> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok([Bell { socket: a }, Bell { socket: b }])
+    }
+
+    pub fn new(socket: OwnedFd) -> Bell {
+        Bell { socket }
+    }
+
+    /// Wakes the other side. If it has not heard the last times yet, it will.
+    pub fn ring(&self) {
+        let _ = rustix::net::send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Was heard.
+    pub fn silence(&self) {
+        // Who rings without end is not waited for.
+        for _ in 0..64 {
+            match rustix::net::recv(&self.socket, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+                Ok((_, count)) if count > 0 => {}
+                _ => break,
+            }
+        }
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Bell {
+    /// Its socket, for another process.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+}

@@ -1,0 +1,28 @@
+//! Ports for other processes: who serves them, and who uses them.
+//!
+//! A program makes memory for its ports, in netmap's form, and hands it to who serves them, over a socket; packets then
+//! pass through rings in that memory. No process can reach another one's packets, except through a pipe: its two ends share
+//! memory, which is what makes it free of copies.
+//!
+//! - `server`: [`Server`]: sockets, connections, what they ask for
+//! - `work`: a packet's way between a program's rings and a port, top-down
+//! - `client`: [`Client`], [`SharedPort`]: a port that another process serves
+//! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
+//! - `memory`: memory that two processes have; `message`: what goes over the socket
+//!
+//! It knows ports and how they are opened by whom starts it; a process that dies takes nothing with it but its own.
+
+mod area;
+mod client;
+mod memory;
+mod message;
+mod ring;
+mod server;
+mod work;
+
+pub use area::{API, Area, Objects, Placed, Plan, Rings};
+pub use client::{ANY, Client, SharedPort, folder};
+pub use memory::{Buffers, Memory};
+pub use message::{PortState, Wanted, Which};
+pub use ring::Place;
+pub use server::{Open, Server, base, errno};

@@ -1,0 +1,388 @@
+//! A ring in shared memory, from both sides.
+//!
+//! It is netmap's (`struct netmap_ring`, netmap(4)): head, cur, tail, slots of 16 bytes. Those are the program's to play
+//! with. What the two sides tell each other stands in the room that netmap leaves in each ring (`sem`), in the form that
+//! netmap has for it where programs ask for it (`struct nm_csb_atok`, `struct nm_csb_ktoa`), a cache line for each
+//! direction, and moves in a sync only:
+//!
+//! ```text
+//!     program:   head        what it has released; kick: ring the bell when there is something
+//!     server:    hwtail      up to where slots are the program's; kick: ring the bell when head has moved
+//! ```
+//!
+//! Neither side believes the other: an index counts if it is in the ring, a slot if its buffer and length are inside the
+//! memory, and both are read once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::Memory;
+use crate::error::{Error, Result};
+
+// `struct netmap_ring`.
+pub const BUF_OFS: usize = 0;
+pub const NUM_SLOTS: usize = 8;
+pub const NR_BUF_SIZE: usize = 12;
+pub const RINGID_AND_DIR: usize = 16;
+pub const HEAD: usize = 20;
+pub const CUR: usize = 24;
+pub const TAIL: usize = 28;
+pub const FLAGS: usize = 32;
+pub const TS: usize = 40;
+pub const SLOTS: usize = 256;
+/// Bytes of a slot: `struct netmap_slot`.
+pub const SLOT: usize = 16;
+
+// In `sem`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`.
+const PROGRAM_HEAD: usize = 128;
+const PROGRAM_WAITS: usize = 128 + 8;
+const SERVER_TAIL: usize = 192 + 4;
+const SERVER_WAITS: usize = 192 + 8;
+
+/// `NR_TIMESTAMP`: the program wants to know when the last sync was.
+pub const NR_TIMESTAMP: u32 = 2;
+
+/// `NS_BUF_CHANGED`, `NS_MOREFRAG`.
+pub const NS_BUF_CHANGED: u16 = 1;
+pub const NS_MOREFRAG: u16 = 0x20;
+/// How many slots a packet has at most (`NETMAP_MAX_FRAGS`).
+pub const MAX_FRAGS: usize = 64;
+
+/// Where a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// In bytes from the memory's beginning.
+    pub at: usize,
+    /// How many slots it has.
+    pub slots: usize,
+}
+
+/// A slot, as it was when it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    pub buffer: u32,
+    pub len: u16,
+    pub flags: u16,
+}
+
+impl Slot {
+    pub fn has_more(self) -> bool {
+        self.flags & NS_MOREFRAG != 0
+    }
+}
+
+/// A ring that is inside its memory.
+#[derive(Clone)]
+pub struct Ring {
+    pub memory: Arc<Memory>,
+    pub place: Place,
+}
+
+impl Ring {
+    /// # Errors
+    /// [`Error::BadPeer`] if it is outside the memory.
+    pub fn new(memory: &Arc<Memory>, place: Place) -> Result<Ring> {
+        let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS + place.at));
+        let fits = end.is_some_and(|end| end <= memory.mapping.len());
+        if !fits || !(2..=65536).contains(&place.slots) || !place.at.is_multiple_of(64) {
+            return Err(Error::BadPeer { why: "its ring is outside its memory" });
+        }
+        Ok(Ring { memory: memory.clone(), place })
+    }
+
+    #[inline(always)]
+    pub fn word(&self, field: usize) -> &AtomicU32 {
+        self.memory.mapping.word(self.place.at + field)
+    }
+
+    #[inline(always)]
+    pub fn slot(&self, number: usize) -> Slot {
+        let word = self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 1)[0].load(Relaxed);
+        Slot { buffer: word as u32, len: (word >> 32) as u16, flags: (word >> 48) as u16 }
+    }
+
+    #[inline(always)]
+    pub fn set_slot(&self, number: usize, slot: Slot) {
+        let word = u64::from(slot.buffer) | u64::from(slot.len) << 32 | u64::from(slot.flags) << 48;
+        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 1)[0].store(word, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn next(&self, slot: usize) -> usize {
+        if slot + 1 >= self.place.slots { 0 } else { slot + 1 }
+    }
+
+    #[inline(always)]
+    pub fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.place.slots - from }
+    }
+
+    /// A slot's bytes: where they are and how many, cut to the buffer; `None` if there is no such buffer.
+    #[inline(always)]
+    pub fn bytes(&self, slot: Slot) -> Option<(usize, usize)> {
+        let at = self.memory.buffer(slot.buffer)?;
+        (usize::from(slot.len) <= self.memory.buffers.size).then_some((at, slot.len.into()))
+    }
+
+    /// An index that the other side has written, if it is one.
+    #[inline(always)]
+    fn index(&self, field: usize) -> Option<usize> {
+        let index = self.word(field).load(Acquire) as usize;
+        (index < self.place.slots).then_some(index)
+    }
+}
+
+/// The program's side.
+pub struct Program {
+    pub ring: Ring,
+    /// What it has told, and what it was told.
+    head: usize,
+    tail: usize,
+}
+
+impl Program {
+    /// A ring that is in use already goes on.
+    pub fn new(ring: Ring) -> Program {
+        let head = ring.index(PROGRAM_HEAD).unwrap_or(0);
+        let mut program = Program { ring, head, tail: head };
+        program.ring.word(HEAD).store(head as u32, Relaxed);
+        program.ring.word(CUR).store(head as u32, Relaxed);
+        program.learn();
+        program
+    }
+
+    /// Tells how far the program's head is; true if it has moved.
+    ///
+    /// # Errors
+    /// [`Error::BadRing`] if head or cur are not where they can be; both are set back then.
+    #[inline(always)]
+    pub fn tell(&mut self) -> Result<bool> {
+        let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
+        if head != self.head || cur != self.head {
+            let slots = self.ring.place.slots;
+            let most = self.ring.distance(self.head, self.tail);
+            if head >= slots || cur >= slots || self.ring.distance(self.head, head) > most {
+                return Err(self.set_back());
+            }
+            if self.ring.distance(head, cur) > self.ring.distance(head, self.tail) {
+                return Err(self.set_back());
+            }
+        }
+        let moved = head != self.head;
+        self.head = head;
+        self.ring.word(PROGRAM_HEAD).store(head as u32, Release);
+        Ok(moved)
+    }
+
+    #[cold]
+    fn set_back(&mut self) -> Error {
+        self.ring.word(HEAD).store(self.head as u32, Relaxed);
+        self.ring.word(CUR).store(self.head as u32, Relaxed);
+        self.ring.word(TAIL).store(self.tail as u32, Relaxed);
+        Error::BadRing
+    }
+
+    /// What was learned.
+    pub fn tail(&self) -> usize {
+        self.tail
+    }
+
+    /// Sets the program's head and cur for it.
+    pub fn set(&self, head: u32, cur: u32) {
+        self.ring.word(HEAD).store(head, Relaxed);
+        self.ring.word(CUR).store(cur, Relaxed);
+    }
+
+    /// Nobody has anything of a transmit ring: all of it is free.
+    pub fn all_free(&mut self) {
+        self.done(self.head);
+        self.learn();
+    }
+
+    /// Slots of a transmit ring are done up to here: who moves them is the program's own process.
+    #[inline(always)]
+    pub fn done(&mut self, slot: usize) {
+        let slots = self.ring.place.slots;
+        self.ring.word(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Relaxed);
+    }
+
+    /// Learns up to where slots are the program's.
+    #[inline(always)]
+    pub fn learn(&mut self) {
+        if let Some(tail) = self.ring.index(SERVER_TAIL) {
+            self.tail = tail;
+            self.ring.word(TAIL).store(tail as u32, Relaxed);
+        }
+    }
+
+    /// True if tail is past cur: poll(2) returns then.
+    pub fn is_ready(&self) -> bool {
+        self.ring.word(CUR).load(Relaxed) as usize != self.tail
+    }
+
+    /// What was told.
+    pub fn head(&self) -> usize {
+        self.head
+    }
+
+    /// True once if the other side sleeps until head moves: then its bell is to be rung.
+    #[inline(always)]
+    pub fn must_ring(&self) -> bool {
+        fence(SeqCst);
+        self.ring.word(SERVER_WAITS).load(Relaxed) != 0 && self.ring.word(SERVER_WAITS).swap(0, SeqCst) != 0
+    }
+
+    /// From now on the bell is rung when tail moves; look once more after this.
+    pub fn wait(&self) {
+        self.ring.word(PROGRAM_WAITS).store(1, SeqCst);
+        fence(SeqCst);
+    }
+
+    pub fn wait_no_more(&self) {
+        self.ring.word(PROGRAM_WAITS).store(0, Relaxed);
+    }
+}
+
+/// The serving side of a program's transmit ring: takes packets out.
+pub struct Consumer {
+    pub ring: Ring,
+    cur: usize,
+    /// Of the packet at the front: where its parts are, and how long.
+    pub parts: Vec<(usize, usize)>,
+}
+
+/// The serving side of a program's receive ring: puts packets in.
+pub struct Producer {
+    pub ring: Ring,
+    tail: usize,
+}
+
+/// What stands at the front of a transmit ring.
+pub enum Front {
+    /// Nothing, or a packet whose end is missing.
+    None,
+    /// A packet of so many bytes, in `parts`.
+    Packet { len: usize },
+    /// So many slots that are no packet.
+    Nonsense { slots: usize },
+}
+
+impl Consumer {
+    /// A new program's ring, all of it free.
+    pub fn new(ring: Ring) -> Consumer {
+        let cur = ring.index(PROGRAM_HEAD).unwrap_or(0);
+        let consumer = Consumer { ring, cur, parts: Vec::with_capacity(MAX_FRAGS) };
+        consumer.tell();
+        consumer
+    }
+
+    /// The packet at the front.
+    #[inline(always)]
+    pub fn front(&mut self) -> Front {
+        let Some(head) = self.ring.index(PROGRAM_HEAD) else { return Front::None };
+        if self.cur == head {
+            return Front::None;
+        }
+        let (mut at, mut count, mut len, mut good) = (self.cur, 0, 0, true);
+        self.parts.clear();
+        loop {
+            let slot = self.ring.slot(at);
+            match self.ring.bytes(slot) {
+                Some(part) if count < MAX_FRAGS => self.parts.push(part),
+                _ => good = false,
+            }
+            count += 1;
+            len += usize::from(slot.len);
+            if !slot.has_more() {
+                break;
+            }
+            at = self.ring.next(at);
+            if at == head {
+                // A ring that is full of one packet will never have its end.
+                return if count + 1 < self.ring.place.slots { Front::None } else { Front::Nonsense { slots: count } };
+            }
+        }
+        match good {
+            true => Front::Packet { len },
+            false => Front::Nonsense { slots: count },
+        }
+    }
+
+    /// So many slots are done.
+    #[inline(always)]
+    pub fn pass(&mut self, slots: usize) {
+        self.cur = (self.cur + slots) % self.ring.place.slots;
+    }
+
+    /// Tells what is done.
+    #[inline(always)]
+    pub fn tell(&self) {
+        let slots = self.ring.place.slots;
+        self.ring.word(SERVER_TAIL).store(((self.cur + slots - 1) % slots) as u32, Release);
+    }
+
+    /// True once if the program sleeps.
+    #[inline(always)]
+    pub fn must_ring(&self) -> bool {
+        must_ring(&self.ring)
+    }
+
+    /// From now on the bell is rung when head moves; look once more after this.
+    pub fn wait(&self) {
+        self.ring.word(SERVER_WAITS).store(1, SeqCst);
+        fence(SeqCst);
+    }
+}
+
+impl Producer {
+    /// Goes on where the ring is.
+    pub fn new(ring: Ring) -> Producer {
+        let tail = ring.index(SERVER_TAIL).unwrap_or(0);
+        Producer { ring, tail }
+    }
+
+    /// How many slots are free.
+    #[inline(always)]
+    pub fn free(&self) -> usize {
+        let Some(head) = self.ring.index(PROGRAM_HEAD) else { return 0 };
+        self.ring.place.slots - 1 - self.ring.distance(head, self.tail)
+    }
+
+    /// The free slots, from the first on.
+    pub fn tail(&self) -> usize {
+        self.tail
+    }
+
+    /// So many slots have something.
+    #[inline(always)]
+    pub fn pass(&mut self, slots: usize) {
+        self.tail = (self.tail + slots) % self.ring.place.slots;
+    }
+
+    /// Tells of them.
+    #[inline(always)]
+    pub fn tell(&self) {
+        self.ring.word(SERVER_TAIL).store(self.tail as u32, Release);
+    }
+
+    /// True once if the program sleeps.
+    #[inline(always)]
+    pub fn must_ring(&self) -> bool {
+        must_ring(&self.ring)
+    }
+
+    /// From now on the bell is rung when head moves; look once more after this.
+    pub fn wait(&self) {
+        self.ring.word(SERVER_WAITS).store(1, SeqCst);
+        fence(SeqCst);
+    }
+}
+
+#[inline(always)]
+fn must_ring(ring: &Ring) -> bool {
+    fence(SeqCst);
+    ring.word(PROGRAM_WAITS).load(Relaxed) != 0 && ring.word(PROGRAM_WAITS).swap(0, SeqCst) != 0
+}

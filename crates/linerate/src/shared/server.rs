@@ -1,0 +1,742 @@
+//! Who owns ports that other processes use: it opens them, and moves packets between them and the rings of programs. Each
+//! connection is a thread, and a port of a program: none waits for another, and with the connection all of it ends.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown,
+    socket_with,
+};
+
+use super::area::{Placed, Rings};
+use super::memory::{Buffers, Memory};
+use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
+use super::ring::{Consumer, Place, Producer, Ring};
+use super::work::{Receiving, Sending, Work};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::netmap::{LONGEST_NAME, Switch};
+use crate::port::{Device, RxQueue, TxQueue, Wait, Waiter};
+
+/// Opens a port by name, with so many rings.
+pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
+
+/// The most rings, and slots, that a program may ask for.
+const MOST_RINGS: u16 = 32;
+const MOST_SLOTS: u32 = 4096;
+const SLOTS: u32 = 1024;
+
+/// Serves ports at sockets, until it is dropped.
+pub struct Server {
+    state: Arc<State>,
+    listeners: Vec<(Arc<OwnedFd>, PathBuf, Option<JoinHandle<()>>)>,
+}
+
+struct State {
+    open: Box<Open>,
+    /// Ports that programs have, by full name.
+    ports: Mutex<HashMap<String, Weak<Served>>>,
+    pipes: Mutex<HashMap<String, Pipe>>,
+    /// A pipe was made, or will not be.
+    pipe_made: Condvar,
+    attached: Mutex<Vec<Attached>>,
+    lasting: Mutex<HashMap<String, Lasting>>,
+    /// Connections, to be ended with the server.
+    connections: Mutex<HashMap<u64, (Arc<Connection>, Option<JoinHandle<()>>)>>,
+    next: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// A port that one or more programs have.
+struct Served {
+    name: String,
+    device: Mutex<Box<dyn Device>>,
+    /// Of the host's stack, if it has been asked for.
+    host: Mutex<Option<Box<dyn Device>>>,
+    rings: Rings,
+    /// Somebody wants to be alone with it.
+    exclusive: AtomicBool,
+}
+
+/// A pipe, while an end of it is open.
+enum Pipe {
+    /// Its first end is being made.
+    Coming,
+    There(Box<PipeState>),
+}
+
+struct PipeState {
+    memory: OwnedFd,
+    buffers: Buffers,
+    rings: Rings,
+    ends: [Placed; 2],
+    bells: [Bell; 2],
+    open: [bool; 2],
+}
+
+/// A port of this machine that a switch has.
+struct Attached {
+    switch: String,
+    port: String,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    devices: Vec<Arc<Mutex<Box<dyn Device>>>>,
+}
+
+/// A port of the name of an interface, which stays without a program.
+struct Lasting {
+    rings: Rings,
+    /// The switch that it is attached to, and the port there.
+    attached: Option<(String, Arc<Served>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What errno(3) says of an error, for programs that know only that.
+pub fn errno(error: &Error) -> i32 {
+    match error {
+        Error::PortTaken { .. } | Error::PortInUse { .. } | Error::QueueTaken { .. } => libc::EBUSY,
+        Error::NoInterface { .. } | Error::InterfaceGone { .. } | Error::NoServer { .. } => libc::ENXIO,
+        Error::NotOpen { .. } | Error::NoXdp { .. } | Error::NotServed { .. } => libc::ENXIO,
+        Error::SwitchFull { .. } | Error::AreaFull { .. } => libc::ENOMEM,
+        Error::PoolTooSmall { .. } | Error::PoolExhausted { .. } => libc::ENOMEM,
+        Error::Unsupported { .. } => libc::EOPNOTSUPP,
+        Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        _ => libc::EINVAL,
+    }
+}
+
+/// A listening socket at a path, in a folder that only one process at a time changes.
+fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
+    let system = |call: &'static str| move |error: rustix::io::Errno| Error::system(call, error);
+    let refused = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mend = "name another folder: LINERATE_PORTS=PATH";
+    fs::create_dir_all(folder).map_err(|error| refused(error.to_string(), mend))?;
+    let lock = fs::File::create(folder.join(".lock")).map_err(|error| refused(error.to_string(), mend))?;
+    lock.lock().map_err(|error| refused(error.to_string(), mend))?;
+    if connect_to(path)?.is_some() {
+        return Err(refused("another process serves it".to_string(), "end that one first"));
+    }
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(system("socket"))?;
+    let _ = fs::remove_file(path);
+    let address = SocketAddrUnix::new(path).map_err(system("the path of a socket"))?;
+    bind(&socket, &address).map_err(|error| refused(io::Error::from(error).to_string(), mend))?;
+    // Nobody is let in before it listens.
+    let allow = || {
+        if group.is_some() {
+            std::os::unix::fs::chown(path, None, group)?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    };
+    allow().map_err(|error| refused(error.to_string(), "choose a group that you are in"))?;
+    listen(&socket, 16).map_err(system("listen"))?;
+    Ok(socket)
+}
+
+/// Connects to who serves there; `None` if nobody does.
+pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|error| Error::system("socket", error))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| Error::system("the path of a socket", error))?;
+    match connect(&socket, &address) {
+        Ok(()) => Ok(Some(socket)),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => Ok(None),
+        Err(error) => Err(Error::Serve {
+            path: path.to_path_buf(),
+            why: io::Error::from(error).to_string(),
+            mend: "who serves it lets others in: linerate serve --mode 0666, or --group GROUP".to_string(),
+        }),
+    }
+}
+
+impl Server {
+    /// Serves nothing yet.
+    pub fn new(open: Box<Open>) -> Server {
+        let state = State {
+            open,
+            ports: Mutex::default(),
+            pipes: Mutex::default(),
+            pipe_made: Condvar::new(),
+            attached: Mutex::default(),
+            lasting: Mutex::default(),
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        };
+        Server { state: Arc::new(state), listeners: Vec::new() }
+    }
+
+    /// Serves at a socket, for those whom its mode and group let in: the ports of one name, as `vale0` or `eth0`, or of
+    /// all names.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if it is served already, or may not be made.
+    pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
+        let socket = Arc::new(listen_at(path, mode, group)?);
+        let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
+        let accept = move || {
+            while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
+                State::begin(&state, Arc::new(Connection::new(socket)), only.clone());
+            }
+        };
+        let thread = std::thread::Builder::new().name("linerate-accept".to_string()).spawn(accept);
+        let thread = thread.map_err(|error| Error::system("starting a thread", error))?;
+        self.listeners.push((socket, path.to_path_buf(), Some(thread)));
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.state.stopping.store(true, Ordering::SeqCst);
+        for (socket, path, thread) in &mut self.listeners {
+            let _ = fs::remove_file(path);
+            let _ = shutdown(&**socket, Shutdown::Both);
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+        }
+        let connections: Vec<_> = lock(&self.state.connections).drain().collect();
+        for (_, (connection, thread)) in connections {
+            let _ = shutdown(&*connection, Shutdown::Both);
+            self.state.pipe_made.notify_all();
+            if let Some(thread) = thread {
+                let _ = thread.join();
+            }
+        }
+        lock(&self.state.attached).drain(..).for_each(Attached::end);
+    }
+}
+
+impl State {
+    fn begin(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
+        let number = state.next.fetch_add(1, Ordering::Relaxed);
+        let (its_state, its_connection) = (state.clone(), connection.clone());
+        // The thread waits here until it is in the list.
+        let mut connections = lock(&state.connections);
+        let serve = move || {
+            Session { state: &its_state, connection: &its_connection, only, work: None, served: None, pipe: None }
+                .serve();
+            let its = lock(&its_state.connections).remove(&number);
+            drop(its);
+        };
+        if let Ok(thread) = std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
+            connections.insert(number, (connection, Some(thread)));
+        }
+    }
+
+    fn served(&self, name: &str) -> Option<Arc<Served>> {
+        lock(&self.ports).get(name).and_then(Weak::upgrade)
+    }
+
+    /// A port, opened if nobody has it.
+    fn port(&self, name: &str, rings: &Rings) -> Result<Arc<Served>> {
+        let lasting = lock(&self.lasting).get(name).map(|lasting| lasting.attached.clone());
+        if let Some(attached) = lasting {
+            let unattached = || Error::NotServed { name: name.to_string(), why: "it is attached to no switch" };
+            return Ok(attached.ok_or_else(unattached)?.1);
+        }
+        let mut ports = lock(&self.ports);
+        ports.retain(|_, port| port.strong_count() > 0);
+        if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
+            return Ok(port);
+        }
+        let mut rings = usual(rings);
+        let device = (self.open)(name, &rings)?;
+        let info = device.info();
+        // The port of the host's stack is opened when it is asked for.
+        rings = Rings { tx: info.tx_queues, rx: info.rx_queues, host: 1, ..rings };
+        let port = Arc::new(Served {
+            name: name.to_string(),
+            device: Mutex::new(device),
+            host: Mutex::default(),
+            rings,
+            exclusive: AtomicBool::new(false),
+        });
+        ports.insert(name.to_string(), Arc::downgrade(&port));
+        Ok(port)
+    }
+}
+
+/// What a program has asked for, within what there can be, and 1,024 slots where it has not asked.
+fn usual(rings: &Rings) -> Rings {
+    let count = |asked: u16| asked.clamp(1, MOST_RINGS);
+    let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(64, MOST_SLOTS) };
+    let most = count(rings.tx).max(count(rings.rx));
+    Rings { tx: most, rx: most, host: 1, tx_slots: slots(rings.tx_slots), rx_slots: slots(rings.rx_slots) }
+}
+
+/// A connection. Its queues go before the port that they are of.
+struct Session<'a> {
+    state: &'a State,
+    connection: &'a Connection,
+    /// The name that its socket is for.
+    only: Option<String>,
+    work: Option<Work>,
+    served: Option<(Wanted, Arc<Served>)>,
+    /// The pipe, and which end of it.
+    pipe: Option<(String, usize)>,
+}
+
+impl Session<'_> {
+    fn serve(mut self) {
+        while !self.state.stopping.load(Ordering::Relaxed) {
+            if let Some(work) = &mut self.work {
+                work.run(self.connection);
+            }
+            let (reply, descriptors) = match self.connection.receive::<Request>() {
+                Ok((request, descriptors)) => match self.answer(request, descriptors) {
+                    Ok(answer) => answer,
+                    Err(error) => (Reply::Refused { why: error.to_string(), errno: errno(&error) }, Vec::new()),
+                },
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => break,
+                Err(_) => break,
+            };
+            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            if self.connection.send(&reply, &descriptors).is_err() {
+                break;
+            }
+        }
+        self.close();
+    }
+
+    /// Gives the port back. True if it is a pipe whose other end is open.
+    fn close(&mut self) -> bool {
+        if let Some(mut work) = self.work.take() {
+            work.finish();
+        }
+        if let Some((wanted, served)) = self.served.take()
+            && wanted.exclusive
+        {
+            served.exclusive.store(false, Ordering::SeqCst);
+        }
+        self.leave_pipe()
+    }
+
+    fn answer(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> Result<(Reply, Vec<OwnedFd>)> {
+        let plain = |reply| Ok((reply, Vec::new()));
+        match request {
+            Request::Open(wanted) => self.open(wanted),
+            Request::Start { buffers, placed } => self.start(descriptors.pop(), buffers, &placed),
+            Request::StartPipe { buffers, master, slave } => {
+                self.start_pipe(descriptors.pop(), buffers, [master, slave])
+            }
+            Request::Close => plain(Reply::Closed { still_used: self.close() }),
+            Request::Info { name } => {
+                self.check(&name)?;
+                plain(Reply::Info { rings: self.info(&name)? })
+            }
+            Request::Attach { switch, port, host, rings } => {
+                self.check(&switch)?;
+                plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
+            }
+            Request::Detach { switch, port } => {
+                self.check(&switch)?;
+                plain(Reply::Done { number: self.state.detach(&switch, &port)? })
+            }
+            Request::Create { name, rings } => {
+                self.check(&name)?;
+                self.state.create(&name, &rings)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::Destroy { name } => {
+                self.check(&name)?;
+                self.state.destroy(&name)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::List => plain(Reply::List(self.state.list(self.only.as_deref()))),
+        }
+    }
+
+    /// A socket for one name is for no other.
+    fn check(&self, name: &str) -> Result<()> {
+        match &self.only {
+            Some(only) if only != base(name) => {
+                Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn info(&self, name: &str) -> Result<Rings> {
+        if let Some(Pipe::There(pipe)) = lock(&self.state.pipes).get(&pipe_of(name).0) {
+            return Ok(pipe.rings);
+        }
+        Ok(self.state.port(name, &Rings::default())?.rings)
+    }
+
+    fn open(&mut self, wanted: Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
+        self.check(&wanted.name)?;
+        if self.served.is_some() || self.pipe.is_some() {
+            return Err(Error::BadPeer { why: "it has opened a port already" });
+        }
+        if wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx {
+            return self.open_pipe(&wanted);
+        }
+        let name = wanted.full_name();
+        let served = match wanted.monitor_rx || wanted.monitor_tx {
+            // Each monitor is a port of its own.
+            true => {
+                let rings = usual(&wanted.rings);
+                let device = Mutex::new((self.state.open)(&name, &rings)?);
+                let rings = Rings { host: 0, ..rings };
+                Arc::new(Served { name, device, host: Mutex::default(), rings, exclusive: AtomicBool::new(false) })
+            }
+            false => self.state.port(&name, &wanted.rings)?,
+        };
+        let alone = Arc::strong_count(&served) == 1;
+        if served.exclusive.load(Ordering::SeqCst) || wanted.exclusive && !alone {
+            return Err(Error::PortTaken { port: served.name.clone() });
+        }
+        served.exclusive.store(wanted.exclusive, Ordering::SeqCst);
+        if wanted.which.has_host() {
+            let mut host = lock(&served.host);
+            if host.is_none() {
+                *host = Some((self.state.open)(&format!("{}^", served.name), &served.rings)?);
+            }
+        }
+        let mac = lock(&served.device).mac().0;
+        let rings = served.rings;
+        self.served = Some((wanted, served));
+        Ok((Reply::Opened { rings, first_of_pipe: false, mac }, Vec::new()))
+    }
+
+    fn start(
+        &mut self,
+        memory: Option<OwnedFd>,
+        buffers: Buffers,
+        placed: &Placed,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (Some((wanted, served)), Some(memory), None) = (&self.served, memory, &self.work) else {
+            return Err(Error::BadPeer { why: "it starts what it has not opened" });
+        };
+        let memory = Memory::of_peer(memory, buffers)?;
+        let [ours, theirs] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
+        let mut work = Work { sending: Vec::new(), receiving: Vec::new(), bell: ours };
+        let device = &mut **lock(&served.device);
+        let (longest, pool) = (device.info().max_frame, device.pool().clone());
+        let ring = |place: &Place| Ring::new(&memory, *place);
+        for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let queue = served.queue(device, wanted, n, |device, n| device.tx(n))?;
+            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest));
+        }
+        for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let queue = served.queue(device, wanted, n, |device, n| device.rx(n))?;
+            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue));
+        }
+        self.work = Some(work);
+        Ok((Reply::Started, vec![theirs.into_fd()]))
+    }
+
+    fn open_pipe(&mut self, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (name, side) = pipe_of(&wanted.name);
+        let mut pipes = lock(&self.state.pipes);
+        loop {
+            match pipes.get_mut(&name) {
+                None => {
+                    pipes.insert(name.clone(), Pipe::Coming);
+                    self.pipe = Some((name, side));
+                    let rings = Rings { host: 0, ..usual(&wanted.rings) };
+                    return Ok((Reply::Opened { rings, first_of_pipe: true, mac: [0; 6] }, Vec::new()));
+                }
+                Some(Pipe::There(pipe)) if pipe.open[side] => {
+                    return Err(Error::PortTaken { port: wanted.name.clone() });
+                }
+                Some(Pipe::There(pipe)) => {
+                    let duplicate = |fd: BorrowedFd<'_>| {
+                        fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
+                    };
+                    let descriptors = vec![duplicate(pipe.memory.as_fd())?, duplicate(pipe.bells[side].as_fd())?];
+                    pipe.open[side] = true;
+                    let (mine, other) = (pipe.ends[side].clone(), pipe.ends[1 - side].clone());
+                    let reply = Reply::Joined { rings: pipe.rings, buffers: pipe.buffers, mine, other };
+                    self.pipe = Some((name, side));
+                    return Ok((reply, descriptors));
+                }
+                // Its first end is being made, or its maker goes.
+                Some(Pipe::Coming) => {
+                    if self.state.stopping.load(Ordering::SeqCst) {
+                        return Err(Error::PortTaken { port: wanted.name.clone() });
+                    }
+                    pipes = self.state.pipe_made.wait(pipes).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn start_pipe(
+        &mut self,
+        memory: Option<OwnedFd>,
+        buffers: Buffers,
+        ends: [Placed; 2],
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (Some((name, side)), Some(memory)) = (&self.pipe, memory) else {
+            return Err(Error::BadPeer { why: "it starts what it has not opened" });
+        };
+        let mut pipes = lock(&self.state.pipes);
+        if !matches!(pipes.get(name), Some(Pipe::Coming)) {
+            return Err(Error::BadPeer { why: "it makes a pipe that is there" });
+        }
+        let count = |places: &[Option<Place>]| places.iter().flatten().count() as u16;
+        let slots = |places: &[Option<Place>]| places.iter().flatten().map(|place| place.slots as u32).min();
+        let rings = Rings {
+            tx: count(&ends[0].tx),
+            rx: count(&ends[0].rx),
+            host: 0,
+            tx_slots: slots(&ends[0].tx).unwrap_or_default(),
+            rx_slots: slots(&ends[0].rx).unwrap_or_default(),
+        };
+        let bells = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
+        let theirs = bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
+        let mut open = [false; 2];
+        open[*side] = true;
+        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open });
+        pipes.insert(name.clone(), Pipe::There(state));
+        self.state.pipe_made.notify_all();
+        Ok((Reply::Started, vec![theirs]))
+    }
+
+    fn leave_pipe(&mut self) -> bool {
+        let Some((name, side)) = self.pipe.take() else { return false };
+        let mut pipes = lock(&self.state.pipes);
+        let is_last = match pipes.get_mut(&name) {
+            Some(Pipe::There(pipe)) => {
+                pipe.open[side] = false;
+                pipe.open == [false; 2]
+            }
+            _ => true,
+        };
+        if is_last {
+            pipes.remove(&name);
+        }
+        self.state.pipe_made.notify_all();
+        !is_last
+    }
+}
+
+impl Served {
+    /// Takes a queue: the program's number `n`, of the card, or of the host's stack behind them.
+    fn queue<Q>(
+        &self,
+        device: &mut dyn Device,
+        wanted: &Wanted,
+        n: u16,
+        take: impl Fn(&mut dyn Device, u16) -> Result<Q>,
+    ) -> Result<Q> {
+        let cards = self.rings.tx.max(self.rings.rx);
+        if !wanted.which.has(n, cards) {
+            return Err(Error::BadPeer { why: "it starts a ring that it has not asked for" });
+        }
+        if n < cards {
+            return take(device, n);
+        }
+        match &mut *lock(&self.host) {
+            Some(host) => take(&mut **host, n - cards),
+            None => Err(Error::BadPeer { why: "it starts a ring that it has not asked for" }),
+        }
+    }
+
+    fn state(&self, number: u8) -> PortState {
+        let statistics = lock(&self.device).statistics().unwrap_or_default();
+        state_of(&self.name, number, &statistics)
+    }
+}
+
+fn state_of(name: &str, number: u8, statistics: &crate::port::Statistics) -> PortState {
+    PortState {
+        name: name.to_string(),
+        number,
+        rx_packets: statistics.rx_packets,
+        tx_packets: statistics.tx_packets,
+        drops: statistics.drops.no_descriptor + statistics.drops.oversize,
+    }
+}
+
+/// The name that a port's socket has: its switch, or its interface.
+pub fn base(name: &str) -> &str {
+    let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
+    name.split(end).next().unwrap_or(name)
+}
+
+/// A pipe's own name, and which end a name is of.
+fn pipe_of(name: &str) -> (String, usize) {
+    (name.replace('}', "{"), usize::from(name.contains('}')))
+}
+
+/// Switches, and what is attached to them.
+impl State {
+    fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
+        let name = format!("{switch}:{port}");
+        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
+            if lasting.attached.is_some() {
+                return Err(Error::PortTaken { port: name });
+            }
+            let device = (self.open)(&name, &usual(&lasting.rings))?;
+            let (device, rings) = (Mutex::new(device), Rings { host: 0, ..usual(&lasting.rings) });
+            let exclusive = AtomicBool::new(false);
+            let served = Arc::new(Served { name: name.clone(), device, host: Mutex::default(), rings, exclusive });
+            lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
+            lasting.attached = Some((switch.to_string(), served));
+            return Ok(number_of(switch, &name));
+        }
+        if lock(&self.attached).iter().any(|there| there.port == port) {
+            return Err(Error::PortTaken { port: port.to_string() });
+        }
+        let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
+        let mut attached = Attached {
+            switch: switch.to_string(),
+            port: port.to_string(),
+            stop: Arc::default(),
+            threads: Vec::new(),
+            devices: Vec::new(),
+        };
+        let begun = || -> Result<()> {
+            attached.join((self.open)(port, &rings)?, (self.open)(&name, &rings)?)?;
+            if host {
+                let (port, name) = (format!("{port}^"), format!("{name}^"));
+                attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;
+            }
+            Ok(())
+        };
+        let mut begun = begun;
+        if let Err(error) = begun() {
+            attached.end();
+            return Err(error);
+        }
+        lock(&self.attached).push(attached);
+        Ok(number_of(switch, &name))
+    }
+
+    fn detach(&self, switch: &str, port: &str) -> Result<u32> {
+        let name = format!("{switch}:{port}");
+        let number = number_of(switch, &name);
+        let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
+        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
+            match &lasting.attached {
+                Some((there, _)) if there != switch => return Err(absent()),
+                Some((_, served)) if Arc::strong_count(served) > 1 => return Err(Error::PortTaken { port: name }),
+                Some(_) => lasting.attached = None,
+                None => return Err(absent()),
+            }
+            return Ok(number);
+        }
+        let mut all = lock(&self.attached);
+        let at = all.iter().position(|there| there.port == port && there.switch == switch).ok_or_else(absent)?;
+        let attached = all.swap_remove(at);
+        drop(all);
+        attached.end();
+        Ok(number)
+    }
+
+    fn create(&self, name: &str, rings: &Rings) -> Result<()> {
+        let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
+            return Err(bad("a port that lasts is called as an interface, not as a switch"));
+        }
+        let mut lasting = lock(&self.lasting);
+        if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
+            return Err(Error::PortTaken { port: name.to_string() });
+        }
+        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: None });
+        Ok(())
+    }
+
+    fn destroy(&self, name: &str) -> Result<()> {
+        let mut lasting = lock(&self.lasting);
+        match lasting.get(name) {
+            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
+            Some(Lasting { attached: Some(_), .. }) => Err(Error::PortTaken { port: name.to_string() }),
+            Some(_) => {
+                lasting.remove(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// All ports, of those with a switch their numbers.
+    fn list(&self, only: Option<&str>) -> Vec<PortState> {
+        let mut list: Vec<PortState> = Vec::new();
+        let names: Vec<String> = lock(&self.ports).keys().cloned().collect();
+        for name in names {
+            if let Some(served) = self.served(&name) {
+                list.push(served.state(number_of(base(&name), &name) as u8));
+            }
+        }
+        for attached in &*lock(&self.attached) {
+            for device in &attached.devices {
+                let device = lock(device);
+                let number = number_of(&attached.switch, device.name()) as u8;
+                list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
+            }
+        }
+        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_none()) {
+            list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
+        }
+        list.retain(|port| only.is_none_or(|only| base(&port.name) == only));
+        list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
+        list
+    }
+}
+
+/// A port's number on its switch; 0 where it has none.
+fn number_of(switch: &str, name: &str) -> u32 {
+    let port = name.split(':').nth(1).unwrap_or_default();
+    let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
+    ports.iter().find(|(_, there)| there == port).map_or(0, |(number, _)| u32::from(*number))
+}
+
+impl Attached {
+    /// Connects a port of this machine with one of the switch, by a thread for each pair of queues.
+    fn join(&mut self, mut port: Box<dyn Device>, mut switched: Box<dyn Device>) -> Result<()> {
+        let queues = port.info().rx_queues.min(switched.info().rx_queues);
+        for queue in 0..queues {
+            let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
+            let stop = self.stop.clone();
+            let forward = move || {
+                let mut batches = [Batch::new(), Batch::new()];
+                let mut waiter = Waiter::new(Wait::Adaptive);
+                while !stop.load(Ordering::Relaxed) {
+                    let mut moved = 0;
+                    for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
+                        moved += forward_once(&mut **rx, &mut **tx, batch);
+                    }
+                    let [(a, _), (b, _)] = &mut ways;
+                    waiter.turn(moved, &mut [&mut **a, &mut **b]);
+                }
+            };
+            let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
+            self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
+        }
+        self.devices.extend([switched, port].map(|device| Arc::new(Mutex::new(device))));
+        Ok(())
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn forward_once(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, batch: &mut Batch) -> usize {
+    let received = rx.recv(batch);
+    if received > 0 || tx.unsent() > 0 {
+        tx.send(batch);
+        batch.clear();
+    }
+    received
+}
