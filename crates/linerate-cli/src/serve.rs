@@ -44,6 +44,9 @@ fn group_number(group: &str) -> Result<u32, Error> {
     let number = found.and_then(|fields| fields.get(2)?.parse().ok());
     number.ok_or_else(|| Error::System {
         call: "looking for the group",
-        source: std::io::Error::new(std::io::ErrorKind::NotFound, format!("there is no group '{group}'; see: getent group")),
+        source: std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!("there is no group '{group}'; see: getent group"),
+        ),
     })
 }

@@ -1,13 +1,13 @@
 //! `NIOCCTRL`: the requests of netmap's API 14, and their options.
 #![allow(unsafe_code)]
 
-use linerate::shared::{Area, Client, Plan, Rings, SharedPort, Wanted, Which, folder};
+use linerate::shared::{Area, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder};
 use linerate::{Error, Result};
 
 use crate::descriptor::{Bound, Descriptor, client};
 use crate::header::{
-    API, Header, MOST_API, NmOption, OptExtmem, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach, ValeDetach,
-    ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
+    API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
+    ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
 use crate::{areas, csb};
 
@@ -42,15 +42,16 @@ pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
             request::VALE_ATTACH => attach(&name, body(header)?),
             request::VALE_DETACH => detach(&name, body(header)?),
             request::VALE_LIST => list(header, body(header)?),
-            request::PORT_HDR_SET => set_header(body(header)?),
+            request::PORT_HDR_SET => set_header(&name, body(header)?),
             request::PORT_HDR_GET => {
-                body::<PortHdr>(header)?.hdr_len = 0;
-                find(&name).map(drop)
+                body::<PortHdr>(header)?.hdr_len = find(&name)?.header(&name, None)?;
+                Ok(())
             }
             request::VALE_NEWIF => create(&name, body(header)?),
             request::VALE_DELIF => find(&name)?.destroy(&name),
             request::VALE_POLLING_ENABLE => polling(&name, body(header)?),
             request::VALE_POLLING_DISABLE => find(&name).map(drop),
+            request::POOLS_INFO_GET if name.is_empty() => refused("a port's name is missing", libc::EINVAL),
             request::POOLS_INFO_GET => pools(descriptor, body(header)?),
             request::SYNC_KLOOP_START => csb::run(descriptor, header),
             request::SYNC_KLOOP_STOP => csb::stop(descriptor),
@@ -66,48 +67,105 @@ pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
 /// They are a list as the program is to hand it over.
 pub unsafe fn options<'a>(first: u64) -> impl Iterator<Item = &'a mut NmOption> {
     let mut next = first;
-    // A list that ends in itself is not followed for ever.
-    (0..64).map_while(move |_| {
+    std::iter::from_fn(move || {
         // SAFETY: by the caller.
         let option = unsafe { (next as *mut NmOption).as_mut() }?;
         next = option.next;
         Some(option)
     })
+    .take(MOST_OPTIONS)
+}
+
+/// A request has at most so many bytes, all options included (`NETMAP_REQ_MAXSIZE`), each of which costs a pointer, too.
+const LONGEST_REQUEST: u64 = 4096;
+const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();
+
+/// What the options of a registration say.
+#[derive(Default)]
+struct Chosen {
+    memory: Option<u16>,
+    has_csb: bool,
+    offsets: Offsets,
+}
+
+/// Takes the options one by one. Each can be there once.
+fn choose(first: u64) -> Result<Chosen> {
+    let (mut chosen, mut seen) = (Chosen::default(), 0u32);
+    let mut bytes = (size_of::<Header>() + size_of::<Register>()) as u64;
+    // SAFETY: as the program has them.
+    for option in unsafe { options(first) } {
+        let kind = option.reqtype;
+        let more = if kind == option::SYNC_KLOOP_EVENTFDS { option.size } else { 0 };
+        bytes = bytes.saturating_add((size_of::<NmOption>() + size_of::<u64>()) as u64).saturating_add(more);
+        let is_known = (option::EXTMEM..=option::OFFSETS).contains(&kind);
+        if is_known && seen & 1 << kind != 0 {
+            // SAFETY: as above.
+            for same in unsafe { options(first) }.filter(|same| same.reqtype == kind) {
+                same.status = libc::EINVAL as u32;
+            }
+            return refused("an option is there twice", libc::EINVAL);
+        }
+        seen |= if is_known { 1 << kind } else { 0 };
+    }
+    if bytes > LONGEST_REQUEST {
+        return refused("the options are longer than a request can be", libc::EMSGSIZE);
+    }
+    // SAFETY: as above.
+    for option in unsafe { options(first) } {
+        let place = std::ptr::from_mut(option);
+        let result = match option.reqtype {
+            // SAFETY: an option of this kind is this structure.
+            option::EXTMEM => external(unsafe { &mut *place.cast() }).map(|number| chosen.memory = Some(number)),
+            // SAFETY: as above.
+            option::OFFSETS => offsets(unsafe { &mut *place.cast() }).map(|offsets| chosen.offsets = offsets),
+            option::CSB => {
+                chosen.has_csb = true;
+                Ok(())
+            }
+            _ => refused("this option is not there for a registration", libc::EOPNOTSUPP),
+        };
+        // SAFETY: the option is still there; what borrowed it is not.
+        let status = unsafe { &mut (*place).status };
+        *status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+        result?;
+    }
+    Ok(chosen)
 }
 
 fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Register) -> Result<()> {
-    let mut chosen = None;
-    let mut has_csb = None;
-    // SAFETY: as the program has them.
-    for option in unsafe { options(first) } {
-        let done = match option.reqtype {
-            // SAFETY: an option of this kind is this structure.
-            option::EXTMEM => external(unsafe { &mut *std::ptr::from_mut(option).cast() }).map(|id| chosen = Some(id)),
-            option::CSB => {
-                has_csb = Some(std::ptr::from_ref(option) as u64);
-                Ok(())
-            }
-            _ => refused("this option is not there", libc::EOPNOTSUPP),
-        };
-        if let Err(error) = done {
-            option.status = linerate::shared::errno(&error) as u32;
-            return Err(error);
-        }
-        option.status = 0;
+    if descriptor.bound().is_some() {
+        return refused("the descriptor is bound to a port already", libc::EBUSY);
     }
-    let bound = descriptor.bind(|| {
-        let (_, area) = areas::area(chosen.unwrap_or(register.mem_id))?;
+    let chosen = choose(first)?;
+    descriptor.bind(|| {
+        let (_, area) = areas::area(chosen.memory.unwrap_or(register.mem_id))?;
         let wanted = wanted(name, register)?;
-        let port = client(&wanted.name)?.open(wanted, &area)?;
+        let port = match register.mode {
+            mode::NULL => SharedPort::null(wanted, &area)?,
+            _ => client(&wanted.name)?.open(wanted, &area, chosen.offsets)?,
+        };
         register.extra_bufs = port.extra_buffers(register.extra_bufs);
         fill(register, &port);
         Ok(Bound::new(port, register.flags))
     })?;
-    if let Some(option) = has_csb {
-        csb::enable(descriptor, option).inspect_err(|_| descriptor.unbind())?;
+    if chosen.has_csb {
+        csb::enable(descriptor, first).inspect_err(|_| descriptor.unbind())?;
     }
-    drop(bound);
     Ok(())
+}
+
+/// Packets begin where slots say.
+fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
+    let bits = if option.bits == 0 { 64 } else { option.bits };
+    if bits > 64 || option.tx_align > 64 || option.initial_offset > option.max_offset || option.max_offset >= 65_536 {
+        return refused("packets cannot begin there", libc::EINVAL);
+    }
+    let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+    if option.max_offset > mask {
+        return refused("so many bits cannot say where packets begin", libc::EINVAL);
+    }
+    option.bits = bits;
+    Ok(Offsets { mask, first: option.initial_offset })
 }
 
 /// What a registration asks for.
@@ -139,10 +197,12 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         rings: Rings {
             tx: register.tx_rings,
             rx: register.rx_rings,
-            host: register.host_tx_rings.max(register.host_rx_rings),
+            host_tx: register.host_tx_rings,
+            host_rx: register.host_rx_rings,
             tx_slots: register.tx_slots,
             rx_slots: register.rx_slots,
         },
+        takes_header: has(flag::ACCEPT_VNET_HDR),
     })
 }
 
@@ -153,7 +213,7 @@ fn fill(register: &mut Register, port: &SharedPort) {
     register.memsize = port.memory().mapping.len() as u64;
     (register.tx_slots, register.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (register.tx_rings, register.rx_rings) = (rings.tx, rings.rx);
-    (register.host_tx_rings, register.host_rx_rings) = (rings.host, rings.host);
+    (register.host_tx_rings, register.host_rx_rings) = (rings.host_tx, rings.host_rx);
     register.mem_id = areas::number_of(port.memory());
 }
 
@@ -161,13 +221,18 @@ fn fill(register: &mut Register, port: &SharedPort) {
 fn external(option: &mut OptExtmem) -> Result<u16> {
     let info = &mut option.info;
     let mut plan = Plan::default();
-    for (objects, count, size) in [
-        (&mut plan.ports, info.if_total, info.if_size),
-        (&mut plan.rings, info.ring_total, info.ring_size),
-        (&mut plan.buffers, info.buf_total, info.buf_size),
+    // How many there can be, and how long each, as in netmap.
+    for (objects, count, size, most, longest) in [
+        (&mut plan.ports, info.if_total, info.if_size, 10_000, 4096),
+        (&mut plan.rings, info.ring_total, info.ring_size, 1024, 32 * 4096),
+        (&mut plan.buffers, info.buf_total, info.buf_size, 1_000_000, 65_536),
     ] {
+        if count > most || size > longest || size != 0 && size < 64 {
+            let why = format!("{count} objects of {size} bytes are not possible: at most {most}, of 64 to {longest}");
+            return refused(why, libc::EINVAL);
+        }
         objects.count = if count == 0 { objects.count } else { count as usize };
-        objects.size = if size == 0 { objects.size } else { (size as usize).clamp(64, 65_536 * 16).next_multiple_of(64) };
+        objects.size = if size == 0 { objects.size } else { (size as usize).next_multiple_of(64) };
     }
     let len = info.memsize as usize;
     // Where nothing was asked for, rings take an eighth at most.
@@ -183,7 +248,7 @@ fn external(option: &mut OptExtmem) -> Result<u16> {
     let area = Area::new(plan)?;
     map_over(option.usrptr, &area)?;
     let (number, area) = areas::add(area);
-    *info = pools_of(&area, number);
+    *info = PoolsInfo { memsize: info.memsize, ..pools_of(&area, number) };
     Ok(number)
 }
 
@@ -239,7 +304,7 @@ fn port_info(descriptor: &Descriptor, name: &str, info: &mut PortInfo) -> Result
     };
     (info.tx_slots, info.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (info.tx_rings, info.rx_rings) = (rings.tx, rings.rx);
-    (info.host_tx_rings, info.host_rx_rings) = (rings.host, rings.host);
+    (info.host_tx_rings, info.host_rx_rings) = (rings.host_tx, rings.host_rx);
     Ok(())
 }
 
@@ -261,7 +326,7 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let (switch, port) = parts(name)?;
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
-    let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, host: 1, tx_slots: 0, rx_slots: 0 };
+    let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, ..Rings::default() };
     request.port_index = find(name)?.attach(switch, port, host, rings)?;
     Ok(())
 }
@@ -279,9 +344,7 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
         all.extend(client.list()?);
     }
     all.retain(|port| port.name.starts_with("vale"));
-    all.sort_by(|a, b| {
-        (linerate::shared::base(&a.name), a.number).cmp(&(linerate::shared::base(&b.name), b.number))
-    });
+    all.sort_by(|a, b| (linerate::shared::base(&a.name), a.number).cmp(&(linerate::shared::base(&b.name), b.number)));
     let mut bridges: Vec<String> = all.iter().map(|port| linerate::shared::base(&port.name).to_string()).collect();
     bridges.dedup();
     let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::shared::base(name)).unwrap_or(0);
@@ -300,18 +363,17 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
 }
 
 /// The length of a header of virtio-net's in front of each packet.
-fn set_header(request: &mut PortHdr) -> Result<()> {
-    match request.hdr_len {
-        0 => Ok(()),
-        _ => refused("packets have no header of virtio-net's in front: checksums are finished here", libc::EOPNOTSUPP),
-    }
+fn set_header(name: &str, request: &mut PortHdr) -> Result<()> {
+    request.hdr_len = find(name)?.header(name, Some(request.hdr_len as usize))?;
+    Ok(())
 }
 
 fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
     let rings = Rings {
         tx: request.tx_rings,
         rx: request.rx_rings,
-        host: 0,
+        host_tx: 0,
+        host_rx: 0,
         tx_slots: request.tx_slots,
         rx_slots: request.rx_slots,
     };

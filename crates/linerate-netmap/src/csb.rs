@@ -59,7 +59,8 @@ fn is_there(address: u64, len: usize) -> bool {
     let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
     let process = std::process::id();
     let read = call!(libc::SYS_process_vm_readv, process, &raw const ours, 1, &raw const theirs, 1, 0);
-    read == len as i64 && call!(libc::SYS_process_vm_writev, process, &raw const ours, 1, &raw const theirs, 1, 0) == read
+    read == len as i64
+        && call!(libc::SYS_process_vm_writev, process, &raw const ours, 1, &raw const theirs, 1, 0) == read
 }
 
 /// Rings of a port that are bound: whether they receive, and their numbers.

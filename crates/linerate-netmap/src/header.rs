@@ -104,7 +104,6 @@ pub mod mode {
 pub mod flag {
     pub const MONITOR_TX: u64 = 0x100;
     pub const MONITOR_RX: u64 = 0x200;
-    pub const ZCOPY_MON: u64 = 0x400;
     pub const EXCLUSIVE: u64 = 0x800;
     pub const RX_RINGS_ONLY: u64 = 0x2000;
     pub const TX_RINGS_ONLY: u64 = 0x4000;
@@ -201,6 +200,17 @@ pub struct OptExtmem {
     pub option: NmOption,
     pub usrptr: u64,
     pub info: PoolsInfo,
+}
+
+/// `struct nmreq_opt_offsets`.
+#[repr(C)]
+pub struct OptOffsets {
+    pub option: NmOption,
+    pub max_offset: u64,
+    pub initial_offset: u64,
+    pub bits: u32,
+    pub tx_align: u32,
+    pub min_gap: u64,
 }
 
 /// `struct nmreq_opt_csb`.

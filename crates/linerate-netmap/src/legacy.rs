@@ -27,7 +27,8 @@ fn ask<T>(descriptor: &Descriptor, name: &[c_char], reqtype: u16, body: &mut T) 
 }
 
 fn check(nmreq: &mut Nmreq) -> Result<()> {
-    if !(LEAST_API..=u32::from(API) + 1).contains(&nmreq.version) {
+    // A later program knows this API as well.
+    if nmreq.version < LEAST_API {
         let why = format!("the program wants version {} of netmap's API, and this is {API}", nmreq.version);
         nmreq.version = API.into();
         return refused(why, libc::EINVAL);
@@ -103,9 +104,7 @@ pub fn register(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
             let mut body = ValePolling { mode: 1, first_cpu_id: cpu, num_polling_cpus: nmreq.arg1.into(), _pad: 0 };
             ask(descriptor, &nmreq.name, request::VALE_POLLING_ENABLE, &mut body).map(drop)
         }
-        command::BDG_POLLING_OFF => {
-            ask(descriptor, &nmreq.name, request::VALE_POLLING_DISABLE, &mut 0u64).map(drop)
-        }
+        command::BDG_POLLING_OFF => ask(descriptor, &nmreq.name, request::VALE_POLLING_DISABLE, &mut 0u64).map(drop),
         other => refused(format!("there is no command {other} (net/netmap_legacy.h)"), libc::EINVAL),
     }
 }

@@ -87,12 +87,7 @@ fn sleep(
     result
 }
 
-pub fn poll(
-    events: *mut pollfd,
-    count: libc::nfds_t,
-    timeout: Option<Duration>,
-    mask: *const libc::sigset_t,
-) -> c_int {
+pub fn poll(events: *mut pollfd, count: libc::nfds_t, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     // SAFETY: as many as the program says, and its own, as poll(2) wants it; none may be at address 0.
     let events = match count {
         0 => &mut [],
@@ -172,7 +167,8 @@ pub fn select(
         })
         .collect();
     if !events.iter().any(|event| descriptor::get(event.fd).is_some()) {
-        let time = timeout.map(|time| libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
+        let time =
+            timeout.map(|time| libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let masked = (mask, MASK);
         return call!(libc::SYS_pselect6, count, sets[0], sets[1], sets[2], time, &raw const masked) as c_int;

@@ -35,7 +35,9 @@ impl Forward for VlanBridge {
                 *to = Destination::Port(port);
             } else if self.vlans.iter().filter(|there| **there == vlan).count() == self.vlans.len() {
                 *to = Destination::Broadcast;
-            } else if let Some(other) = (0..self.vlans.len()).find(|n| self.vlans[*n] == vlan && *n != source.into()) {
+            } else if let Some(other) =
+                (0..self.vlans.len()).find(|n| self.vlans[*n] == vlan && *n != usize::from(source))
+            {
                 // With two ports in a VLAN the other one is all there is.
                 *to = Destination::Port(other as u8);
             }

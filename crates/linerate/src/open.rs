@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions};
+use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model;
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, Watched};
@@ -40,8 +40,8 @@ pub fn server() -> Server {
         let name = if name.starts_with("vale") { name.to_string() } else { format!("netmap:{name}") };
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
-        let (queues, ring) = (rings.tx.max(rings.rx), rings.rx_slots.max(64).next_power_of_two() as usize);
-        let options = Options { queues, ring, interrupts, ..Options::default() };
+        let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
+        let options = Options { queues: rings.rx, tx_queues: rings.tx, ring, interrupts, ..Options::default() };
         let [device] = options.open([&*name])?;
         Ok(device)
     };
@@ -53,6 +53,8 @@ pub fn server() -> Server {
 pub struct Options {
     /// Queues each way; 1 if 0.
     pub queues: u16,
+    /// Queues that send; as many as `queues` if 0.
+    pub tx_queues: u16,
     /// Descriptors in each ring; 512 if 0.
     pub ring: usize,
     /// The longest payload of a frame; 1,500 if 0.
@@ -107,6 +109,10 @@ impl Options {
             Kind::Host => open_host(name, self.config(name, &pool)?),
             Kind::Tap => open_tap(name, self.config(name, &pool)?),
             Kind::Xdp | Kind::Netmap => open_xdp(name, self.config(name, &pool)?),
+            Kind::Stack => {
+                let interface = Interface::open(name.rest().trim_end_matches('^'))?;
+                Ok(Box::new(open_stack(&interface, self.config(name, &pool)?)?) as Box<dyn Device>)
+            }
             Kind::Null => Ok(Box::new(Null::open(self.config(name, &pool)?)?) as Box<dyn Device>),
             Kind::Monitor { receive, transmit } => {
                 let config = self.config(name, &pool)?;
@@ -137,7 +143,7 @@ impl Options {
         let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - FRAME_HEADERS)?;
         Ok(Config {
             rx_queues: queues,
-            tx_queues: queues,
+            tx_queues: if self.tx_queues == 0 || name.option("queues").is_some() { queues } else { self.tx_queues },
             ring,
             max_frame: mtu + FRAME_HEADERS,
             interrupts: self.interrupts,

@@ -16,8 +16,11 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const LINK_CREATE: libc::c_long = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
+const ATTACH_TCX_INGRESS: u32 = 46;
+const ATTACH_TCX_EGRESS: u32 = 47;
 
 /// Calls bpf(2) with one of the parts of its union; what is not in the part is zero to the kernel.
 fn bpf<T>(command: libc::c_long, part: &mut T) -> io::Result<i32> {
@@ -81,7 +84,7 @@ impl AsFd for SocketMap {
     }
 }
 
-/// An XDP program in the kernel.
+/// A program in the kernel.
 pub struct Program(OwnedFd);
 
 #[repr(C)]
@@ -103,13 +106,29 @@ struct ProgramLoad {
 /// `BPF_F_XDP_HAS_FRAGS`: it takes frames that are longer than a page.
 const HAS_FRAGMENTS: u32 = 1 << 5;
 
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// XDP, of frames that may be longer than a page, or not.
+    Xdp { fragments: bool },
+    /// Traffic control: what comes from an interface into the stack, or goes out of it.
+    Traffic,
+}
+
+/// Which traffic of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    In,
+    Out,
+}
+
 impl Program {
     /// Loads it, if the kernel's verifier agrees; what it says otherwise is in the error.
-    pub fn load(instructions: &[Instruction], fragments: bool) -> io::Result<Program> {
+    pub fn load(instructions: &[Instruction], kind: Kind) -> io::Result<Program> {
         let mut name = [0; 16];
         name[..8].copy_from_slice(b"linerate");
         let mut load = ProgramLoad {
-            kind: PROG_TYPE_XDP,
+            kind: if kind == Kind::Traffic { PROG_TYPE_SCHED_CLS } else { PROG_TYPE_XDP },
             count: instructions.len() as u32,
             instructions: instructions.as_ptr() as u64,
             license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -117,10 +136,10 @@ impl Program {
             log_size: 0,
             log: 0,
             kernel_version: 0,
-            flags: if fragments { HAS_FRAGMENTS } else { 0 },
+            flags: if kind == (Kind::Xdp { fragments: true }) { HAS_FRAGMENTS } else { 0 },
             name,
             interface: 0,
-            attach_type: ATTACH_XDP,
+            attach_type: if kind == Kind::Traffic { ATTACH_TCX_INGRESS } else { ATTACH_XDP },
         };
         let refused = match bpf(PROG_LOAD, &mut load) {
             Ok(number) => return Ok(Program(descriptor(number))),
@@ -150,6 +169,13 @@ impl Program {
             ..TestRun::default()
         };
         bpf(PROG_TEST_RUN, &mut run).map(|_| run.answer)
+    }
+
+    /// Attaches it to an interface's traffic, in front of other programs, until the link is dropped or the process ends.
+    pub fn attach_to_traffic(&self, interface: u32, way: Way) -> io::Result<Link> {
+        let attach_type = if way == Way::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
+        let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags: 0 };
+        bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
     }
 
     /// Attaches it to an interface, until the link is dropped or the process ends.

@@ -3,6 +3,7 @@
 //! - [`Xdp`]: AF_XDP sockets, which take the flows that are wanted and leave the rest; read `xdp/queue.rs` next
 //! - [`PacketPort`]: AF_PACKET, a copy of all that an interface receives
 //! - [`Tap`]: an interface whose other end is the program
+//! - [`open_stack`]: Linux itself behind an interface, cut off from it
 //! - [`KernelPort`]: the control side of all of them
 //! - [`Interface`]: an interface, and how it is now
 //! - `bpf`, `instructions`: loading a program into the kernel, and writing it
@@ -12,6 +13,7 @@
 //! It knows memory, ports and filters, and no card.
 
 mod bpf;
+mod host;
 mod instructions;
 mod interface;
 mod option;
@@ -21,6 +23,7 @@ mod steering;
 mod tap;
 mod xdp;
 
+pub use host::open_stack;
 pub use interface::Interface;
 pub use packet::PacketPort;
 pub use port::KernelPort;

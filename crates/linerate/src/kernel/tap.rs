@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
+use super::bpf::Link as Attached;
 use super::interface::{Interface, mac_of, number, request_for};
 use super::port::{KernelPort, On, Sockets};
 use crate::batch::Batch;
@@ -21,8 +22,8 @@ use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, RxQueu
 /// A TAP interface that Linux has the other end of.
 pub type Tap = KernelPort<Files>;
 
-/// By queue: what both its ways share.
-pub struct Files(Vec<Arc<File>>);
+/// By queue: what both its ways share; and what goes with them.
+pub struct Files(Vec<Arc<File>>, Option<[Attached; 2]>);
 
 /// `TUNSETOFFLOAD`'s bits: what the kernel may leave to us (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
@@ -38,6 +39,23 @@ impl Tap {
     /// [`Error::Interface`]: without `/dev/net/tun` or the capability CAP_NET_ADMIN, for a name that cannot be, or an
     /// interface that is none.
     pub fn open(name: &str, config: Config) -> Result<Tap> {
+        let (interface, files) = Tap::make(name, &config)?;
+        interface.set_up()?;
+        Tap::new(On { interface, config }, Files(files, None), true)
+    }
+
+    /// An interface that Linux itself says nothing over, and that `attach` makes something of before it is up.
+    pub(super) fn hidden(config: Config, attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>) -> Result<Tap> {
+        let (interface, files) = Tap::make("linerate%d", &config)?;
+        let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
+        // Where there is no IPv6, it says nothing of it.
+        let _ = std::fs::write(quiet, "1");
+        let attached = attach(&interface)?;
+        interface.set_up()?;
+        Tap::new(On { interface, config }, Files(files, Some(attached)), true)
+    }
+
+    fn make(name: &str, config: &Config) -> Result<(Interface, Vec<Arc<File>>)> {
         let several = config.rx_queues.max(config.tx_queues);
         let mut name = name.to_string();
         let mut queues = Vec::new();
@@ -49,8 +67,7 @@ impl Tap {
         }
         let interface = Interface::open(&name)?;
         interface.set_mtu(config.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
-        interface.set_up()?;
-        Tap::new(On { interface, config }, Files(queues), true)
+        Ok((interface, queues))
     }
 }
 
@@ -197,7 +214,10 @@ impl Sockets for Files {
     const OFFLOADS: bool = true;
 
     fn description(&self, interface: &Interface) -> String {
-        format!("TAP interface {} of Linux", interface.name())
+        match self.1 {
+            None => format!("TAP interface {} of Linux", interface.name()),
+            Some(_) => format!("Linux's own stack, cut off from its interface, by way of {}", interface.name()),
+        }
     }
 
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 /// null:                 a port that swallows, and never has anything
 /// valeS:P               port P of switch S
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
+/// netmap:IF^            the host's stack behind an interface, which it does not reach any more
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,7 @@ pub(crate) enum Kind {
     Pipe,
     Vale,
     Netmap,
+    Stack,
     Null,
     /// What is received and sent is copied.
     Monitor {
@@ -92,7 +94,7 @@ impl PortName {
         if kind == Kind::Sim && (rest.is_empty() || rest.len() > 64 || !rest.chars().all(allowed)) {
             return Err(bad("a model's name has 1 to 64 letters, digits, '-', '_' or '.'".to_string()));
         }
-        if matches!(kind, Kind::Xdp | Kind::Netmap | Kind::Tap | Kind::Packet)
+        if matches!(kind, Kind::Xdp | Kind::Netmap | Kind::Stack | Kind::Tap | Kind::Packet)
             && (rest.is_empty() || rest.contains('/') || rest.chars().any(char::is_whitespace))
         {
             return Err(bad("it needs the name of an interface, as xdp:eth0".to_string()));
@@ -108,7 +110,7 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Host => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Stack | Kind::Host => &OPTIONS[..COMMON],
                 Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Packet => &PACKET,
@@ -198,7 +200,10 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "packet" => Kind::Packet,
         "tap" => Kind::Tap,
         "host" => Kind::Host,
-        "netmap" if address.ends_with(['^', '*']) => Kind::Later("port of the host's stack"),
+        "netmap" if address.ends_with('^') => Kind::Stack,
+        "netmap" if address.ends_with('*') => {
+            return Err("that is two ports: netmap:IF, and netmap:IF^ for the host's stack".to_string());
+        }
         "netmap" => Kind::Netmap,
         "pcap" => Kind::Later("capture file as a port"),
         "null" => Kind::Null,
@@ -252,9 +257,8 @@ mod tests {
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
-        for name in ["netmap:eth0^", "pcap:x"] {
-            assert!(matches!(PortName::parse(name).unwrap().kind(), Kind::Later(_)), "{name}");
-        }
+        assert_eq!(PortName::parse("netmap:if0^").unwrap().kind(), Kind::Stack);
+        assert!(matches!(PortName::parse("pcap:x").unwrap().kind(), Kind::Later(_)));
     }
 
     #[test]
@@ -290,6 +294,7 @@ mod tests {
             ("x{1}2", "where N is a number"),
             ("x{123456", "where N is a number"),
             ("vale0:p?wire=none", "no such option"),
+            ("netmap:if0*", "two ports"),
         ];
         for (name, why) in bad {
             let message = PortName::parse(name).unwrap_err().to_string();

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::memory::{Buffers, FIRST_BUFFER, Memory};
-use super::ring::{self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL};
+use super::ring::{
+    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL,
+};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 
@@ -102,6 +104,17 @@ pub struct Placed {
     pub tx: Vec<Option<Place>>,
     /// Rings that receive.
     pub rx: Vec<Option<Place>>,
+    /// Of each slot's last word, what tells where in its buffer a packet begins; 0: nothing does.
+    pub offset_mask: u64,
+}
+
+/// Where in their buffers packets begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offsets {
+    /// Of each slot's last word; 0: nothing.
+    pub mask: u64,
+    /// What stands there at first.
+    pub first: u64,
 }
 
 /// How many rings a port has, and how long they are.
@@ -111,12 +124,26 @@ pub struct Rings {
     pub tx: u16,
     /// Receive rings of the card.
     pub rx: u16,
-    /// Pairs of rings of the host's stack.
-    pub host: u16,
+    /// Transmit rings of the host's stack.
+    pub host_tx: u16,
+    /// Receive rings of the host's stack.
+    pub host_rx: u16,
     /// Slots of each transmit ring.
     pub tx_slots: u32,
     /// Slots of each receive ring.
     pub rx_slots: u32,
+}
+
+impl Rings {
+    /// Transmit rings, those of the host's stack included.
+    pub fn all_tx(&self) -> u16 {
+        self.tx.saturating_add(self.host_tx)
+    }
+
+    /// Receive rings, those of the host's stack included.
+    pub fn all_rx(&self) -> u16 {
+        self.rx.saturating_add(self.host_rx)
+    }
 }
 
 impl Area {
@@ -143,10 +170,11 @@ impl Area {
         rings: &Rings,
         tx_wanted: impl Fn(u16) -> bool,
         rx_wanted: impl Fn(u16) -> bool,
+        offsets: Offsets,
     ) -> Result<Placed> {
         let full = |what: &'static str| Error::AreaFull { what };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = usize::from(rings.tx) + usize::from(rings.rx) + 2 * usize::from(rings.host);
+        let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
             return Err(full("room for so many rings in a port's description"));
         }
@@ -154,8 +182,8 @@ impl Area {
         if SLOTS + longest * SLOT > self.plan.rings.size {
             return Err(full("room for so many slots in a ring"));
         }
-        let all = |card: u16, wanted: &dyn Fn(u16) -> bool| (0..card + rings.host).filter(|n| wanted(*n)).count();
-        let (tx, rx) = (all(rings.tx, &tx_wanted), all(rings.rx, &rx_wanted));
+        let tx = (0..rings.all_tx()).filter(|n| tx_wanted(*n)).count();
+        let rx = (0..rings.all_rx()).filter(|n| rx_wanted(*n)).count();
         let buffers = tx * rings.tx_slots as usize + rx * rings.rx_slots as usize;
         if free.ports.is_empty() || free.rings.len() < tx + rx || free.buffers.len() < buffers {
             return Err(full("rings and buffers left"));
@@ -164,16 +192,14 @@ impl Area {
         let mut one = |number: u16, slots: u32, receives: bool| {
             let place = Place { at: free.rings.pop().unwrap_or_default(), slots: slots as usize };
             let kept = free.buffers.len() - slots as usize;
-            self.write_ring(place, number, receives, free.buffers.drain(kept..));
+            self.write_ring(place, number, receives, offsets, free.buffers.drain(kept..));
             Some(place)
         };
-        let tx: Vec<_> = (0..rings.tx + rings.host)
-            .map(|n| if tx_wanted(n) { one(n, rings.tx_slots, false) } else { None })
-            .collect();
-        let rx: Vec<_> = (0..rings.rx + rings.host)
-            .map(|n| if rx_wanted(n) { one(n, rings.rx_slots, true) } else { None })
-            .collect();
-        let placed = Placed { at, tx, rx };
+        let tx: Vec<_> =
+            (0..rings.all_tx()).map(|n| if tx_wanted(n) { one(n, rings.tx_slots, false) } else { None }).collect();
+        let rx: Vec<_> =
+            (0..rings.all_rx()).map(|n| if rx_wanted(n) { one(n, rings.rx_slots, true) } else { None }).collect();
+        let placed = Placed { at, tx, rx, offset_mask: offsets.mask };
         self.write_port(name, rings, &placed);
         Ok(placed)
     }
@@ -187,17 +213,25 @@ impl Area {
         word(NI_VERSION, API);
         word(NI_TX_RINGS, rings.tx.into());
         word(NI_RX_RINGS, rings.rx.into());
-        word(NI_HOST_TX_RINGS, rings.host.into());
-        word(NI_HOST_RX_RINGS, rings.host.into());
+        word(NI_HOST_TX_RINGS, rings.host_tx.into());
+        word(NI_HOST_RX_RINGS, rings.host_rx.into());
         for (n, place) in placed.tx.iter().chain(&placed.rx).enumerate() {
             let offset = place.map_or(0, |place| place.at as i64 - placed.at as i64);
             mapping.write(placed.at + RING_OFS + n * 8, &offset.to_ne_bytes());
         }
     }
 
-    fn write_ring(&self, place: Place, number: u16, receives: bool, buffers: impl Iterator<Item = u32>) {
+    fn write_ring(
+        &self,
+        place: Place,
+        number: u16,
+        receives: bool,
+        offsets: Offsets,
+        buffers: impl Iterator<Item = u32>,
+    ) {
         let mapping = &self.memory.mapping;
         mapping.write(place.at, &[0; SLOTS]);
+        mapping.write(place.at + OFFSET_MASK, &offsets.mask.to_ne_bytes());
         mapping.write(place.at + BUF_OFS, &(self.plan.buffers_at() as i64 - place.at as i64).to_ne_bytes());
         let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
         word(NUM_SLOTS, place.slots);
@@ -211,7 +245,7 @@ impl Area {
             // A slot to be sent has a buffer's length, as netmap has it.
             let len = if receives { 0 } else { self.plan.buffers.size.min(65_535) as u64 };
             mapping.write(slot, &(u64::from(buffer) | len << 32).to_ne_bytes());
-            mapping.write(slot + 8, &[0; 8]);
+            mapping.write(slot + 8, &(offsets.first & offsets.mask).to_ne_bytes());
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::area::{Area, Placed, Rings};
+use super::area::{Area, Offsets, Placed, Rings};
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
 use super::ring::{self, NR_TIMESTAMP, NS_BUF_CHANGED, Place, Producer, Program, Ring, Slot};
@@ -94,6 +94,14 @@ impl Client {
         }
     }
 
+    /// How long the header of virtio-net's is in front of a port's packets; sets it first, if wanted.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
+        self.done(&Request::Header { name: name.to_string(), set })
+    }
+
     /// Attaches a port of the machine to a switch, with its host's stack if wanted; tells its number.
     ///
     /// # Errors
@@ -141,7 +149,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::AreaFull`].
-    pub fn open(self, wanted: Wanted, area: &Arc<Area>) -> Result<SharedPort> {
+    pub fn open(self, wanted: Wanted, area: &Arc<Area>, offsets: Offsets) -> Result<SharedPort> {
         let missing = || Error::BadPeer { why: "a descriptor is missing" };
         let (reply, mut descriptors) = self.ask(&Request::Open(wanted.clone()), &[])?;
         let (name, which) = (wanted.full_name(), wanted.which);
@@ -153,19 +161,30 @@ impl Client {
                     &rings,
                     |n| which.has(n, rings.tx) && !wanted.receive_only && !monitors,
                     |n| which.has(n, rings.rx) && !wanted.transmit_only,
+                    offsets,
                 )?;
                 let lease = Lease { area: area.clone(), placed: vec![placed.clone()] };
                 let start = Request::Start { buffers: area.memory.buffers, placed: placed.clone() };
                 let bell = self.ask(&start, &[area.memory.as_fd()])?.1.pop().ok_or_else(missing)?;
                 let (memory, lease) = (area.memory.clone(), Some(lease));
                 let sides = Sides::new(&memory, &placed, None)?;
-                SharedPort { client: self, wanted, rings, mac: MacAddress(mac), memory, placed, lease, sides, bell: Bell::new(bell) }
+                SharedPort {
+                    client: Some(self),
+                    wanted,
+                    rings,
+                    mac: MacAddress(mac),
+                    memory,
+                    placed,
+                    lease,
+                    sides,
+                    bell: Bell::new(bell),
+                }
             }
             Reply::Opened { rings, .. } => {
                 let card = |n: u16| n < rings.tx;
-                let mine = area.place(&name, &rings, card, card)?;
+                let mine = area.place(&name, &rings, card, card, offsets)?;
                 let mut lease = Lease { area: area.clone(), placed: vec![mine.clone()] };
-                let other = area.place(&other_end(&name), &rings, card, card)?;
+                let other = area.place(&other_end(&name), &rings, card, card, offsets)?;
                 lease.placed.push(other.clone());
                 let (master, slave) = if name.contains('{') { (&mine, &other) } else { (&other, &mine) };
                 let (buffers, master, slave) = (area.memory.buffers, master.clone(), slave.clone());
@@ -174,14 +193,28 @@ impl Client {
                 let (memory, lease) = (area.memory.clone(), Some(lease));
                 let sides = Sides::new(&memory, &mine, Some(&other))?;
                 let mac = MacAddress::default();
-                SharedPort { client: self, wanted, rings, mac, memory, placed: mine, lease, sides, bell: Bell::new(bell) }
+                SharedPort {
+                    client: Some(self),
+                    wanted,
+                    rings,
+                    mac,
+                    memory,
+                    placed: mine,
+                    lease,
+                    sides,
+                    bell: Bell::new(bell),
+                }
+            }
+            Reply::Joined { mine, .. } if offsets.mask != 0 && offsets.mask != mine.offset_mask => {
+                let why = "the pipe's other end has packets begin elsewhere".to_string();
+                return Err(Error::Refused { why, errno: libc::EINVAL });
             }
             Reply::Joined { rings, buffers, mine, other } => {
                 let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
                 let memory = Memory::of_peer(descriptors.pop().ok_or_else(missing)?, buffers)?;
                 let sides = Sides::new(&memory, &mine, Some(&other))?;
                 let mac = MacAddress::default();
-                SharedPort { client: self, wanted, rings, mac, memory, placed: mine, lease: None, sides, bell }
+                SharedPort { client: Some(self), wanted, rings, mac, memory, placed: mine, lease: None, sides, bell }
             }
             _ => return Err(Error::BadPeer { why: "its answer is another's" }),
         };
@@ -211,7 +244,8 @@ impl Drop for Lease {
 
 /// A port that another process serves.
 pub struct SharedPort {
-    client: Client,
+    /// Who serves it; nobody a port to ask about.
+    client: Option<Client>,
     wanted: Wanted,
     rings: Rings,
     mac: MacAddress,
@@ -246,7 +280,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sides {
     fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>) -> Result<Sides> {
-        let ring = |place: &Place| Ring::new(memory, *place);
+        let ring = |place: &Place| {
+            let offset_mask = mine.offset_mask;
+            Ring::new(memory, *place).map(|ring| Ring { offset_mask, ..ring })
+        };
         let transmit = |(n, place): (usize, &Option<Place>)| {
             let Some(place) = place else { return Ok(None) };
             let pipe = match other {
@@ -265,9 +302,8 @@ impl Sides {
             }
             Ok(Some(Mutex::new(transmit)))
         };
-        let receive = |place: &Option<Place>| {
-            place.as_ref().map(|place| Ok(Mutex::new(Program::new(ring(place)?)))).transpose()
-        };
+        let receive =
+            |place: &Option<Place>| place.as_ref().map(|place| Ok(Mutex::new(Program::new(ring(place)?)))).transpose();
         Ok(Sides {
             tx: mine.tx.iter().enumerate().map(transmit).collect::<Result<_>>()?,
             rx: mine.rx.iter().map(receive).collect::<Result<_>>()?,
@@ -284,10 +320,13 @@ impl Through {
         while self.done != program.head() && free > 0 {
             let (mut ours, mut theirs) = (ring.slot(self.done), self.other.ring.slot(at));
             // What the other process has put there is no buffer, perhaps; nor what the program has.
-            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(ours).is_some() {
+            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(self.done, ours).is_some() {
                 std::mem::swap(&mut ours.buffer, &mut theirs.buffer);
                 let there = Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED };
                 self.other.ring.set_slot(at, there);
+                if ring.offset_mask != 0 {
+                    self.other.ring.set_offset(at, ring.offset(self.done));
+                }
                 ring.set_slot(self.done, Slot { flags: NS_BUF_CHANGED, ..ours });
                 at = self.other.ring.next(at);
                 (free, moved) = (free - 1, moved + 1);
@@ -304,6 +343,20 @@ impl Through {
 }
 
 impl SharedPort {
+    /// A port that nobody serves, and that has no rings: what it has is memory (`NR_REG_NULL`).
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`].
+    pub fn null(wanted: Wanted, area: &Arc<Area>) -> Result<SharedPort> {
+        let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
+        let placed = area.place(&wanted.name, &rings, |_| false, |_| false, Offsets::default())?;
+        let lease = Some(Lease { area: area.clone(), placed: vec![placed.clone()] });
+        let [bell, _] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
+        let (memory, mac) = (area.memory.clone(), MacAddress::default());
+        let sides = Sides::new(&memory, &placed, None)?;
+        Ok(SharedPort { client: None, wanted, rings, mac, memory, placed, lease, sides, bell })
+    }
+
     /// What it was opened as.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
@@ -447,6 +500,9 @@ impl SharedPort {
 
     /// False once who serves the port is gone.
     pub fn is_served(&self) -> bool {
+        if self.client.is_none() {
+            return true;
+        }
         let mut event = [PollFd::from_borrowed_fd(self.server(), PollFlags::IN)];
         // It says nothing that it was not asked.
         !poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
@@ -454,14 +510,15 @@ impl SharedPort {
 
     /// Becomes readable when who serves the port is gone.
     pub fn server(&self) -> BorrowedFd<'_> {
-        self.client.connection.as_fd()
+        self.client.as_ref().map_or(self.bell.as_fd(), |client| client.connection.as_fd())
     }
 }
 
 impl Drop for SharedPort {
     fn drop(&mut self) {
         // Nobody writes into its buffers once the answer is here.
-        let answer = self.client.ask(&Request::Close, &[]);
+        let Some(client) = &self.client else { return };
+        let answer = client.ask(&Request::Close, &[]);
         let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
         let is_used = match answer {
             Ok((Reply::Closed { still_used }, _)) => still_used,

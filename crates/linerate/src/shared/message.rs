@@ -71,6 +71,8 @@ pub struct Wanted {
     pub exclusive: bool,
     /// How many rings, of how many slots; 0: as usual.
     pub rings: Rings,
+    /// The program can deal with a header of virtio-net's in front of each packet.
+    pub takes_header: bool,
 }
 
 impl Wanted {
@@ -105,20 +107,47 @@ pub enum Request {
     /// Open a port.
     Open(Wanted),
     /// Here are its rings, and with this message the memory.
-    Start { buffers: Buffers, placed: Placed },
+    Start {
+        buffers: Buffers,
+        placed: Placed,
+    },
     /// Here are both ends of a pipe, and with this message the memory.
-    StartPipe { buffers: Buffers, master: Placed, slave: Placed },
+    StartPipe {
+        buffers: Buffers,
+        master: Placed,
+        slave: Placed,
+    },
     /// The port is not needed any more.
     Close,
     /// How many rings a port has.
-    Info { name: String },
+    Info {
+        name: String,
+    },
+    /// How long the header of virtio-net's is in front of a port's packets, or shall be.
+    Header {
+        name: String,
+        set: Option<usize>,
+    },
     /// Attach a port of this machine, and perhaps its host's stack, to a switch.
-    Attach { switch: String, port: String, host: bool, rings: Rings },
+    Attach {
+        switch: String,
+        port: String,
+        host: bool,
+        rings: Rings,
+    },
     /// Take it off again.
-    Detach { switch: String, port: String },
+    Detach {
+        switch: String,
+        port: String,
+    },
     /// Make a port that lasts, or take it away.
-    Create { name: String, rings: Rings },
-    Destroy { name: String },
+    Create {
+        name: String,
+        rings: Rings,
+    },
+    Destroy {
+        name: String,
+    },
     /// What there is.
     List,
 }
@@ -136,7 +165,7 @@ pub enum Reply {
     Closed { still_used: bool },
     /// How many rings it has.
     Info { rings: Rings },
-    /// It is done; the port has this number.
+    /// It is done; the port has this number, or its header this length.
     Done { number: u32 },
     /// All there is.
     List(Vec<PortState>),

@@ -20,7 +20,7 @@ mod ring;
 mod server;
 mod work;
 
-pub use area::{API, Area, Objects, Placed, Plan, Rings};
+pub use area::{API, Area, Objects, Offsets, Placed, Plan, Rings};
 pub use client::{ANY, Client, SharedPort, folder};
 pub use memory::{Buffers, Memory};
 pub use message::{PortState, Wanted, Which};

@@ -48,6 +48,8 @@ pub const NR_TIMESTAMP: u32 = 2;
 /// `NS_BUF_CHANGED`, `NS_MOREFRAG`.
 pub const NS_BUF_CHANGED: u16 = 1;
 pub const NS_MOREFRAG: u16 = 0x20;
+/// Where a ring says which part of a slot's last word is an offset, and how packets begin (`offset_mask`, `buf_align`).
+pub const OFFSET_MASK: usize = 56;
 /// How many slots a packet has at most (`NETMAP_MAX_FRAGS`).
 pub const MAX_FRAGS: usize = 64;
 
@@ -79,6 +81,8 @@ impl Slot {
 pub struct Ring {
     pub memory: Arc<Memory>,
     pub place: Place,
+    /// Of a slot's last word, what tells where in the buffer a packet begins; 0 if it begins where that does.
+    pub offset_mask: u64,
 }
 
 impl Ring {
@@ -90,7 +94,7 @@ impl Ring {
         if !fits || !(2..=65536).contains(&place.slots) || !place.at.is_multiple_of(64) {
             return Err(Error::BadPeer { why: "its ring is outside its memory" });
         }
-        Ok(Ring { memory: memory.clone(), place })
+        Ok(Ring { memory: memory.clone(), place, offset_mask: 0 })
     }
 
     #[inline(always)]
@@ -110,6 +114,22 @@ impl Ring {
         self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 1)[0].store(word, Relaxed);
     }
 
+    /// Where in its buffer a slot's packet begins, as it says: beyond the buffer, perhaps.
+    #[inline(always)]
+    pub fn offset(&self, number: usize) -> usize {
+        if self.offset_mask == 0 {
+            return 0;
+        }
+        let word = self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0].load(Relaxed);
+        (word & self.offset_mask) as usize
+    }
+
+    /// Says so.
+    pub fn set_offset(&self, number: usize, offset: usize) {
+        let word = &self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0];
+        word.store(word.load(Relaxed) & !self.offset_mask | offset as u64 & self.offset_mask, Relaxed);
+    }
+
     #[inline(always)]
     pub fn next(&self, slot: usize) -> usize {
         if slot + 1 >= self.place.slots { 0 } else { slot + 1 }
@@ -120,11 +140,12 @@ impl Ring {
         if to >= from { to - from } else { to + self.place.slots - from }
     }
 
-    /// A slot's bytes: where they are and how many, cut to the buffer; `None` if there is no such buffer.
+    /// A slot's bytes: where they are and how many; `None` if they are in no buffer.
     #[inline(always)]
-    pub fn bytes(&self, slot: Slot) -> Option<(usize, usize)> {
-        let at = self.memory.buffer(slot.buffer)?;
-        (usize::from(slot.len) <= self.memory.buffers.size).then_some((at, slot.len.into()))
+    pub fn bytes(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
+        let (at, offset) = (self.memory.buffer(slot.buffer)?, self.offset(number));
+        let end = offset.checked_add(slot.len.into())?;
+        (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
     }
 
     /// An index that the other side has written, if it is one.
@@ -290,7 +311,7 @@ impl Consumer {
         self.parts.clear();
         loop {
             let slot = self.ring.slot(at);
-            match self.ring.bytes(slot) {
+            match self.ring.bytes(at, slot) {
                 Some(part) if count < MAX_FRAGS => self.parts.push(part),
                 _ => good = false,
             }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::area::{Placed, Rings};
 use super::memory::{Buffers, Memory};
-use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
+use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
 use super::ring::{Consumer, Place, Producer, Ring};
 use super::work::{Receiving, Sending, Work};
 use crate::batch::Batch;
@@ -64,6 +64,21 @@ struct Served {
     rings: Rings,
     /// Somebody wants to be alone with it.
     exclusive: AtomicBool,
+    /// Bytes of a header of virtio-net's in front of each packet.
+    header: Arc<AtomicUsize>,
+}
+
+impl Served {
+    fn new(name: &str, device: Box<dyn Device>, rings: Rings) -> Arc<Served> {
+        Arc::new(Served {
+            name: name.to_string(),
+            device: Mutex::new(device),
+            host: Mutex::default(),
+            rings,
+            exclusive: AtomicBool::new(false),
+            header: Arc::default(),
+        })
+    }
 }
 
 /// A pipe, while an end of it is open.
@@ -111,6 +126,8 @@ pub fn errno(error: &Error) -> i32 {
         Error::SwitchFull { .. } | Error::AreaFull { .. } => libc::ENOMEM,
         Error::PoolTooSmall { .. } | Error::PoolExhausted { .. } => libc::ENOMEM,
         Error::Unsupported { .. } => libc::EOPNOTSUPP,
+        Error::Refused { errno, .. } => *errno,
+        Error::BadRing => libc::EINVAL,
         Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         _ => libc::EINVAL,
     }
@@ -128,8 +145,8 @@ fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     if connect_to(path)?.is_some() {
         return Err(refused("another process serves it".to_string(), "end that one first"));
     }
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(system("socket"))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(system("socket"))?;
     let _ = fs::remove_file(path);
     let address = SocketAddrUnix::new(path).map_err(system("the path of a socket"))?;
     bind(&socket, &address).map_err(|error| refused(io::Error::from(error).to_string(), mend))?;
@@ -256,26 +273,56 @@ impl State {
         let mut rings = usual(rings);
         let device = (self.open)(name, &rings)?;
         let info = device.info();
-        // The port of the host's stack is opened when it is asked for.
-        rings = Rings { tx: info.tx_queues, rx: info.rx_queues, host: 1, ..rings };
-        let port = Arc::new(Served {
-            name: name.to_string(),
-            device: Mutex::new(device),
-            host: Mutex::default(),
-            rings,
-            exclusive: AtomicBool::new(false),
-        });
+        // An interface has a host's stack behind it, which is opened when it is asked for.
+        rings = Rings { tx: info.tx_queues, rx: info.rx_queues, ..rings };
+        if name.starts_with("vale") {
+            rings = rings.of_card();
+        }
+        let port = Served::new(name, device, rings);
         ports.insert(name.to_string(), Arc::downgrade(&port));
         Ok(port)
     }
 }
 
-/// What a program has asked for, within what there can be, and 1,024 slots where it has not asked.
+/// What a program has asked for, within what there can be, and one ring or 1,024 slots where it has not asked.
 fn usual(rings: &Rings) -> Rings {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
-    let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(64, MOST_SLOTS) };
-    let most = count(rings.tx).max(count(rings.rx));
-    Rings { tx: most, rx: most, host: 1, tx_slots: slots(rings.tx_slots), rx_slots: slots(rings.rx_slots) }
+    let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(2, MOST_SLOTS) };
+    Rings {
+        tx: count(rings.tx),
+        rx: count(rings.rx),
+        host_tx: count(rings.host_tx),
+        host_rx: count(rings.host_rx),
+        tx_slots: slots(rings.tx_slots),
+        rx_slots: slots(rings.rx_slots),
+    }
+}
+
+impl Wanted {
+    /// Whether a port with such rings has those that are wanted.
+    fn check(&self, rings: &Rings) -> Result<()> {
+        let is_there = match self.which {
+            Which::One(one) => one < rings.tx.max(rings.rx),
+            Which::OneOfHost(one) => one < rings.host_tx.max(rings.host_rx),
+            _ => !self.which.has_host() || rings.host_tx > 0,
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(Error::NotServed { name: self.name.clone(), why: "it has no such rings" }),
+        }
+    }
+}
+
+impl Rings {
+    /// Without those of the host's stack.
+    fn of_card(self) -> Rings {
+        Rings { host_tx: 0, host_rx: 0, ..self }
+    }
+
+    /// Those of the host's stack alone, as a port's.
+    fn of_host(self) -> Rings {
+        Rings { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
+    }
 }
 
 /// A connection. Its queues go before the port that they are of.
@@ -338,6 +385,10 @@ impl Session<'_> {
                 self.check(&name)?;
                 plain(Reply::Info { rings: self.info(&name)? })
             }
+            Request::Header { name, set } => {
+                self.check(&name)?;
+                plain(Reply::Done { number: self.state.header(&name, set)? })
+            }
             Request::Attach { switch, port, host, rings } => {
                 self.check(&switch)?;
                 plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
@@ -371,8 +422,12 @@ impl Session<'_> {
     }
 
     fn info(&self, name: &str) -> Result<Rings> {
-        if let Some(Pipe::There(pipe)) = lock(&self.state.pipes).get(&pipe_of(name).0) {
-            return Ok(pipe.rings);
+        if name.contains(['{', '}']) {
+            // One that nobody has is as it would be.
+            return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
+                Some(Pipe::There(pipe)) => pipe.rings,
+                _ => usual(&Rings::default()).of_card(),
+            });
         }
         Ok(self.state.port(name, &Rings::default())?.rings)
     }
@@ -390,9 +445,8 @@ impl Session<'_> {
             // Each monitor is a port of its own.
             true => {
                 let rings = usual(&wanted.rings);
-                let device = Mutex::new((self.state.open)(&name, &rings)?);
-                let rings = Rings { host: 0, ..rings };
-                Arc::new(Served { name, device, host: Mutex::default(), rings, exclusive: AtomicBool::new(false) })
+                let device = (self.state.open)(&name, &rings)?;
+                Served::new(&name, device, rings.of_card())
             }
             false => self.state.port(&name, &wanted.rings)?,
         };
@@ -400,11 +454,20 @@ impl Session<'_> {
         if served.exclusive.load(Ordering::SeqCst) || wanted.exclusive && !alone {
             return Err(Error::PortTaken { port: served.name.clone() });
         }
+        if served.header.load(Ordering::Relaxed) > 0 && !wanted.takes_header {
+            let why = format!(
+                "packets of '{name}' have a header in front, which the program does not expect",
+                name = served.name
+            );
+            return Err(Error::Refused { why, errno: libc::EIO });
+        }
         served.exclusive.store(wanted.exclusive, Ordering::SeqCst);
+        wanted.check(&served.rings)?;
         if wanted.which.has_host() {
             let mut host = lock(&served.host);
             if host.is_none() {
-                *host = Some((self.state.open)(&format!("{}^", served.name), &served.rings)?);
+                let rings = served.rings.of_host();
+                *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
             }
         }
         let mac = lock(&served.device).mac().0;
@@ -413,12 +476,7 @@ impl Session<'_> {
         Ok((Reply::Opened { rings, first_of_pipe: false, mac }, Vec::new()))
     }
 
-    fn start(
-        &mut self,
-        memory: Option<OwnedFd>,
-        buffers: Buffers,
-        placed: &Placed,
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
+    fn start(&mut self, memory: Option<OwnedFd>, buffers: Buffers, placed: &Placed) -> Result<(Reply, Vec<OwnedFd>)> {
         let (Some((wanted, served)), Some(memory), None) = (&self.served, memory, &self.work) else {
             return Err(Error::BadPeer { why: "it starts what it has not opened" });
         };
@@ -427,14 +485,15 @@ impl Session<'_> {
         let mut work = Work { sending: Vec::new(), receiving: Vec::new(), bell: ours };
         let device = &mut **lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
-        let ring = |place: &Place| Ring::new(&memory, *place);
+        let offset_mask = placed.offset_mask;
+        let ring = |place: &Place| Ring::new(&memory, *place).map(|ring| Ring { offset_mask, ..ring });
         for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, |device, n| device.tx(n))?;
-            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest));
+            let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
+            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
         }
         for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, |device, n| device.rx(n))?;
-            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue));
+            let queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue, &served.header));
         }
         self.work = Some(work);
         Ok((Reply::Started, vec![theirs.into_fd()]))
@@ -442,13 +501,14 @@ impl Session<'_> {
 
     fn open_pipe(&mut self, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
         let (name, side) = pipe_of(&wanted.name);
+        wanted.check(&usual(&wanted.rings).of_card())?;
         let mut pipes = lock(&self.state.pipes);
         loop {
             match pipes.get_mut(&name) {
                 None => {
                     pipes.insert(name.clone(), Pipe::Coming);
                     self.pipe = Some((name, side));
-                    let rings = Rings { host: 0, ..usual(&wanted.rings) };
+                    let rings = usual(&wanted.rings).of_card();
                     return Ok((Reply::Opened { rings, first_of_pipe: true, mac: [0; 6] }, Vec::new()));
                 }
                 Some(Pipe::There(pipe)) if pipe.open[side] => {
@@ -494,12 +554,14 @@ impl Session<'_> {
         let rings = Rings {
             tx: count(&ends[0].tx),
             rx: count(&ends[0].rx),
-            host: 0,
+            host_tx: 0,
+            host_rx: 0,
             tx_slots: slots(&ends[0].tx).unwrap_or_default(),
             rx_slots: slots(&ends[0].rx).unwrap_or_default(),
         };
         let bells = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
-        let theirs = bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
+        let theirs =
+            bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
         let mut open = [false; 2];
         open[*side] = true;
         let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open });
@@ -527,15 +589,15 @@ impl Session<'_> {
 }
 
 impl Served {
-    /// Takes a queue: the program's number `n`, of the card, or of the host's stack behind them.
+    /// Takes a queue: the program's number `n`, of the card, which has `cards`, or of the host's stack behind them.
     fn queue<Q>(
         &self,
         device: &mut dyn Device,
         wanted: &Wanted,
         n: u16,
+        cards: u16,
         take: impl Fn(&mut dyn Device, u16) -> Result<Q>,
     ) -> Result<Q> {
-        let cards = self.rings.tx.max(self.rings.rx);
         if !wanted.which.has(n, cards) {
             return Err(Error::BadPeer { why: "it starts a ring that it has not asked for" });
         }
@@ -577,6 +639,22 @@ fn pipe_of(name: &str) -> (String, usize) {
 
 /// Switches, and what is attached to them.
 impl State {
+    fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
+        let served = self.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
+        if let Some(len) = set {
+            if !name.starts_with("vale") {
+                let why = "only ports of switches have a header in front of packets";
+                return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
+            }
+            if ![0, 10, 12].contains(&len) {
+                let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
+                return Err(Error::Refused { why, errno: libc::EINVAL });
+            }
+            served.header.store(len, Ordering::Relaxed);
+        }
+        Ok(served.header.load(Ordering::Relaxed) as u32)
+    }
+
     fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
         let name = format!("{switch}:{port}");
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
@@ -584,9 +662,7 @@ impl State {
                 return Err(Error::PortTaken { port: name });
             }
             let device = (self.open)(&name, &usual(&lasting.rings))?;
-            let (device, rings) = (Mutex::new(device), Rings { host: 0, ..usual(&lasting.rings) });
-            let exclusive = AtomicBool::new(false);
-            let served = Arc::new(Served { name: name.clone(), device, host: Mutex::default(), rings, exclusive });
+            let served = Served::new(&name, device, usual(&lasting.rings).of_card());
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             lasting.attached = Some((switch.to_string(), served));
             return Ok(number_of(switch, &name));

@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::message::{Bell, Connection};
 use super::ring::{Consumer, Front, MAX_FRAGS, NS_MOREFRAG, Producer, Slot};
 use crate::batch::Batch;
-use crate::memory::Pool;
+use crate::memory::{Mapping, Pool};
+use crate::offload::{LONGEST, Offload};
 use crate::port::{RxQueue, TxQueue};
 
 /// Packets that are moved before the other direction has its turn.
@@ -20,6 +22,8 @@ const PATIENCE: Duration = Duration::from_micros(20);
 /// Turns with packets, after which the connection is looked at.
 const TURNS: u32 = 1024;
 
+/// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
+const HEADERS: usize = 12;
 /// Turns for what a program that is gone has sent before: enough for the longest ring.
 const LAST_TURNS: u32 = 1024;
 
@@ -29,6 +33,7 @@ pub struct Sending {
     pub queue: Box<dyn TxQueue>,
     pub pool: Arc<Pool>,
     pub longest: usize,
+    pub header: Arc<AtomicUsize>,
     pub batch: Batch,
 }
 
@@ -36,25 +41,40 @@ pub struct Sending {
 pub struct Receiving {
     pub ring: Producer,
     pub queue: Box<dyn RxQueue>,
+    pub header: Arc<AtomicUsize>,
     pub batch: Batch,
 }
 
 impl Sending {
-    pub fn new(ring: Consumer, queue: Box<dyn TxQueue>, pool: &Arc<Pool>, longest: usize) -> Sending {
+    /// `header`: bytes of a header of virtio-net's in front of each packet.
+    pub fn new(
+        ring: Consumer,
+        queue: Box<dyn TxQueue>,
+        pool: &Arc<Pool>,
+        longest: usize,
+        header: &Arc<AtomicUsize>,
+    ) -> Sending {
         let mut batch = Batch::with_capacity(TURN);
         batch.is_of(pool);
-        Sending { ring, queue, pool: pool.clone(), longest, batch }
+        Sending { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
 
     /// Tells how many slots were done.
     fn turn(&mut self, bell: &Bell) -> usize {
         let mut slots = 0;
+        let header = self.header.load(Ordering::Relaxed);
         while self.batch.len() < TURN {
             match self.ring.front() {
                 Front::None => break,
-                Front::Packet { len } if (1..=self.longest).contains(&len) => {
+                Front::Packet { len } if (header + 1..=header + LONGEST).contains(&len) => {
                     let mut from = Cursor { parts: &self.ring.parts, at: 0 };
                     let memory = &self.ring.ring.memory.mapping;
+                    let (offload, len) = (offload(&mut from, memory, header), len - header);
+                    if len > if offload.is_some() { LONGEST } else { self.longest } {
+                        slots += self.ring.parts.len();
+                        self.ring.pass(self.ring.parts.len());
+                        continue;
+                    }
                     let copy = |_, mut target: &mut [u8]| {
                         while !target.is_empty() {
                             let (at, len) = from.next(target.len());
@@ -63,7 +83,7 @@ impl Sending {
                             target = later;
                         }
                     };
-                    if !self.batch.push_filled(&self.pool, len, None, copy) {
+                    if !self.batch.push_filled(&self.pool, len, offload, copy) {
                         break;
                     }
                     slots += self.ring.parts.len();
@@ -99,6 +119,22 @@ impl Sending {
     }
 }
 
+/// What a header of so many bytes in front of a packet leaves to do.
+#[inline(always)]
+fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Offload> {
+    if header == 0 {
+        return None;
+    }
+    let mut bytes = [0; HEADERS];
+    let mut done = 0;
+    while done < header {
+        let (at, len) = from.next(header - done);
+        memory.read(at, &mut bytes[done..done + len]);
+        done += len;
+    }
+    bytes.first_chunk().copied().map(Offload).filter(|offload| offload.is_needed())
+}
+
 /// Bytes of several parts, one after the other.
 struct Cursor<'a> {
     parts: &'a [(usize, usize)],
@@ -120,8 +156,9 @@ impl Cursor<'_> {
 }
 
 impl Receiving {
-    pub fn new(ring: Producer, queue: Box<dyn RxQueue>) -> Receiving {
-        Receiving { ring, queue, batch: Batch::with_capacity(TURN) }
+    /// `header`: bytes of a header of virtio-net's in front of each packet.
+    pub fn new(ring: Producer, queue: Box<dyn RxQueue>, header: &Arc<AtomicUsize>) -> Receiving {
+        Receiving { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
     }
 
     /// Tells how many slots were done.
@@ -136,13 +173,14 @@ impl Receiving {
         let size = self.ring.ring.memory.buffers.size;
         let most = (self.ring.ring.place.slots - 1).min(MAX_FRAGS);
         let (mut taken, mut filled) = (0, 0);
+        let header = self.header.load(Ordering::Relaxed);
         for packet in self.batch.packets() {
-            let count = packet.len().div_ceil(size).max(1);
+            let count = (header + packet.len()).div_ceil(size).max(1);
             if count > free && count <= most {
                 break;
             }
             taken += packet.slots();
-            if count <= most && put(&mut self.ring, &packet, count) {
+            if count <= most && put(&mut self.ring, header, &packet, count) {
                 free -= count;
                 filled += count;
             }
@@ -158,18 +196,24 @@ impl Receiving {
     }
 }
 
-/// Copies a packet into the next `count` slots, which are free; false if one of them has no buffer.
+/// Copies a packet, behind a header of zeros, into the next `count` slots, which are free; false if one of them has no
+/// buffer.
 #[inline(always)]
-fn put(producer: &mut Producer, packet: &crate::packet::Packet<'_>, count: usize) -> bool {
+fn put(producer: &mut Producer, header: usize, packet: &crate::packet::Packet<'_>, count: usize) -> bool {
     let (memory, size) = (&producer.ring.memory, producer.ring.memory.buffers.size);
     let mut slot = producer.tail();
     let mut segments = packet.segments();
-    let mut segment: &[u8] = segments.next().unwrap_or_default();
-    let mut left = packet.len();
+    let mut segment = &[0; HEADERS][..header];
+    let mut left = header + packet.len();
     for n in 0..count {
         let buffer = producer.ring.slot(slot).buffer;
-        let Some(at) = memory.buffer(buffer) else { return false };
-        let len = left.min(size);
+        let offset = producer.ring.offset(slot);
+        let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return false };
+        let len = left.min(size - offset);
+        // With offsets the last slot may be too short.
+        if n + 1 == count && len < left {
+            return false;
+        }
         let mut done = 0;
         while done < len {
             if segment.is_empty() {

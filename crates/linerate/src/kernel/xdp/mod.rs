@@ -16,7 +16,7 @@ mod socket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::bpf::{self, Mode, Program, SocketMap};
+use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
 use super::steering::{Steering, take_back_orphans};
@@ -157,8 +157,8 @@ impl Xdp {
             ));
         };
         // Kernels before 5.18 know no programs for long frames.
-        let program = Program::load(&code, true)
-            .or_else(|_| Program::load(&code, false))
+        let program = Program::load(&code, Kind::Xdp { fragments: true })
+            .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
             .map_err(|error| interface.refused("load a program into the kernel", &error))?;
         let (past, on) = (Arc::default(), On { interface, config });
         let interface = &on.interface;

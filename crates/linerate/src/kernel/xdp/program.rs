@@ -231,13 +231,14 @@ fn within(code: &mut Assembler, place: i16, ports: Option<&RangeInclusive<u16>>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::bpf::Program;
+    use crate::kernel::bpf::{Kind, Program};
     use proptest::prelude::*;
 
     fn load(text: &str) -> (Filter, Program) {
         let filter: Filter = text.parse().unwrap();
         let instructions = program(Some(&filter), Take::Answer).unwrap();
-        let loaded = Program::load(&instructions, false).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let loaded = Program::load(&instructions, Kind::Xdp { fragments: false })
+            .unwrap_or_else(|error| panic!("{text}: {error}"));
         (filter, loaded)
     }
 

@@ -155,7 +155,8 @@ impl ValePort {
         if name.len() > LONGEST_NAME {
             return bad("a switch and its port have 15 characters together, colon included (netmap(4))");
         }
-        if !switch.starts_with("vale") || !plain(switch) || !plain(port) {
+        // What is attached of a host's stack has its interface's name with a mark behind it.
+        if !switch.starts_with("vale") || !plain(switch) || !plain(port.strip_suffix('^').unwrap_or(port)) {
             return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);

@@ -1,0 +1,45 @@
+//! The host's stack behind an interface (`IF^`, netmap(4)): what Linux sends there is received here and does not reach the
+//! wire, and what is sent here Linux receives as if it had come over the wire.
+//!
+//! Two programs of two instructions each do it, at the interface's way out and at a hidden TAP interface's way in
+//! (kernel documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They go with the port, or with the process.
+
+use super::bpf::{Kind, Link, Program, Way};
+use super::instructions::{Assembler, R};
+use super::interface::Interface;
+use super::tap::Tap;
+use crate::error::Result;
+use crate::port::Config;
+
+/// `bpf_redirect`: to an interface, out of it or (`INGRESS`) into the stack from it.
+const REDIRECT: i32 = 23;
+const INGRESS: i32 = 1;
+
+/// A program that sends all packets to an interface.
+fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
+    let mut code = Assembler::default();
+    code.set(R(1), interface.index() as i32);
+    code.set(R(2), flags);
+    code.call(REDIRECT);
+    code.exit();
+    Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)
+}
+
+/// Opens the stack behind an interface.
+///
+/// # Errors
+/// [`Error::Interface`](crate::Error::Interface): a kernel before 6.6, no privilege.
+pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
+    Tap::hidden(config, |tap| {
+        let attach = || -> std::io::Result<[Link; 2]> {
+            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out)?;
+            let back = redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), Way::In)?;
+            Ok([out, back])
+        };
+        attach().map_err(|error| {
+            let why = format!("cannot stand between it and Linux: {error}");
+            let mend = "it needs Linux 6.6 and the capabilities CAP_NET_ADMIN and CAP_BPF, for example as root";
+            crate::Error::Interface { name: interface.name().to_string(), why, mend: mend.to_string() }
+        })
+    })
+}
