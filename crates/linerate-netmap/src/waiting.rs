@@ -88,9 +88,9 @@ fn sleep(
 }
 
 pub fn poll(events: *mut pollfd, count: libc::nfds_t, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    // SAFETY: as many as the program says, and its own, as poll(2) wants it; none may be at address 0.
     let events = match count {
         0 => &mut [],
+        // SAFETY: as many as the program says, and its own, as poll(2) wants it.
         _ => unsafe { std::slice::from_raw_parts_mut(events, count as usize) },
     };
     if !descriptor::any() || !events.iter().any(|event| descriptor::get(event.fd).is_some()) {

@@ -37,11 +37,14 @@ pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
     let open = |name: &str, rings: &Rings| {
-        let name = if name.starts_with("vale") { name.to_string() } else { format!("netmap:{name}") };
+        let is_switch = name.starts_with("vale");
+        let name = if is_switch { name.to_string() } else { format!("netmap:{name}") };
+        // Packets of several slots pass a switch as they are.
+        let mtu = if is_switch { MAX_FRAME - FRAME_HEADERS } else { 0 };
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
-        let options = Options { queues: rings.rx, tx_queues: rings.tx, ring, interrupts, ..Options::default() };
+        let options = Options { queues: rings.rx, tx_queues: rings.tx, ring, mtu, interrupts, ..Options::default() };
         let [device] = options.open([&*name])?;
         Ok(device)
     };

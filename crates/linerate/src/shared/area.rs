@@ -68,6 +68,7 @@ impl Plan {
     }
 
     /// Bytes of all.
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         (self.buffers_at() + self.buffers.count * self.buffers.size).next_multiple_of(4096)
     }

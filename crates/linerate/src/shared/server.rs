@@ -50,10 +50,13 @@ struct State {
     attached: Mutex<Vec<Attached>>,
     lasting: Mutex<HashMap<String, Lasting>>,
     /// Connections, to be ended with the server.
-    connections: Mutex<HashMap<u64, (Arc<Connection>, Option<JoinHandle<()>>)>>,
+    connections: Mutex<HashMap<u64, Connected>>,
     next: AtomicU64,
     stopping: AtomicBool,
 }
+
+/// A connection, and its thread.
+type Connected = (Arc<Connection>, JoinHandle<()>);
 
 /// A port that one or more programs have.
 struct Served {
@@ -229,9 +232,7 @@ impl Drop for Server {
         for (_, (connection, thread)) in connections {
             let _ = shutdown(&*connection, Shutdown::Both);
             self.state.pipe_made.notify_all();
-            if let Some(thread) = thread {
-                let _ = thread.join();
-            }
+            let _ = thread.join();
         }
         lock(&self.state.attached).drain(..).for_each(Attached::end);
     }
@@ -250,7 +251,7 @@ impl State {
             drop(its);
         };
         if let Ok(thread) = std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
-            connections.insert(number, (connection, Some(thread)));
+            connections.insert(number, (connection, thread));
         }
     }
 

@@ -1,0 +1,319 @@
+/*
+ * A program of netmap's, for the tests: it knows netmap's interface and nothing of this project.
+ *
+ *     program send PORT COUNT LEN WAIT      frames with sequence numbers, then waits until all are taken
+ *     program receive PORT COUNT WAIT       as many, which must be in order and whole
+ *     program bridge PORT PORT COUNT WAIT   forwards so many from the first to the second, without copying if it can
+ *     program open PORT                     opens it, and waits to be killed
+ *     program fill PORT                     sends without end
+ *
+ * WAIT is poll, select, epoll or busy. PORT is in netmap's grammar, without "netmap:"; "old:" in front asks by the API
+ * before version 12. It says "ready" when its ports are open, and in the end how many, and ends with 0 if all is well.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <net/netmap.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+struct port {
+	int fd, epoll, epoll_events;
+	struct netmap_if *nifp;
+	uint16_t mem_id;
+	char *memory;
+	/* Rings that are ours: from first to one behind the last. */
+	unsigned tx, tx_end, rx, rx_end;
+};
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* The suffixes of netmap's names: ^, *, -N, and /rtxRT. */
+static void suffix(const char *text, struct nmreq_register *reg)
+{
+	reg->nr_mode = NR_REG_ALL_NIC;
+	for (; *text; text++)
+		switch (*text) {
+		case '^':
+			reg->nr_mode = NR_REG_SW;
+			break;
+		case '*':
+			reg->nr_mode = NR_REG_NIC_SW;
+			break;
+		case '-':
+			reg->nr_mode = NR_REG_ONE_NIC;
+			reg->nr_ringid = strtoul(text + 1, (char **)&text, 10);
+			text--;
+			break;
+		case 'r':
+			reg->nr_flags |= NR_MONITOR_RX;
+			break;
+		case 't':
+			reg->nr_flags |= NR_MONITOR_TX;
+			break;
+		case 'z':
+			reg->nr_flags |= NR_ZCOPY_MON;
+			break;
+		case 'x':
+			reg->nr_flags |= NR_EXCLUSIVE;
+			break;
+		case 'R':
+			reg->nr_flags |= NR_RX_RINGS_ONLY;
+			break;
+		case 'T':
+			reg->nr_flags |= NR_TX_RINGS_ONLY;
+			break;
+		}
+}
+
+static void open_port(struct port *port, const char *name, const struct port *shared)
+{
+	size_t offset, size;
+	int old = strncmp(name, "old:", 4) == 0;
+	name += old ? 4 : 0;
+	size_t len = strcspn(name, "^*-/");
+	struct nmreq_register reg = {0};
+	suffix(name + len, &reg);
+	/* Two rings each way are asked for with a "#" behind all. */
+	if (strchr(name, '#'))
+		reg.nr_tx_rings = reg.nr_rx_rings = 2;
+	len = strcspn(name, "^*-/#");
+	if ((port->fd = open("/dev/netmap", O_RDWR)) < 0)
+		fail("/dev/netmap");
+	if (old) {
+		struct nmreq req = {.nr_version = 11, .nr_flags = reg.nr_mode};
+		memcpy(req.nr_name, name, len);
+		if (ioctl(port->fd, NIOCREGIF, &req) < 0)
+			fail(name);
+		offset = req.nr_offset, size = req.nr_memsize, port->mem_id = req.nr_arg2;
+	} else {
+		struct nmreq_header header = {.nr_version = NETMAP_API, .nr_reqtype = NETMAP_REQ_REGISTER};
+		memcpy(header.nr_name, name, len);
+		header.nr_body = (uintptr_t)&reg;
+		if (ioctl(port->fd, NIOCCTRL, &header) < 0)
+			fail(name);
+		offset = reg.nr_offset, size = reg.nr_memsize, port->mem_id = reg.nr_mem_id;
+	}
+	if (shared && shared->mem_id == port->mem_id)
+		port->memory = shared->memory;
+	else if ((port->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, port->fd, 0)) == MAP_FAILED)
+		fail("mmap");
+	struct netmap_if *nifp = port->nifp = NETMAP_IF(port->memory, offset);
+	unsigned txs = nifp->ni_tx_rings + nifp->ni_host_tx_rings, rxs = nifp->ni_rx_rings + nifp->ni_host_rx_rings;
+	for (port->tx = 0; port->tx < txs && !nifp->ring_ofs[port->tx]; port->tx++)
+		;
+	for (port->tx_end = port->tx; port->tx_end < txs && nifp->ring_ofs[port->tx_end]; port->tx_end++)
+		;
+	for (port->rx = 0; port->rx < rxs && !nifp->ring_ofs[txs + port->rx]; port->rx++)
+		;
+	for (port->rx_end = port->rx; port->rx_end < rxs && nifp->ring_ofs[txs + port->rx_end]; port->rx_end++)
+		;
+	port->epoll = -1;
+}
+
+/* Waits until the port has something to receive, or room to send; exits if it is gone. */
+static void wait_for(struct port *port, const char *how, int send)
+{
+	if (!strcmp(how, "busy")) {
+		if (ioctl(port->fd, send ? NIOCTXSYNC : NIOCRXSYNC, NULL) < 0)
+			fail("sync");
+	} else if (!strcmp(how, "select")) {
+		fd_set set;
+		FD_ZERO(&set);
+		FD_SET(port->fd, &set);
+		struct timeval longest = {.tv_sec = 20};
+		if (select(port->fd + 1, send ? NULL : &set, send ? &set : NULL, NULL, &longest) <= 0)
+			fail("select");
+	} else if (!strcmp(how, "epoll")) {
+		struct epoll_event event = {.events = send ? EPOLLOUT : EPOLLIN, .data.u64 = 77};
+		if (port->epoll < 0 && (port->epoll = epoll_create1(0)) < 0)
+			fail("epoll");
+		if (port->epoll_events != (int)event.events &&
+		    epoll_ctl(port->epoll, port->epoll_events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, port->fd, &event) < 0)
+			fail("epoll_ctl");
+		port->epoll_events = event.events;
+		struct epoll_event got[4];
+		if (epoll_wait(port->epoll, got, 4, 20000) != 1 || got[0].data.u64 != 77 || got[0].events & EPOLLERR)
+			fail("epoll_wait");
+	} else {
+		struct pollfd event = {.fd = port->fd, .events = send ? POLLOUT : POLLIN};
+		if (poll(&event, 1, 20000) <= 0 || event.revents & POLLERR) {
+			errno = errno ? errno : EIO;
+			fail("poll");
+		}
+	}
+}
+
+static void ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+}
+
+/* Byte n of frame `number`, behind two addresses, a type and the number. */
+static char pattern(uint64_t number, size_t n)
+{
+	return (char)(number * 31 + n * 7);
+}
+
+static void put(char *bytes, uint64_t number, size_t at, size_t len)
+{
+	for (size_t n = at; n < at + len; n++)
+		if (n < 6)
+			bytes[n - at] = (char)0xff;
+		else if (n < 12)
+			bytes[n - at] = 2;
+		else if (n < 14)
+			bytes[n - at] = n == 12 ? (char)0x88 : (char)0xb5;
+		else if (n < 22)
+			bytes[n - at] = (char)(number >> (n - 14) * 8);
+		else
+			bytes[n - at] = pattern(number, n);
+}
+
+static void send_frames(const char *name, uint64_t count, size_t len, const char *how)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	ready();
+	uint64_t sent = 0;
+	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, port.tx);
+	uint32_t parts = (len + ring->nr_buf_size - 1) / ring->nr_buf_size;
+	while (sent < count) {
+		wait_for(&port, how, 1);
+		/* All in one ring: the order is seen at the other end. */
+		while (sent < count && nm_ring_space(ring) >= parts) {
+			for (size_t at = 0; at < len; at += ring->nr_buf_size) {
+				struct netmap_slot *slot = &ring->slot[ring->head];
+				size_t part = len - at < ring->nr_buf_size ? len - at : ring->nr_buf_size;
+				put(NETMAP_BUF(ring, slot->buf_idx), sent, at, part);
+				slot->len = part;
+				slot->flags = at + part < len ? NS_MOREFRAG : 0;
+				ring->head = ring->cur = nm_ring_next(ring, ring->head);
+			}
+			sent++;
+		}
+	}
+	while (nm_tx_pending(ring))
+		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	printf("sent %llu\n", (unsigned long long)sent);
+	close(port.fd);
+}
+
+static void receive_frames(const char *name, uint64_t count, const char *how)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	ready();
+	static char frame[NETMAP_MAX_FRAGS * 2048];
+	uint64_t received = 0, bad = 0, disordered = 0, next = 0;
+	size_t len = 0;
+	for (unsigned n = port.rx; n < port.rx_end; n++)
+		NETMAP_RXRING(port.nifp, n)->flags |= NR_TIMESTAMP;
+	while (received < count) {
+		wait_for(&port, how, 0);
+		for (unsigned n = port.rx; n < port.rx_end; n++) {
+			struct netmap_ring *ring = NETMAP_RXRING(port.nifp, n);
+			bad += ring->ts.tv_sec == 0;
+			while (!nm_ring_empty(ring)) {
+				struct netmap_slot *slot = &ring->slot[ring->head];
+				memcpy(frame + len, NETMAP_BUF(ring, slot->buf_idx), slot->len);
+				len += slot->len;
+				int more = slot->flags & NS_MOREFRAG;
+				ring->head = ring->cur = nm_ring_next(ring, ring->head);
+				if (more)
+					continue;
+				if (len >= 22 && frame[12] == (char)0x88 && frame[13] == (char)0xb5) {
+					uint64_t number = 0;
+					for (int byte = 0; byte < 8; byte++)
+						number |= (uint64_t)(unsigned char)frame[14 + byte] << byte * 8;
+					for (size_t at = 22; at < len; at++)
+						if (frame[at] != pattern(number, at)) {
+							bad++;
+							break;
+						}
+					disordered += number < next;
+					next = number + 1;
+					received++;
+				}
+				len = 0;
+			}
+		}
+	}
+	printf("received %llu bad %llu disordered %llu missing %llu\n", (unsigned long long)received,
+	       (unsigned long long)bad, (unsigned long long)disordered, (unsigned long long)(next - received));
+	close(port.fd);
+	exit(bad || disordered ? 1 : 0);
+}
+
+static void bridge(const char *from, const char *to, uint64_t count, const char *how)
+{
+	struct port a = {0}, b = {0};
+	open_port(&a, from, NULL);
+	open_port(&b, to, &a);
+	ready();
+	uint64_t moved = 0, swapped = 0;
+	while (moved < count) {
+		struct netmap_ring *tx = NETMAP_TXRING(b.nifp, b.tx);
+		wait_for(&a, how, 0);
+		wait_for(&b, how, 1);
+		for (unsigned n = a.rx; n < a.rx_end; n++) {
+			struct netmap_ring *rx = NETMAP_RXRING(a.nifp, n);
+			while (moved < count && !nm_ring_empty(rx) && nm_ring_space(tx) > 0) {
+				struct netmap_slot *in = &rx->slot[rx->head], *out = &tx->slot[tx->head];
+				if (a.mem_id == b.mem_id) {
+					uint32_t buffer = in->buf_idx;
+					in->buf_idx = out->buf_idx, out->buf_idx = buffer;
+					in->flags |= NS_BUF_CHANGED;
+					swapped++;
+				} else {
+					memcpy(NETMAP_BUF(tx, out->buf_idx), NETMAP_BUF(rx, in->buf_idx), in->len);
+				}
+				out->len = in->len;
+				out->flags = NS_BUF_CHANGED | (in->flags & NS_MOREFRAG);
+				moved += !(in->flags & NS_MOREFRAG);
+				rx->head = rx->cur = nm_ring_next(rx, rx->head);
+				tx->head = tx->cur = nm_ring_next(tx, tx->head);
+			}
+		}
+		if (ioctl(b.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	}
+	while (nm_tx_pending(NETMAP_TXRING(b.nifp, b.tx)))
+		if (ioctl(b.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	printf("moved %llu swapped %d\n", (unsigned long long)moved, swapped > 0);
+	close(a.fd);
+	close(b.fd);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 6 && !strcmp(argv[1], "send"))
+		send_frames(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), argv[5]);
+	else if (argc == 5 && !strcmp(argv[1], "receive"))
+		receive_frames(argv[2], strtoull(argv[3], NULL, 10), argv[4]);
+	else if (argc == 6 && !strcmp(argv[1], "bridge"))
+		bridge(argv[2], argv[3], strtoull(argv[4], NULL, 10), argv[5]);
+	else if (argc == 3 && !strcmp(argv[1], "open")) {
+		struct port port = {0};
+		open_port(&port, argv[2], NULL);
+		ready();
+		pause();
+	} else if (argc == 3 && !strcmp(argv[1], "fill"))
+		send_frames(argv[2], UINT64_MAX, 60, "busy");
+	else
+		return 2;
+	return 0;
+}

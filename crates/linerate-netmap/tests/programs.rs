@@ -1,0 +1,288 @@
+//! A program that knows netmap's interface only (`program.c`), over the shared object: in processes of their own, beside a
+//! server in this one.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use linerate::shared::Server;
+
+/// The shared object, built as this test is.
+fn object() -> &'static Path {
+    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
+    OBJECT.get_or_init(|| {
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "linerate-netmap", "--target-dir"]).arg(&target);
+        assert!(build.status().unwrap().success());
+        target.join("debug/liblinerate_netmap.so")
+    })
+}
+
+/// The program, compiled with our header.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output = std::env::current_exe().unwrap().with_file_name("netmap-program");
+        let mut compile = Command::new("cc");
+        compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(here.join("include"));
+        let status = compile.arg(here.join("tests/program.c")).arg("-o").arg(&output).status();
+        assert!(status.expect("a C compiler is there: apt install gcc").success());
+        output
+    })
+}
+
+/// A folder of sockets for one test (switches have names of their own in each, since they are the process's), and perhaps who serves there.
+struct World {
+    folder: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+impl World {
+    fn new() -> World {
+        World { folder: tempfile::tempdir().unwrap(), server: None }
+    }
+
+    /// Served from this process, to those whom `mode` lets in.
+    fn served(mode: u32) -> World {
+        let mut world = World::new();
+        let mut server = linerate::server();
+        server.listen(&world.folder.path().join("any"), None, mode, None).unwrap();
+        world.server = Some(server);
+        world
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(program());
+        command.args(words.split(' ')).env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts the program, and waits until its ports are open.
+    fn start(&self, words: &str) -> Running {
+        let mut running = Running::new(self.command(words));
+        assert_eq!(running.line(), "ready", "{words}: {}", running.end().1);
+        running
+    }
+
+    /// Runs it to its end, which is to be a failure, and returns what it says.
+    fn refused(&self, words: &str) -> String {
+        let mut running = Running::new(self.command(words));
+        assert_eq!(running.line(), "", "{words}");
+        let (code, said) = running.end();
+        assert_eq!(code, Some(1), "{words}: {said}");
+        said
+    }
+}
+
+struct Running {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn new(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Running { child, output }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    /// How it ended, and what it said last: of its output, or of errors.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let mut said = self.line();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+
+    /// That it ended well, saying this.
+    #[track_caller]
+    fn said(&mut self, what: &str) {
+        assert_eq!(self.end(), (Some(0), what.to_string()));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn packets_pass_pipes_without_copies_however_a_program_waits() {
+    let world = World::served(0o600);
+    for (how, len, count) in
+        [("poll", 60, 200_000), ("select", 1500, 100_000), ("epoll", 9000, 20_000), ("busy", 60, 200_000)]
+    {
+        // Who makes a pipe has it in its own memory.
+        let mut bridge = world.start(&format!("bridge x}}1 y{{1 {count} {how}"));
+        let mut receiver = world.start(&format!("receive y}}1 {count} {how}"));
+        let mut sender = world.start(&format!("send x{{1 {count} {len} {how}"));
+        sender.said(&format!("sent {count}"));
+        bridge.said(&format!("moved {count} swapped 1"));
+        receiver.said(&format!("received {count} bad 0 disordered 0 missing 0"));
+    }
+}
+
+#[test]
+fn packets_pass_a_switch_whole_and_in_order() {
+    let world = World::served(0o600);
+    for (how, len) in [("poll", 60), ("select", 1514), ("epoll", 5000)] {
+        // A switch drops what finds no room, so that more is sent than received.
+        let mut receiver = world.start(&format!("receive valeT1:b 50000 {how}"));
+        let _sender = world.start(&format!("send valeT1:a 100000000 {len} {how}"));
+        let (code, said) = receiver.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.starts_with("received ") && said.contains(" bad 0 disordered 0 "), "{said}");
+    }
+}
+
+#[test]
+fn the_first_process_serves_where_nobody_else_does() {
+    let world = World::new();
+    let mut receiver = world.start("receive valeT2:b 20000 poll");
+    let _sender = world.start("fill valeT2:a");
+    assert_eq!(receiver.end().0, Some(0));
+}
+
+#[test]
+fn the_older_api_is_answered_as_well() {
+    let world = World::served(0o600);
+    let mut receiver = world.start("receive old:x}5 10000 poll");
+    let mut sender = world.start("send old:x{5 10000 300 poll");
+    sender.said("sent 10000");
+    receiver.said("received 10000 bad 0 disordered 0 missing 0");
+}
+
+#[test]
+fn rings_are_opened_one_by_one_and_by_direction() {
+    let world = World::served(0o600);
+    // Two pairs each; what is sent on a ring comes out of the one of the same number.
+    let mut second = world.start("receive valeT4:b-1# 1000 poll");
+    let _other = world.start("open valeT4:b-0");
+    let _sender = world.start("send valeT4:a-1# 100000000 60 poll");
+    assert_eq!(second.end().0, Some(0));
+    let mut receiver = world.start("receive valeU4:b/R 1000 poll");
+    let _opposite = world.start("open valeU4:b/T");
+    assert!(world.refused("open valeU4:b/R").contains("taken already"));
+    let _sender = world.start("send valeU4:a/T 100000000 60 poll");
+    assert_eq!(receiver.end().0, Some(0));
+    assert!(world.refused("open valeU4:b-7").contains("no such rings"));
+    assert!(world.refused("open valeU4:b^").contains("no such rings"));
+}
+
+#[test]
+fn a_monitor_sees_what_a_port_sends_and_receives() {
+    let world = World::served(0o600);
+    let _port = world.start("fill valeT5:a");
+    let _other = world.start("receive valeT5:b 100000000 poll");
+    for monitor in ["valeT5:a/t", "valeT5:a/zrt", "valeT5:b/r"] {
+        let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).end();
+        assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
+    }
+    assert!(world.refused("open valeT5:nobody/r").contains("not open"));
+}
+
+#[test]
+fn a_port_that_somebody_has_alone_is_refused_to_others() {
+    let world = World::served(0o600);
+    let alone = world.start("open valeT6:a/x");
+    assert!(world.refused("open valeT6:a").contains("open already"));
+    drop(alone);
+    let _shared = world.start_soon("open valeT6:a/T");
+    assert!(world.refused("open valeT6:a/xR").contains("open already"));
+    let _pipe = world.start("open p{1");
+    assert!(world.refused("open p{1").contains("open already"));
+}
+
+impl World {
+    /// As [`start`](World::start), while a process that was killed still has the port: that is not long.
+    fn start_soon(&self, words: &str) -> Running {
+        loop {
+            let mut running = Running::new(self.command(words));
+            if running.line() == "ready" {
+                return running;
+            }
+            let said = running.end().1;
+            assert!(said.contains("open already") || said.contains("taken already"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_its_ports_to_others() {
+    let world = World::served(0o600);
+    let mut receiver = world.start("receive valeT7:c 200000 poll");
+    for round in 0..20 {
+        // In the middle of whatever it does.
+        let mut victim = world.start_soon("fill valeT7:a");
+        let pipe = world.start_soon("fill x{1");
+        for _ in 0..round {
+            std::thread::yield_now();
+        }
+        victim.child.kill().unwrap();
+        drop(pipe);
+    }
+    let _last = world.start_soon("fill valeT7:a");
+    let (code, said) = receiver.end();
+    // Each of them begins with frame 0.
+    assert!(code == Some(1) && said.contains(" bad 0 "), "{said}");
+}
+
+#[test]
+fn the_end_of_the_server_is_an_error() {
+    let mut world = World::served(0o600);
+    let mut waiting = world.start("receive valeT8x:b 1 poll");
+    let mut selecting = world.start("receive valeT8x:c 1 select");
+    let mut busy = world.start("fill valeT8:a");
+    let mut busy_on_a_pipe = world.start("fill x{1");
+    world.server = None;
+    for (running, what) in [(&mut waiting, "poll"), (&mut busy, "gone"), (&mut busy_on_a_pipe, "gone")] {
+        let (code, said) = running.end();
+        assert!(code == Some(1) && said.contains(what), "{said}");
+    }
+    // An error of select(2) is a descriptor that is ready: the receiver then asks again.
+    selecting.child.kill().unwrap();
+}
+
+#[test]
+fn who_may_use_ports_is_a_matter_of_permissions() {
+    let world = World::served(0o600);
+    std::fs::set_permissions(world.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = world.command("open valeT9:a");
+    // Nobody; the program itself is for all to run.
+    command.uid(65_534).gid(65_534);
+    let mut running = Running::new(command);
+    let said = (running.line(), running.end());
+    assert!(said.1.1.contains("Permission denied") && said.1.1.contains("--mode"), "{said:?}");
+
+    let world = World::served(0o666);
+    std::fs::set_permissions(world.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = world.command("open valeT9:a");
+    command.uid(65_534).gid(65_534);
+    assert_eq!(Running::new(command).line(), "ready");
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let world = World::served(0o600);
+    for (name, why) in [
+        ("valeT10:", "letters, digits"),
+        ("valeT10:a%b", "letters, digits"),
+        ("valeT10:longer_than_possible", "15 characters"),
+        ("nothing0", "no interface"),
+    ] {
+        let said = world.refused(&format!("open {name}"));
+        assert!(said.contains(why), "{name}: {said}");
+    }
+}
