@@ -4,6 +4,7 @@
  *     program send PORT COUNT LEN WAIT      frames with sequence numbers, then waits until all are taken
  *     program receive PORT COUNT WAIT       as many, which must be in order and whole
  *     program bridge PORT PORT COUNT WAIT   forwards so many from the first to the second, without copying if it can
+ *     program hear PORT                     says the type of each frame that is for all
  *     program open PORT                     opens it, and waits to be killed
  *     program fill PORT                     sends without end
  *
@@ -298,6 +299,23 @@ static void bridge(const char *from, const char *to, uint64_t count, const char 
 	close(b.fd);
 }
 
+static void hear(const char *name)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	ready();
+	struct netmap_ring *ring = NETMAP_RXRING(port.nifp, port.rx);
+	for (;;) {
+		wait_for(&port, "poll", 0);
+		for (; !nm_ring_empty(ring); ring->head = ring->cur = nm_ring_next(ring, ring->head)) {
+			unsigned char *frame = (unsigned char *)NETMAP_BUF(ring, ring->slot[ring->head].buf_idx);
+			if (frame[0] == 0xff)
+				printf("%02x%02x\n", frame[12], frame[13]);
+		}
+		fflush(stdout);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 6 && !strcmp(argv[1], "send"))
@@ -306,6 +324,8 @@ int main(int argc, char **argv)
 		receive_frames(argv[2], strtoull(argv[3], NULL, 10), argv[4]);
 	else if (argc == 6 && !strcmp(argv[1], "bridge"))
 		bridge(argv[2], argv[3], strtoull(argv[4], NULL, 10), argv[5]);
+	else if (argc == 3 && !strcmp(argv[1], "hear"))
+		hear(argv[2]);
 	else if (argc == 3 && !strcmp(argv[1], "open")) {
 		struct port port = {0};
 		open_port(&port, argv[2], NULL);

@@ -38,7 +38,13 @@ pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
 pub fn server() -> Server {
     let open = |name: &str, rings: &Rings| {
         let is_switch = name.starts_with("vale");
-        let name = if is_switch { name.to_string() } else { format!("netmap:{name}") };
+        // netmap takes all packets of an interface away from Linux; who asks for that name means it.
+        let is_card = !name.contains(['^', '/']);
+        let name = match (is_switch, is_card) {
+            (true, _) => name.to_string(),
+            (false, true) => format!("netmap:{name}?flow=all"),
+            (false, false) => format!("netmap:{name}"),
+        };
         // Packets of several slots pass a switch as they are.
         let mtu = if is_switch { MAX_FRAME - FRAME_HEADERS } else { 0 };
         // A thread that has nothing to do shall sleep.

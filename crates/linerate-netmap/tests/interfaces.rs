@@ -1,0 +1,119 @@
+//! Interfaces of Linux under netmap's names, in network namespaces of their own: the card's rings, those of the host's
+//! stack, and both as ports of a switch.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use kit::World;
+use linerate::shared::{Client, Rings};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+#[allow(dead_code)] // each test uses a part of it
+mod kit;
+
+/// A network namespace; it goes with the test.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(test: &str) -> Namespace {
+        let namespace = Namespace(format!("linerate-{test}-{}", std::process::id()));
+        let made = Command::new("ip").args(["netns", "add", &namespace.0]).status();
+        assert!(made.expect("iproute2 is there: apt install iproute2").success());
+        namespace
+    }
+
+    /// Runs a program in it; true if it ends well.
+    fn runs(&self, words: &str) -> bool {
+        let output = Command::new("ip").args(["netns", "exec", &self.0]).args(words.split(' ')).output().unwrap();
+        output.status.success()
+    }
+
+    #[track_caller]
+    fn run(&self, words: &str) {
+        assert!(self.runs(words), "{words}");
+    }
+
+    /// Who serves ports there.
+    fn world(&self) -> World {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
+        let serve = move || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            World::served(0o600)
+        };
+        std::thread::spawn(serve).join().unwrap()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+    }
+}
+
+/// Two namespaces with a veth pair between them: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the other.
+fn pair(test: &str) -> [Namespace; 2] {
+    let ends = [Namespace::new(&format!("{test}0")), Namespace::new(&format!("{test}1"))];
+    ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0));
+    for (n, end) in ends.iter().enumerate() {
+        end.run(&format!("sysctl -q -w net.ipv6.conf.n{n}.disable_ipv6=1"));
+        end.run(&format!("ip address add 10.88.0.{}/24 dev n{n}", n + 1));
+        end.run(&format!("ip link set n{n} up"));
+        // Nobody does in hardware what is left to it, and netmap's programs know nothing of it.
+        end.run(&format!("ethtool -K n{n} tx off tso off gso off gro off"));
+    }
+    ends
+}
+
+const PING: &str = "ping -q -c 5 -i 0.05 -W 10 10.88.0.2";
+const ONE_PING: &str = "ping -q -c 1 -W 1 10.88.0.2";
+
+#[test]
+fn programs_send_and_receive_on_interfaces() {
+    let [a, b] = pair("nm").map(|end| (end.world(), end));
+    let mut receiver = b.0.start("receive n1 20000 poll");
+    let _sender = a.0.start("send n0 100000000 1000 poll");
+    let (code, said) = receiver.end();
+    assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+}
+
+#[test]
+fn the_hosts_stack_is_cut_off_and_bridged_back() {
+    let [outside, host] = pair("nh");
+    assert!(outside.runs(PING));
+    let world = host.world();
+    let inward = world.start("bridge n1/R n1^/T 100000000 poll");
+    // What Linux sends goes to nobody yet.
+    let stack = world.start("open n1^/R");
+    assert!(!outside.runs(ONE_PING));
+    drop(stack);
+    let outward = world.start_soon("bridge n1^/R n1/T 100000000 poll");
+    assert!(outside.runs(PING));
+    drop(inward);
+    assert!(!outside.runs(ONE_PING));
+    drop(outward);
+    drop(world);
+    // As it was.
+    assert!(outside.runs(PING));
+}
+
+#[test]
+fn an_interface_and_its_stack_are_ports_of_a_switch() {
+    let [outside, host] = pair("na");
+    let world = host.world();
+    let client = || Client::find(world.folder.path(), "valeI").unwrap().unwrap();
+    client().attach("valeI", "n1", true, Rings::default()).unwrap();
+    assert!(outside.runs(PING));
+    // A third port hears what is for all: who asks for an address that nobody has.
+    let mut listener = world.start("hear valeI:p");
+    outside.run("ip neighbour flush dev n0");
+    assert!(!outside.runs("ping -q -c 1 -W 1 10.88.0.77"));
+    assert_eq!(listener.line(), "0806");
+    let names: Vec<_> = client().list().unwrap().into_iter().map(|port| port.name).collect();
+    for name in ["valeI:n1", "valeI:n1^", "valeI:p"] {
+        assert!(names.iter().any(|there| there == name), "{names:?}");
+    }
+    assert!(client().attach("valeI", "n1", false, Rings::default()).is_err());
+    client().detach("valeI", "n1").unwrap();
+    assert!(client().detach("valeI", "n1").is_err());
+    assert!(outside.runs(PING));
+}

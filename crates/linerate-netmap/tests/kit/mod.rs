@@ -1,0 +1,131 @@
+//! What the tests share: the shared object, the program, and who serves its ports.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use linerate::shared::Server;
+
+/// The shared object, built as this test is.
+fn object() -> &'static Path {
+    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
+    OBJECT.get_or_init(|| {
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "linerate-netmap", "--target-dir"]).arg(&target);
+        assert!(build.status().unwrap().success());
+        target.join("debug/liblinerate_netmap.so")
+    })
+}
+
+/// The program, compiled with our header.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output = std::env::current_exe().unwrap().with_file_name("netmap-program");
+        let mut compile = Command::new("cc");
+        compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(here.join("include"));
+        let status = compile.arg(here.join("tests/program.c")).arg("-o").arg(&output).status();
+        assert!(status.expect("a C compiler is there: apt install gcc").success());
+        output
+    })
+}
+
+/// A folder of sockets for one test (switches have names of their own in each, since they are the process's), and perhaps who serves there.
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub server: Option<Server>,
+}
+
+impl World {
+    pub fn new() -> World {
+        World { folder: tempfile::tempdir().unwrap(), server: None }
+    }
+
+    /// Served from this process, to those whom `mode` lets in.
+    pub fn served(mode: u32) -> World {
+        let mut world = World::new();
+        let mut server = linerate::server();
+        server.listen(&world.folder.path().join("any"), None, mode, None).unwrap();
+        world.server = Some(server);
+        world
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(program());
+        command.args(words.split(' ')).env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts the program, and waits until its ports are open.
+    pub fn start(&self, words: &str) -> Running {
+        let mut running = Running::new(self.command(words));
+        assert_eq!(running.line(), "ready", "{words}: {}", running.end().1);
+        running
+    }
+
+    /// Runs it to its end, which is to be a failure, and returns what it says.
+    pub fn refused(&self, words: &str) -> String {
+        let mut running = Running::new(self.command(words));
+        assert_eq!(running.line(), "", "{words}");
+        let (code, said) = running.end();
+        assert_eq!(code, Some(1), "{words}: {said}");
+        said
+    }
+}
+
+pub struct Running {
+    pub child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    pub fn new(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Running { child, output }
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    /// How it ended, and what it said last: of its output, or of errors.
+    pub fn end(&mut self) -> (Option<i32>, String) {
+        let mut said = self.line();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+
+    /// That it ended well, saying this.
+    #[track_caller]
+    pub fn said(&mut self, what: &str) {
+        assert_eq!(self.end(), (Some(0), what.to_string()));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl World {
+    /// As [`start`](World::start), while a process that was killed still has the port: that is not long.
+    pub fn start_soon(&self, words: &str) -> Running {
+        loop {
+            let mut running = Running::new(self.command(words));
+            if running.line() == "ready" {
+                return running;
+            }
+            let said = running.end().1;
+            assert!(said.contains("open already") || said.contains("taken already"), "{said}");
+        }
+    }
+}
