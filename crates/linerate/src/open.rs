@@ -14,7 +14,7 @@ use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
-use crate::shared::{Rings, Server};
+use crate::shared::{self, Rings, ServedPort, Server};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -50,7 +50,8 @@ pub fn server() -> Server {
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
-        let options = Options { queues: rings.rx, tx_queues: rings.tx, ring, mtu, interrupts, ..Options::default() };
+        let options =
+            Options { queues: rings.rx, tx_queues: rings.tx, ring, mtu, interrupts, local: true, ..Options::default() };
         let [device] = options.open([&*name])?;
         Ok(device)
     };
@@ -79,6 +80,9 @@ pub struct Options {
     /// Note when each packet came ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
     /// (`?timestamps=on`): `packet:`.
     pub timestamps: bool,
+    /// Ports in memory and of interfaces under netmap's names are this process's own, also where
+    /// another one [serves](crate::shared) them.
+    pub local: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
     pub take: Option<Take>,
 }
@@ -131,6 +135,10 @@ impl Options {
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
+        let open = |name: &PortName| match self.find(name, &pool)? {
+            Some(device) => Ok(device),
+            None => open(name),
+        };
         let open = |name: &PortName| match (name.kind(), open(name)?) {
             (Kind::Monitor { .. }, device) => Ok(device),
             (_, device) => Ok(Box::new(Watched::new(device)) as Box<dyn Device>),
@@ -142,6 +150,16 @@ impl Options {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
         }
         Ok(devices)
+    }
+
+    /// A port that another process serves, if one does.
+    fn find(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
+        if self.local || !matches!(name.kind(), Kind::Pipe | Kind::Vale | Kind::Netmap) {
+            return Ok(None);
+        }
+        let theirs = name.short().trim_start_matches("netmap:");
+        let port = ServedPort::find(&shared::folder(), theirs, self.config(name, pool)?)?;
+        Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }
 
     /// What a name's options and these say together.

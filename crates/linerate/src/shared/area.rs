@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::memory::{Buffers, FIRST_BUFFER, Memory};
+use super::message::Connection;
 use super::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL,
 };
@@ -88,6 +89,14 @@ pub struct Area {
     /// What is where in it.
     pub plan: Plan,
     free: Mutex<Free>,
+    /// What pipes still use whose other end is another process's.
+    lent: Mutex<Vec<Lent>>,
+}
+
+/// Ports that are closed here and used elsewhere, until who serves them says that they are not.
+pub struct Lent {
+    pub connection: Connection,
+    pub placed: Vec<Placed>,
 }
 
 struct Free {
@@ -158,7 +167,8 @@ impl Area {
             rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
             buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
         };
-        Ok(Area { memory: Arc::new(Memory { mapping, buffers }), plan, free: Mutex::new(free) })
+        let memory = Arc::new(Memory { mapping, buffers });
+        Ok(Area { memory, plan, free: Mutex::new(free), lent: Mutex::default() })
     }
 
     /// Makes a port: its description, and those rings that are wanted, full of buffers.
@@ -173,6 +183,7 @@ impl Area {
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
     ) -> Result<Placed> {
+        self.take_back();
         let full = |what: &'static str| Error::AreaFull { what };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
@@ -261,6 +272,26 @@ impl Area {
         }
         free.ports.push(placed.at);
         self.take_extra_back(placed, &mut free);
+    }
+
+    /// Takes note of what a pipe still uses.
+    pub(super) fn lend(&self, lent: Lent) {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
+    }
+
+    /// What is not used any more is free again.
+    fn take_back(&self) {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ended, going_on) = lent.drain(..).partition(|lent| lent.connection.has_ended());
+        *lent = going_on;
+        let ended: Vec<Lent> = ended;
+        ended.iter().flat_map(|lent| &lent.placed).for_each(|placed| self.remove(placed));
+    }
+
+    /// How many buffers are in no ring.
+    pub fn free_buffers(&self) -> usize {
+        self.take_back();
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).buffers.len()
     }
 
     fn is_buffer(&self, number: u32) -> bool {

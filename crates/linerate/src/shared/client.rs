@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::area::{Area, Offsets, Placed, Rings};
+use super::area::{Area, Lent, Offsets, Placed, Rings};
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
-use super::ring::{self, NR_TIMESTAMP, NS_BUF_CHANGED, Place, Producer, Program, Ring, Slot};
+use super::ring::{self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_MOREFRAG, Place, Producer, Program, Ring, Slot};
 use super::server::{base, connect_to};
 use crate::error::{Error, Result};
 use crate::port::MacAddress;
@@ -272,6 +270,8 @@ struct Transmit {
 struct Through {
     other: Producer,
     done: usize,
+    /// Slots that were moved of a packet whose end was not.
+    beginning: usize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -291,7 +291,7 @@ impl Sides {
                 Some(other) => {
                     let place = other.rx.get(n).and_then(Option::as_ref);
                     let place = place.ok_or(Error::BadPeer { why: "its pipe has no other end" })?;
-                    Some(Through { other: Producer::new(ring(place)?), done: 0 })
+                    Some(Through { other: Producer::new(ring(place)?), done: 0, beginning: 0 })
                 }
             };
             let mut transmit = Transmit { program: Program::new(ring(place)?), pipe };
@@ -312,7 +312,8 @@ impl Sides {
 }
 
 impl Through {
-    /// Exchanges the buffers of what the program has released for free ones of the other end; tells whether there were any.
+    /// Exchanges the buffers of what the program has released for free ones of the other end, which is told of whole packets;
+    /// tells whether there were any.
     #[inline(always)]
     fn swap(&mut self, program: &mut Program) -> bool {
         let (mut free, ring) = (self.other.free(), &program.ring);
@@ -330,12 +331,16 @@ impl Through {
                 ring.set_slot(self.done, Slot { flags: NS_BUF_CHANGED, ..ours });
                 at = self.other.ring.next(at);
                 (free, moved) = (free - 1, moved + 1);
+                self.beginning = if there.has_more() { self.beginning + 1 } else { 0 };
             }
             self.done = ring.next(self.done);
         }
         self.other.pass(moved);
+        // A packet that fills the other end's ring alone is told of in parts, or it would never pass.
+        let is_all = self.beginning + 1 >= self.other.ring.place.slots;
+        self.beginning = if is_all { 0 } else { self.beginning };
         if moved > 0 {
-            self.other.tell();
+            self.other.tell_but(self.beginning);
         }
         program.done(self.done);
         moved > 0
@@ -432,6 +437,79 @@ impl SharedPort {
         result
     }
 
+    /// Hands over what has come on a receive ring, packet by packet, each as where its parts are, until `each` has no room
+    /// for one; tells how many it took.
+    pub(super) fn take(&self, number: usize, mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool) -> usize {
+        let Some(program) = self.sides.rx.get(number).and_then(Option::as_ref) else { return 0 };
+        let program = &mut *lock(program);
+        program.learn();
+        let (mut taken, mut parts) = (0, Vec::new());
+        let (mut at, mut head) = (program.head(), program.head());
+        while at != program.tail() {
+            let slot = program.ring.slot(at);
+            parts.extend(program.ring.bytes(at, slot));
+            at = program.ring.next(at);
+            if slot.has_more() {
+                continue;
+            }
+            if !each(&self.memory, &parts) {
+                break;
+            }
+            parts.clear();
+            (head, taken) = (at, taken + 1);
+        }
+        if taken > 0 {
+            program.set(head as u32, head as u32);
+            if program.tell().is_ok() && program.must_ring() {
+                self.bell.ring();
+            }
+        }
+        taken
+    }
+
+    /// Puts packets on a transmit ring, one after the other: `next` is called with how many bytes there is room for, and
+    /// fills in the next packet, or has none that fits. Tells how many there were.
+    pub(super) fn put(
+        &self,
+        number: usize,
+        bytes: &mut Vec<u8>,
+        mut next: impl FnMut(usize, &mut Vec<u8>) -> bool,
+    ) -> usize {
+        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
+        let Transmit { program, pipe } = &mut *lock(transmit);
+        program.learn();
+        let size = self.memory.buffers.size;
+        let (mut head, mut put) = (program.head(), 0);
+        loop {
+            let free = program.ring.distance(head, program.tail());
+            bytes.clear();
+            if !next(free.min(MAX_FRAGS) * size, bytes) {
+                break;
+            }
+            let count = bytes.len().div_ceil(size);
+            for (n, part) in bytes.chunks(size).enumerate() {
+                let buffer = program.ring.slot(head).buffer;
+                if let Some(at) = self.memory.buffer(buffer) {
+                    self.memory.mapping.write(at, part);
+                }
+                let flags = if n + 1 < count { NS_MOREFRAG } else { 0 };
+                program.ring.set_slot(head, Slot { buffer, len: part.len() as u16, flags });
+                head = program.ring.next(head);
+            }
+            put += 1;
+        }
+        program.set(head as u32, head as u32);
+        let moved = program.tell().unwrap_or(false);
+        let must_ring = match pipe {
+            Some(pipe) => pipe.swap(program) && pipe.other.must_ring(),
+            None => moved && program.must_ring(),
+        };
+        if must_ring {
+            self.bell.ring();
+        }
+        put
+    }
+
     /// Head and tail of a ring that is there, as they were at the last sync.
     ///
     /// # Panics
@@ -500,12 +578,7 @@ impl SharedPort {
 
     /// False once who serves the port is gone.
     pub fn is_served(&self) -> bool {
-        if self.client.is_none() {
-            return true;
-        }
-        let mut event = [PollFd::from_borrowed_fd(self.server(), PollFlags::IN)];
-        // It says nothing that it was not asked.
-        !poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+        self.client.as_ref().is_none_or(|client| !client.connection.has_ended())
     }
 
     /// Becomes readable when who serves the port is gone.
@@ -517,16 +590,17 @@ impl SharedPort {
 impl Drop for SharedPort {
     fn drop(&mut self) {
         // Nobody writes into its buffers once the answer is here.
-        let Some(client) = &self.client else { return };
+        let Some(client) = self.client.take() else { return };
         let answer = client.ask(&Request::Close, &[]);
         let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
         let is_used = match answer {
             Ok((Reply::Closed { still_used }, _)) => still_used,
             _ => is_pipe,
         };
-        if is_used {
+        if is_used && let Some(mut lease) = self.lease.take() {
             // The other end of a pipe goes on with it.
-            std::mem::forget(self.lease.take());
+            let placed = std::mem::take(&mut lease.placed);
+            lease.area.lend(Lent { connection: client.connection, placed });
         }
     }
 }

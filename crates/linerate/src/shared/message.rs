@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -219,6 +220,14 @@ impl Connection {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok((serde_json::from_slice(&bytes[..received.bytes])?, descriptors))
+    }
+}
+
+impl Connection {
+    /// True once the other end is gone, or has something to say, which it does only when it is asked.
+    pub fn has_ended(&self) -> bool {
+        let mut event = [PollFd::new(self, PollFlags::IN)];
+        poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `server`: [`Server`]: sockets, connections, what they ask for
 //! - `work`: a packet's way between a program's rings and a port, top-down
 //! - `client`: [`Client`], [`SharedPort`]: a port that another process serves
+//! - [`ServedPort`]: the same as a port of ours
 //! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
 //! - `memory`: memory that two processes have; `message`: what goes over the socket
 //!
@@ -16,6 +17,7 @@ mod area;
 mod client;
 mod memory;
 mod message;
+mod port;
 mod ring;
 mod server;
 mod work;
@@ -24,5 +26,6 @@ pub use area::{API, Area, Objects, Offsets, Placed, Plan, Rings};
 pub use client::{ANY, Client, SharedPort, folder};
 pub use memory::{Buffers, Memory};
 pub use message::{PortState, Wanted, Which};
+pub use port::ServedPort;
 pub use ring::Place;
 pub use server::{Open, Server, base, errno};

@@ -386,7 +386,14 @@ impl Producer {
     /// Tells of them.
     #[inline(always)]
     pub fn tell(&self) {
-        self.ring.word(SERVER_TAIL).store(self.tail as u32, Release);
+        self.tell_but(0);
+    }
+
+    /// Tells of all but the last so many, which are the beginning of a packet.
+    #[inline(always)]
+    pub fn tell_but(&self, beginning: usize) {
+        let slots = self.ring.place.slots;
+        self.ring.word(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
     }
 
     /// True once if the program sleeps.

@@ -98,6 +98,8 @@ struct PipeState {
     ends: [Placed; 2],
     bells: [Bell; 2],
     open: [bool; 2],
+    /// Who wants to know when it is gone: its memory is theirs.
+    waiting: Vec<Arc<Connection>>,
 }
 
 /// A port of this machine that a switch has.
@@ -329,7 +331,7 @@ impl Rings {
 /// A connection. Its queues go before the port that they are of.
 struct Session<'a> {
     state: &'a State,
-    connection: &'a Connection,
+    connection: &'a Arc<Connection>,
     /// The name that its socket is for.
     only: Option<String>,
     work: Option<Work>,
@@ -565,7 +567,7 @@ impl Session<'_> {
             bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
         let mut open = [false; 2];
         open[*side] = true;
-        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open });
+        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open, waiting: Vec::new() });
         pipes.insert(name.clone(), Pipe::There(state));
         self.state.pipe_made.notify_all();
         Ok((Reply::Started, vec![theirs]))
@@ -577,12 +579,17 @@ impl Session<'_> {
         let is_last = match pipes.get_mut(&name) {
             Some(Pipe::There(pipe)) => {
                 pipe.open[side] = false;
+                pipe.waiting.push(self.connection.clone());
                 pipe.open == [false; 2]
             }
             _ => true,
         };
-        if is_last {
-            pipes.remove(&name);
+        if is_last && let Some(Pipe::There(pipe)) = pipes.remove(&name) {
+            // All but the one that closes it, which has an answer of its own.
+            let others = pipe.waiting.iter().filter(|connection| !Arc::ptr_eq(connection, self.connection));
+            for connection in others {
+                let _ = shutdown(&**connection, Shutdown::Both);
+            }
         }
         self.state.pipe_made.notify_all();
         !is_last

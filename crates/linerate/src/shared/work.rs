@@ -1,7 +1,6 @@
 //! A packet's way between a program's rings and a port, top-down. Each packet is copied once: what a program can change at
 //! any moment is looked at by nobody.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -257,7 +256,7 @@ impl Work {
                     continue;
                 }
                 turns = 0;
-                if is_readable(connection) {
+                if connection.has_ended() {
                     return;
                 }
                 continue;
@@ -310,9 +309,4 @@ impl Work {
             }
         }
     }
-}
-
-fn is_readable(connection: &Connection) -> bool {
-    let mut event = [PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN)];
-    poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
 }

@@ -1,0 +1,249 @@
+//! A port that another process serves, as a port of ours: each packet is copied once, between its region and the memory
+//! that both processes have.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::area::{Area, Offsets, Plan, Rings};
+use super::client::{Client, SharedPort};
+use super::message::{Wanted, Which};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{
+    Config, Counters, Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
+};
+
+/// A port that another process serves.
+pub struct ServedPort {
+    config: Config,
+    /// Of a pipe all of it; of any other port a description, and each queue has a connection of its own.
+    port: Arc<SharedPort>,
+    open: Box<dyn Fn(Which, bool) -> Result<SharedPort> + Send>,
+    is_pipe: bool,
+    counters: Counters,
+}
+
+/// Memory of this process for such ports; it goes with the last of them.
+fn area() -> Result<Arc<Area>> {
+    static AREA: Mutex<Weak<Area>> = Mutex::new(Weak::new());
+    let mut area = AREA.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(area) = area.upgrade() {
+        return Ok(area);
+    }
+    let new = Arc::new(Area::new(Plan::default())?);
+    *area = Arc::downgrade(&new);
+    Ok(new)
+}
+
+impl ServedPort {
+    /// Opens a port by its name in netmap's grammar, if somebody serves it; `None` if nobody does.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] as who serves it says, [`Error::Serve`] if it does not let us in.
+    pub fn find(folder: &Path, name: &str, config: Config) -> Result<Option<ServedPort>> {
+        let Some(first) = Client::find(folder, name)? else { return Ok(None) };
+        let (is_pipe, area) = (name.contains(['{', '}']), area()?);
+        let slots = config.ring as u32;
+        let rings =
+            Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots: slots, ..Rings::default() };
+        let wanted = Wanted { name: name.to_string(), rings, ..Wanted::default() };
+        let which = if is_pipe { Which::All } else { Which::None };
+        let port = first.open(Wanted { which, ..wanted.clone() }, &area, Offsets::default())?;
+        let folder = folder.to_path_buf();
+        let open = move |which: Which, receives: bool| {
+            let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
+            let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
+            let wanted = Wanted { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
+            client.open(wanted, &area, Offsets::default())
+        };
+        let config = Config { tx_queues: port.rings().tx, rx_queues: port.rings().rx, ..config };
+        let counters = Counters::new(&config);
+        Ok(Some(ServedPort { config, port: Arc::new(port), open: Box::new(open), is_pipe, counters }))
+    }
+
+    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<SharedPort>> {
+        match self.is_pipe {
+            true => Ok(self.port.clone()),
+            false => Ok(Arc::new((self.open)(Which::One(queue), receives)?)),
+        }
+    }
+}
+
+impl Device for ServedPort {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn info(&self) -> Info {
+        Info {
+            driver: "served",
+            description: "a port that another process serves".to_string(),
+            rx_queues: self.config.rx_queues,
+            tx_queues: self.config.tx_queues,
+            ring: self.config.ring,
+            max_frame: self.config.max_frame,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+        let counters = self.counters.take_rx(&self.config, queue)?;
+        let (port, pool) = (self.queue(queue, true)?, self.config.pool.clone());
+        let sleeps = self.config.interrupts.is_some();
+        let longest = self.config.max_frame;
+        Ok(Box::new(ServedRx { port, queue: queue.into(), pool, counters, sleeps, longest, bytes: Vec::new() }))
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+        let counters = self.counters.take_tx(&self.config, queue)?;
+        let longest = self.config.max_frame;
+        Ok(Box::new(ServedTx { port: self.queue(queue, false)?, queue: queue.into(), counters, longest }))
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        Ok(self.counters.sum())
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.counters.by_queue()
+    }
+
+    /// Up as long as it is served.
+    fn link(&self) -> Result<Link> {
+        match self.port.is_served() {
+            true => Ok(Link::Up { mbits: 0 }),
+            false => {
+                let why = format!("{}: the process that served it is gone; open it again", self.config.name);
+                Err(Error::Refused { why, errno: libc::ENXIO })
+            }
+        }
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.port.mac()
+    }
+
+    fn set_mac(&mut self, _: MacAddress) -> Result<()> {
+        let why = "who serves it decides";
+        Err(Error::Unsupported { port: self.config.name.clone(), what: "address to be set", why })
+    }
+
+    /// All that comes is received.
+    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let why = "who serves it decides";
+        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.config)
+    }
+}
+
+struct ServedRx {
+    port: Arc<SharedPort>,
+    queue: usize,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    sleeps: bool,
+    longest: usize,
+    /// A packet on its way into a batch.
+    bytes: Vec<u8>,
+}
+
+impl RxQueue for ServedRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut total) = (batch.len(), 0, 0);
+        let ServedRx { pool, bytes, longest, counters, .. } = self;
+        self.port.take(self.queue, |memory, parts| {
+            let len: usize = parts.iter().map(|(_, len)| len).sum();
+            if len == 0 || len > *longest {
+                counters.dropped();
+                return true;
+            }
+            if batch.len() >= batch.capacity() {
+                return false;
+            }
+            bytes.resize(len, 0);
+            let mut done = 0;
+            for &(at, len) in parts {
+                memory.mapping.read(at, &mut bytes[done..done + len]);
+                done += len;
+            }
+            let is_pushed = batch.push_parts(pool, len, std::iter::once(&bytes[..]), None);
+            if is_pushed {
+                (packets, total) = (packets + 1, total + len);
+            } else {
+                counters.found_no_buffer();
+            }
+            is_pushed
+        });
+        self.counters.moved_packets(packets, batch.len() - before, total);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        if !self.sleeps {
+            return None;
+        }
+        self.port.arm(false, true);
+        Some(self.port.event())
+    }
+
+    fn disarm(&mut self) {
+        self.port.disarm();
+    }
+}
+
+struct ServedTx {
+    port: Arc<SharedPort>,
+    queue: usize,
+    counters: Arc<QueueCounters>,
+    longest: usize,
+}
+
+impl TxQueue for ServedTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        let mut waiting = batch.packets();
+        let mut next = waiting.next();
+        self.port.put(self.queue, |room| {
+            loop {
+                let packet = next.as_ref()?;
+                let len = packet.len();
+                if len > self.longest {
+                    self.counters.dropped();
+                } else if len > room {
+                    return None;
+                }
+                let mut bytes = Vec::with_capacity(len);
+                packet.append_to(&mut bytes);
+                slots += packet.slots();
+                next = waiting.next();
+                if len <= self.longest {
+                    (packets, total) = (packets + 1, total + len);
+                    return Some(bytes);
+                }
+            }
+        });
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        slots
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,389 @@
+//! Ports that are served to other processes: what a program writes into its memory harms nobody else, and nothing is lost
+//! or doubled, whoever comes and goes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use linerate::shared::{Area, Client, Offsets, Place, Plan, Rings, Server, SharedPort, Wanted, Which};
+
+/// Where things are in a ring (`struct netmap_ring`), in bytes.
+const SLOTS: usize = 256;
+const SLOT: usize = 16;
+/// `NS_MOREFRAG`, where flags are in a slot's first word.
+const MORE: u64 = 0x20 << 48;
+
+fn serve(folder: &Path) -> Server {
+    let mut server = linerate::server();
+    server.listen(&folder.join("any"), None, 0o600, None).unwrap();
+    server
+}
+
+/// A port, as a program of netmap's uses it.
+struct End {
+    port: SharedPort,
+    tx: Place,
+    rx: Place,
+    heads: [usize; 2],
+}
+
+impl End {
+    fn open(folder: &Path, name: &str, area: &Arc<Area>, slots: u32) -> linerate::Result<End> {
+        let rings = Rings { tx_slots: slots, rx_slots: slots, ..Rings::default() };
+        let wanted = Wanted { name: name.to_string(), which: Which::All, rings, ..Wanted::default() };
+        let port = Client::find(folder, name)?.expect("it is served").open(wanted, area, Offsets::default())?;
+        let place = |places: &[Option<Place>]| places[0].expect("it was asked for");
+        let (tx, rx) = (place(&port.placed().tx), place(&port.placed().rx));
+        let heads = [false, true].map(|receives| port.indices(receives, 0).0 as usize);
+        Ok(End { port, tx, rx, heads })
+    }
+
+    fn slot(&self, ring: Place, slot: usize) -> &AtomicU64 {
+        &self.port.memory().mapping.words(ring.at + SLOTS + slot * SLOT, 1)[0]
+    }
+
+    fn buffer(&self, slot: u64) -> &[AtomicU64] {
+        let buffers = self.port.memory().buffers;
+        self.port.memory().mapping.words(buffers.at + slot as u32 as usize * buffers.size, buffers.size / 8)
+    }
+
+    /// Sends whole words; false if there is no room. With parts of so many words at most.
+    fn send(&mut self, frame: &[u64], part: usize) -> bool {
+        self.port.sync_tx().unwrap();
+        let (ring, (_, tail)) = (self.tx, self.port.indices(false, 0));
+        let mut head = self.heads[0];
+        let parts = frame.len().div_ceil(part);
+        if (tail as usize + ring.slots - head) % ring.slots < parts {
+            return false;
+        }
+        for (n, words) in frame.chunks(part).enumerate() {
+            let slot = self.slot(ring, head).load(Relaxed);
+            for (place, word) in self.buffer(slot).iter().zip(words) {
+                place.store(*word, Relaxed);
+            }
+            let more = if n + 1 < parts { MORE } else { 0 };
+            let len = (words.len() * 8) as u64;
+            self.slot(ring, head).store(slot & 0xFFFF_FFFF | len << 32 | more, Relaxed);
+            head = (head + 1) % ring.slots;
+        }
+        self.heads[0] = head;
+        self.port.set_head(false, 0, head as u32, head as u32);
+        self.port.sync_tx().unwrap();
+        true
+    }
+
+    /// The next frame.
+    fn receive(&mut self) -> Option<Vec<u64>> {
+        self.port.sync_rx().unwrap();
+        let (ring, (_, tail)) = (self.rx, self.port.indices(true, 0));
+        let (mut head, mut frame) = (self.heads[1], Vec::new());
+        while head != tail as usize {
+            let slot = self.slot(ring, head).load(Relaxed);
+            let words = (slot >> 32) as u16 as usize / 8;
+            frame.extend(self.buffer(slot)[..words].iter().map(|word| word.load(Relaxed)));
+            head = (head + 1) % ring.slots;
+            if slot & MORE == 0 {
+                self.heads[1] = head;
+                self.port.set_head(true, 0, head as u32, head as u32);
+                return Some(frame);
+            }
+        }
+        assert!(frame.is_empty(), "only whole packets are handed over");
+        None
+    }
+}
+
+/// Random numbers, the same each time (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        (self.next() % most as u64) as usize
+    }
+}
+
+fn area(buffers: usize) -> Arc<Area> {
+    let mut plan = Plan::default();
+    plan.buffers.count = buffers;
+    Arc::new(Area::new(plan).unwrap())
+}
+
+/// In front of each frame that is good.
+const MARK: u64 = 0x5EC2_E7F0_0D5E_C2E7;
+const SECRET: u64 = 0xDEAD_5EC2_E75E_C2E7;
+
+fn frame(from: u64, number: u64) -> Vec<u64> {
+    let mut frame = vec![u64::MAX, from, MARK, number];
+    frame.extend((0..20).map(|n| (number + n).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    frame
+}
+
+/// A program that writes anything over all that it may write, ten million times, while who serves it reads.
+#[test]
+fn a_program_that_writes_anything_harms_nobody() {
+    const OPERATIONS: u64 = 10_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let folder = folder.path();
+    let good = area(4096);
+    let (mut a, mut b) =
+        (End::open(folder, "valeG:a", &good, 64).unwrap(), End::open(folder, "valeG:b", &good, 64).unwrap());
+    // What nobody sends: behind all rings.
+    let buffers = good.memory.buffers;
+    for buffer in buffers.count - 1000..buffers.count {
+        let words = good.memory.mapping.words(buffers.at + buffer * buffers.size, buffers.size / 8);
+        words.iter().for_each(|word| word.store(SECRET, Relaxed));
+    }
+    let done = AtomicBool::new(false);
+    let theirs = area(512);
+    let bad = End::open(folder, "valeF:bad", &theirs, 64).unwrap();
+    // One on its own switch hears all of that.
+    let mut near = End::open(folder, "valeF:near", &good, 64).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            scribble(&bad, &theirs, OPERATIONS);
+            done.store(true, Relaxed);
+        });
+        // The two on the other switch go on as if nothing were, one frame after the other.
+        let (mut exchanged, mut heard) = (0, 0);
+        while !done.load(Relaxed) || exchanged < 1000 {
+            while !a.send(&frame(1, exchanged), 256) {}
+            let there = next(&mut b, &mut near, &mut heard);
+            assert_eq!(there, frame(1, exchanged), "nothing is lost or changed on its way");
+            while !b.send(&frame(2, exchanged), 100) {}
+            assert_eq!(next(&mut a, &mut near, &mut heard), frame(2, exchanged));
+            exchanged += 1;
+        }
+        println!("{exchanged} frames exchanged, {heard} of anything heard meanwhile");
+        assert!(heard > 0);
+    });
+    let (mapping, secret) = (&theirs.memory.mapping, SECRET);
+    let found = mapping.words(0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
+    assert!(!found, "no byte of another's memory is read");
+    // The port itself can be closed, and opened again.
+    drop(bad);
+    let mut again = End::open(folder, "valeF:bad", &area(512), 64).unwrap();
+    while !again.send(&frame(3, 7), 256) {}
+    let got = loop {
+        match near.receive() {
+            Some(got) if got.get(1) == Some(&3) && got.get(2) == Some(&MARK) => break got,
+            _ => {}
+        }
+    };
+    assert_eq!(got, frame(3, 7));
+}
+
+/// The next frame of a port, while another one hears what comes.
+fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
+    loop {
+        while near.receive().is_some() {
+            *heard += 1;
+        }
+        if let Some(frame) = end.receive() {
+            return frame;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn scribble(end: &End, area: &Area, operations: u64) {
+    let mapping = &area.memory.mapping;
+    let mut random = Random(0x1234_5678_9ABC_DEF1);
+    for operation in 0..operations {
+        let ring = if random.next() & 1 == 0 { end.tx } else { end.rx };
+        let in_ring = |at: usize| &mapping.words(ring.at + at, 1)[0];
+        let slot = random.below(ring.slots);
+        match random.below(16) {
+            // All of the ring, or all that there is.
+            0 => in_ring(random.below(SLOTS / 8 + ring.slots * 2) * 8).store(random.next(), Relaxed),
+            1 => {
+                let word = random.below(mapping.len() / 8);
+                mapping.words(word * 8, 1)[0].store(random.next(), Relaxed);
+            }
+            // Slots that are nearly right, and chains of them.
+            2..=6 => {
+                let (buffer, len) = (random.below(520) as u64, random.below(2100) as u64);
+                let flags = if random.below(4) == 0 { MORE } else { 0 };
+                end.slot(ring, slot).store(buffer | len << 32 | flags, Relaxed);
+            }
+            // Packets for all.
+            7..=8 => {
+                let buffer = end.buffer(2 + random.below(500) as u64);
+                buffer[0].store(u64::MAX, Relaxed);
+                buffer[random.below(buffer.len())].store(random.next(), Relaxed);
+            }
+            // How far it is (`nm_csb_atok`), mostly inside the ring; and that it waits.
+            9..=12 => in_ring(128).store(random.below(ring.slots + 1) as u64, Relaxed),
+            13 => in_ring(128).store(random.next(), Relaxed),
+            14 => in_ring([136, 192, 200][random.below(3)]).store(random.next() & 1, Relaxed),
+            _ => {
+                let _ = (end.port.sync_tx(), end.port.sync_rx());
+            }
+        }
+        if operation % 4096 == 0 {
+            // Who serves it works, too, on a machine with one processor.
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A worker process: opens, closes, sends and receives as a schedule says, and tells how it went.
+#[test]
+fn worker() {
+    let Some(folder) = std::env::var_os("LINERATE_TEST_WORKER") else { return };
+    let (folder, input) = (Path::new(&folder), std::io::stdin());
+    let area = area(2048);
+    let mut ends: Vec<Option<End>> = (0..3).map(|_| None).collect();
+    for line in input.lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let end: usize = words[1].parse().unwrap();
+        let answer = match words[0] {
+            "open" => {
+                ends[end] = Some(End::open(folder, words[2], &area, 16).unwrap());
+                "opened".to_string()
+            }
+            "close" => {
+                ends[end] = None;
+                "closed".to_string()
+            }
+            "send" => {
+                let (first, count): (u64, u64) = (words[2].parse().unwrap(), words[3].parse().unwrap());
+                let end = ends[end].as_mut().unwrap();
+                let sent = (first..first + count).take_while(|n| end.send(&frame(1, *n), 7)).count();
+                format!("sent {sent}")
+            }
+            // How much of what was sent found no room in a pipe yet, now that it was looked at again.
+            "pending" => {
+                let end = ends[end].as_mut().unwrap();
+                end.port.sync_tx().unwrap();
+                let (head, tail) = end.port.indices(false, 0);
+                format!("pending {}", (head as usize + 2 * end.tx.slots - 1 - tail as usize) % end.tx.slots)
+            }
+            _ => {
+                // A pipe's frames that found no room are moved on.
+                ends[end].as_mut().unwrap().port.sync_tx().unwrap();
+                let mut numbers = Vec::new();
+                while let Some(got) = ends[end].as_mut().unwrap().receive() {
+                    assert_eq!(got, frame(1, got[3]));
+                    numbers.push(got[3].to_string());
+                }
+                format!("got {}", numbers.join(" "))
+            }
+        };
+        println!("answer {answer}");
+        std::io::stdout().flush().unwrap();
+    }
+    drop(ends);
+    println!("answer free {}", area.free_buffers());
+}
+
+struct Worker {
+    child: std::process::Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Worker {
+    fn start(folder: &Path) -> Worker {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["worker", "--exact", "--nocapture"]).env("LINERATE_TEST_WORKER", folder);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Worker { child, output }
+    }
+
+    fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the worker has ended");
+            // What a test says about itself stands in front.
+            if let Some((_, answer)) = line.split_once("answer ") {
+                return answer.trim_end().to_string();
+            }
+        }
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
+        self.answer()
+    }
+}
+
+/// Ten thousand schedules over a pipe and a switch between two processes: what is sent comes out once, whole and in order,
+/// whatever is opened and closed in between, and in the end each process has all its buffers.
+#[test]
+fn nothing_is_lost_or_doubled_between_processes() {
+    const SCHEDULES: u64 = 10_000;
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let mut workers = [Worker::start(folder.path()), Worker::start(folder.path())];
+    let mut random = Random(0xFEED_BEEF_1234_5677);
+    let (mut exchanged, mut on_switch) = (0u64, 0u64);
+    for schedule in 0..SCHEDULES {
+        let is_pipe = schedule % 2 == 0;
+        let names = match is_pipe {
+            true => [format!("p{{{}", schedule % 7), format!("p}}{}", schedule % 7)],
+            false => ["valeS:a".to_string(), "valeS:b".to_string()],
+        };
+        let sender = random.below(2);
+        let receiver = 1 - sender;
+        let (mut next, mut wanted) = (0u64, 0u64);
+        workers[sender].ask(&format!("open 0 {}", names[0]));
+        workers[receiver].ask(&format!("open 0 {}", names[1]));
+        let mut took = |workers: &mut [Worker; 2], wanted: &mut u64| {
+            for number in workers[receiver].ask("receive 0").split(' ').skip(1).filter(|text| !text.is_empty()) {
+                let number: u64 = number.parse().unwrap();
+                assert!(number >= *wanted, "{number} comes after {wanted}");
+                // A pipe loses nothing; a switch what found no room.
+                assert!(!is_pipe || number == *wanted, "{number} instead of {wanted}");
+                *wanted = number + 1;
+                exchanged += 1;
+                on_switch += u64::from(!is_pipe);
+            }
+        };
+        for _ in 0..random.below(8) {
+            match random.below(10) {
+                0..=4 => {
+                    let sent = workers[sender].ask(&format!("send 0 {next} {}", 1 + random.below(4)));
+                    next += sent.strip_prefix("sent ").unwrap().parse::<u64>().unwrap();
+                }
+                5..=7 => took(&mut workers, &mut wanted),
+                // The sender goes and comes back; what it had sent into a pipe is still there.
+                8 => {
+                    while is_pipe && workers[sender].ask("pending 0") != "pending 0" {
+                        took(&mut workers, &mut wanted);
+                    }
+                    workers[sender].ask("close 0");
+                    workers[sender].ask(&format!("open 0 {}", names[0]));
+                }
+                _ => {
+                    took(&mut workers, &mut wanted);
+                    workers[receiver].ask("close 0");
+                    workers[receiver].ask(&format!("open 0 {}", names[1]));
+                }
+            }
+        }
+        // All that is in a pipe comes out, some of it only when there is room.
+        while is_pipe && wanted < next {
+            took(&mut workers, &mut wanted);
+            workers[sender].ask("pending 0");
+        }
+        workers[sender].ask("close 0");
+        workers[receiver].ask("close 0");
+    }
+    assert!(exchanged > 10_000 && on_switch > 1_000, "{exchanged} {on_switch}");
+    for worker in &mut workers {
+        drop(worker.child.stdin.take());
+        assert_eq!(worker.answer(), format!("free {}", 2048 - 2));
+        assert!(worker.child.wait().unwrap().success());
+    }
+}
