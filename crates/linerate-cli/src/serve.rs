@@ -14,8 +14,8 @@ pub fn run(names: &[String], mode: u32, group: Option<&str>, time: Option<Durati
     let mut server = linerate::server();
     for name in names {
         server.listen(&folder.join(name), Some(name), mode, group)?;
-        println!("{}", folder.join(name).display());
     }
+    names.iter().for_each(|name| println!("{}", folder.join(name).display()));
     if names.is_empty() {
         server.listen(&folder.join(ANY), None, mode, group)?;
         println!("{}", folder.join(ANY).display());

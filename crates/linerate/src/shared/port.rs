@@ -102,11 +102,12 @@ impl Device for ServedPort {
     fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
         let counters = self.counters.take_tx(&self.config, queue)?;
         let longest = self.config.max_frame;
-        Ok(Box::new(ServedTx { port: self.queue(queue, false)?, queue: queue.into(), counters, longest }))
+        let port = self.queue(queue, false)?;
+        Ok(Box::new(ServedTx { port, queue: queue.into(), counters, longest, bytes: Vec::new() }))
     }
 
     fn statistics(&self) -> Result<Statistics> {
-        Ok(self.counters.sum())
+        self.link().map(|_| self.counters.sum())
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
@@ -212,6 +213,8 @@ struct ServedTx {
     queue: usize,
     counters: Arc<QueueCounters>,
     longest: usize,
+    /// A packet on its way out of a batch.
+    bytes: Vec<u8>,
 }
 
 impl TxQueue for ServedTx {
@@ -219,24 +222,25 @@ impl TxQueue for ServedTx {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
         let mut waiting = batch.packets();
         let mut next = waiting.next();
-        self.port.put(self.queue, |room| {
-            loop {
-                let packet = next.as_ref()?;
+        self.port.put(self.queue, &mut self.bytes, |room, bytes| {
+            while let Some(packet) = &next {
                 let len = packet.len();
-                if len > self.longest {
-                    self.counters.dropped();
-                } else if len > room {
-                    return None;
+                if len > room && len <= self.longest {
+                    return false;
                 }
-                let mut bytes = Vec::with_capacity(len);
-                packet.append_to(&mut bytes);
                 slots += packet.slots();
-                next = waiting.next();
                 if len <= self.longest {
+                    packet.append_to(bytes);
                     (packets, total) = (packets + 1, total + len);
-                    return Some(bytes);
+                } else {
+                    self.counters.dropped();
+                }
+                next = waiting.next();
+                if !bytes.is_empty() {
+                    return true;
                 }
             }
+            false
         });
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);

@@ -1,0 +1,124 @@
+//! `linerate serve` and `linerate switch`: ports of one process in others.
+
+use std::process::Command;
+
+use kit::{Process, expect, linerate, summary, text};
+
+mod kit;
+
+/// A folder of sockets, and who serves there.
+struct World {
+    folder: tempfile::TempDir,
+    server: Option<Process>,
+}
+
+impl World {
+    fn serving(arguments: &str) -> World {
+        let mut world = World { folder: tempfile::tempdir().unwrap(), server: None };
+        let mut server = Process::start(&mut world.command(&format!("serve{arguments}")));
+        server.await_output(world.folder.path().to_str().unwrap());
+        world.server = Some(server);
+        world
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = linerate(&words.split(' ').collect::<Vec<_>>());
+        command.env("LINERATE_PORTS", self.folder.path());
+        command
+    }
+
+    fn fails(&self, words: &str) -> String {
+        text(&expect(1, &mut self.command(words)).stderr)
+    }
+
+    fn succeeds(&self, words: &str) -> String {
+        text(&expect(0, &mut self.command(words)).stdout)
+    }
+}
+
+const COUNT: u64 = 20_000;
+
+/// The same names are the same ports, in whichever process: a switch copies, a pipe does not lose.
+#[test]
+fn commands_meet_at_served_ports() {
+    let world = World::serving("");
+    for (from, to, wait) in
+        [("vale0:a", "vale0:b", "interrupt"), ("p{1", "p}1", "poll"), ("vale0:c?queues=1", "vale0:d", "adaptive")]
+    {
+        let sink = format!("sink {to} --count {COUNT} --seconds 30 --json --wait {wait}");
+        let mut sink = Process::start(&mut world.command(&sink));
+        sink.await_output("ports");
+        world.succeeds(&format!("gen {from} --count {COUNT} --rate 50k --size 300 --seconds 30"));
+        let (code, said) = sink.ended();
+        let sink = summary(said.as_bytes());
+        let got =
+            (code, sink["ports"][0]["rx_packets"].as_u64(), sink["reordered"].as_u64(), sink["corrupted"].as_u64());
+        assert_eq!(got, (Some(0), Some(COUNT), Some(0), Some(0)), "{sink}");
+    }
+}
+
+#[test]
+fn what_is_served_is_listed_and_managed() {
+    let world = World::serving("");
+    let _sink = {
+        let mut sink = Process::start(&mut world.command("sink vale0:b --seconds 60 --json"));
+        sink.await_output("ports");
+        sink
+    };
+    world.succeeds("gen vale0:a --count 1000 --seconds 30");
+    let listed: serde_json::Value = serde_json::from_str(&world.succeeds("switch list --json")).unwrap();
+    let port = listed["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vale0:b").unwrap().clone();
+    assert_eq!(port["rx_packets"].as_u64().unwrap() + port["drops"].as_u64().unwrap(), 1000, "{listed}");
+    assert!(world.succeeds("switch list").contains("vale0:b"));
+
+    // A port that lasts, without a program.
+    world.succeeds("switch create v1");
+    assert!(world.fails("switch create v1").contains("open already"));
+    assert!(world.fails("sink netmap:v1 --seconds 1").contains("attached to no switch"));
+    assert!(world.succeeds("switch attach vale0:v1").contains("vale0:v1 is port"));
+    assert!(world.fails("switch attach vale1:v1").contains("open already"));
+    assert!(world.fails("switch destroy v1").contains("open already"));
+    let mut last = Process::start(&mut world.command("sink netmap:v1 --count 100 --seconds 60 --json"));
+    last.await_output("ports");
+    assert!(world.fails("switch detach vale0:v1").contains("open already"));
+    world.succeeds("gen vale0:x --count 100 --seconds 30");
+    assert_eq!(last.ended().0, Some(0));
+    assert!(world.succeeds("switch list").contains("vale0:v1"));
+    world.succeeds("switch detach vale0:v1");
+    world.succeeds("switch destroy v1");
+    assert!(world.fails("switch destroy v1").contains("no such port"));
+    assert!(world.fails("switch detach vale0:v1").contains("not attached"));
+    assert!(world.fails("switch attach vale0:nothing0").contains("no interface"));
+    assert!(world.fails("switch attach nothing").contains("valeS:P"));
+}
+
+/// A socket for each switch has permissions of its own, and serves nothing else.
+#[test]
+fn each_switch_has_a_socket() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::serving(" vale1 vale2 --mode 0640");
+    let mode = |name: &str| std::fs::metadata(world.folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("vale1"), mode("vale2")), (0o640, 0o640));
+    world.succeeds("gen vale1:a --count 10 --seconds 30");
+    // Nobody serves these: they are the process's own.
+    world.succeeds("gen vale3:a --count 10 --seconds 30");
+    assert!(world.fails("switch create v1").contains("linerate serve"));
+    assert!(world.fails("serve vale1").contains("another process serves it"));
+    assert!(world.fails("serve vale9 --group nobody_has_this").contains("getent group"));
+    assert_eq!(expect(2, &mut world.command("serve --mode 9")).status.code(), Some(2));
+}
+
+#[test]
+fn the_end_of_the_server_ends_its_users() {
+    let mut world = World::serving("");
+    let mut sink = Process::start(&mut world.command("sink vale0:b --seconds 60 --json"));
+    sink.await_output("ports");
+    assert_eq!(world.server.take().unwrap().interrupt().0, Some(0));
+    sink.await_error("the process that served it is gone");
+    assert_eq!(sink.ended().0, Some(1));
+    // And its sockets are gone: names are each process's own again.
+    assert_eq!(
+        std::fs::read_dir(world.folder.path()).unwrap().flatten().filter(|entry| entry.file_name() != ".lock").count(),
+        0
+    );
+}
