@@ -171,9 +171,9 @@ fn mistakes_are_explained_and_end_with_their_code() {
     for (arguments, part) in [
         (vec!["fwd", "sim:0", "eth0"], "cannot understand the port name 'eth0'"),
         (vec!["fwd", "sim:0", "sim:0"], "open already"),
-        (vec!["fwd", "sim:0", "netmap:eth0"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "pcap:nothing"], "not built yet in this version"),
         (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
-        (vec!["fwd", "sim:0", "netmap:nothing"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "netmap:nothing"], "no interface 'nothing'"),
         (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
         (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "tap:a-name-that-is-too-long"),
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
