@@ -138,6 +138,8 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
     match answer {
         Ok(()) => 0,
         Err(Error::BadRing) => fail(libc::EINVAL),
+        // The end of a list is no error.
+        Err(Error::Refused { errno: libc::ENOENT, .. }) => fail(libc::ENOENT),
         Err(error) => refuse(&error),
     }
 }

@@ -1,10 +1,12 @@
 //! `NIOCCTRL`: the requests of netmap's API 14, and their options.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use linerate::shared::{Area, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder};
 use linerate::{Error, Result};
 
-use crate::descriptor::{Bound, Descriptor, client};
+use crate::descriptor::{Bound, Descriptor, client, shared};
 use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
@@ -141,8 +143,8 @@ fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Regi
         let (_, area) = areas::area(chosen.memory.unwrap_or(register.mem_id))?;
         let wanted = wanted(name, register)?;
         let port = match register.mode {
-            mode::NULL => SharedPort::null(wanted, &area)?,
-            _ => client(&wanted.name)?.open(wanted, &area, chosen.offsets)?,
+            mode::NULL => Arc::new(SharedPort::null(wanted, &area)?),
+            _ => shared(&wanted, || client(&wanted.name)?.open(wanted.clone(), &area, chosen.offsets))?,
         };
         register.extra_bufs = port.extra_buffers(register.extra_bufs);
         fill(register, &port);

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use linerate::shared::{Client, Server, SharedPort, folder};
+use linerate::shared::{Client, Server, SharedPort, Wanted, Which, folder};
 use linerate::{Error, Result};
 
 use crate::csb::Entries;
@@ -18,7 +18,7 @@ pub struct Descriptor {
 
 /// A port, and how its descriptor waits.
 pub struct Bound {
-    port: Option<SharedPort>,
+    port: Option<Arc<SharedPort>>,
     /// The process that has opened it; one that it has forked does not close it.
     process: u32,
     /// Waiting for packets sends as well, unless this is set (`NR_NO_TX_POLL`).
@@ -40,7 +40,7 @@ const LOOK: u32 = 256;
 
 impl Bound {
     /// With `flags` as in a registration.
-    pub fn new(port: SharedPort, flags: u64) -> Bound {
+    pub fn new(port: Arc<SharedPort>, flags: u64) -> Bound {
         let has = |flag: u64| flags & flag != 0;
         Bound {
             port: Some(port),
@@ -60,7 +60,7 @@ impl Bound {
     }
 
     pub fn port(&self) -> &SharedPort {
-        self.port.as_ref().unwrap_or_else(|| unreachable!("it goes with this"))
+        self.port.as_deref().unwrap_or_else(|| unreachable!("it goes with this"))
     }
 
     /// An error if nobody serves the port any more. It is looked after once in a while, and always if it `must`.
@@ -145,6 +145,30 @@ pub fn set(fd: c_int, descriptor: Option<Arc<Descriptor>>) -> Option<Arc<Descrip
         _ => 0,
     };
     before
+}
+
+/// The ports of this process, by what they were opened as.
+static PORTS: Mutex<Vec<Weak<SharedPort>>> = Mutex::new(Vec::new());
+
+/// A port that the process has opened in just this way, and not for itself alone: its descriptors share the rings then, as
+/// in netmap. Otherwise a new one.
+pub fn shared(wanted: &Wanted, open: impl FnOnce() -> Result<SharedPort>) -> Result<Arc<SharedPort>> {
+    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    ports.retain(|port| port.strong_count() > 0);
+    let same = |port: &Arc<SharedPort>| {
+        let there = port.wanted();
+        (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
+            && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
+            && (there.monitor_rx, there.monitor_tx) == (wanted.monitor_rx, wanted.monitor_tx)
+    };
+    let is_alone = wanted.exclusive || wanted.monitor_rx || wanted.monitor_tx || wanted.which == Which::None;
+    let there = ports.iter().filter_map(Weak::upgrade).find(same).filter(|port| !is_alone && port.is_served());
+    if let Some(port) = there {
+        return Ok(port);
+    }
+    let port = Arc::new(open()?);
+    ports.push(Arc::downgrade(&port));
+    Ok(port)
 }
 
 /// Who serves names that nobody else does: this process, once it is the first to name them.
