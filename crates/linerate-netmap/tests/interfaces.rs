@@ -55,7 +55,7 @@ fn pair(test: &str) -> [Namespace; 2] {
     let ends = [Namespace::new(&format!("{test}0")), Namespace::new(&format!("{test}1"))];
     ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0));
     for (n, end) in ends.iter().enumerate() {
-        end.run(&format!("sysctl -q -w net.ipv6.conf.n{n}.disable_ipv6=1"));
+        end.run(&format!("ip link set n{n} addrgenmode none"));
         end.run(&format!("ip address add 10.88.0.{}/24 dev n{n}", n + 1));
         end.run(&format!("ip link set n{n} up"));
         // Nobody does in hardware what is left to it, and netmap's programs know nothing of it.
