@@ -224,7 +224,7 @@ fn put(producer: &mut Producer, header: usize, packet: &crate::packet::Packet<'_
         }
         left -= len;
         let more = if n + 1 < count { NS_MOREFRAG } else { 0 };
-        let flags = more | (count as u16) << 8;
+        let flags = more | ((count - n) as u16) << 8;
         producer.ring.set_slot(slot, Slot { buffer, len: len as u16, flags });
         slot = producer.ring.next(slot);
     }
