@@ -14,7 +14,7 @@ use linerate::Error;
 use crate::descriptor::{self, Descriptor};
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::{call, fail};
-use crate::{control, legacy, waiting};
+use crate::{control, indirect, legacy, waiting};
 
 /// An error as errno(3), and as text for people: errno alone tells little.
 pub fn refuse(error: &Error) -> c_int {
@@ -120,7 +120,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
             Some(bound) if bound.has_entries() => return fail(libc::EBUSY),
             Some(bound) => {
                 let synced = match request {
-                    NIOCTXSYNC => bound.port().sync_tx(),
+                    NIOCTXSYNC => indirect::sync_tx(&bound),
                     _ => bound.port().sync_rx(),
                 };
                 synced.and_then(|()| bound.check(false))

@@ -8,6 +8,7 @@
 //! - `descriptor`: what a descriptor of `/dev/netmap` is: the port that it is bound to
 //! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the API before it
 //! - `csb`: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them
+//! - `indirect`: packets that are not in netmap's buffers
 //! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
 //! - `areas`: memory for ports, by netmap's numbers for it
 //! - `header`: the structures and numbers of `net/netmap.h`
@@ -19,6 +20,7 @@ mod control;
 mod csb;
 mod descriptor;
 mod header;
+mod indirect;
 mod legacy;
 mod real;
 mod waiting;

@@ -33,7 +33,7 @@ pub fn time_of_day(time: &libc::timeval) -> Duration {
 fn ready(bound: &Bound, events: i16) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
-        good &= port.sync_tx().is_ok();
+        good &= crate::indirect::sync_tx(bound).is_ok();
     }
     if events & IN != 0 || bound.do_rx_poll {
         good &= port.sync_rx().is_ok();

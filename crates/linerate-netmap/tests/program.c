@@ -4,7 +4,9 @@
  *     program send PORT COUNT LEN WAIT      frames with sequence numbers, then waits until all are taken
  *     program receive PORT COUNT WAIT       as many, which must be in order and whole
  *     program bridge PORT PORT COUNT WAIT   forwards so many from the first to the second, without copying if it can
- *     program hear PORT                     says the type of each frame that is for all
+ *     program hear PORT                     says the type of each frame that is for all, and whose a frame of `say` is
+ *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot has
+ *                                           the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
  *     program open PORT                     opens it, and waits to be killed
  *     program fill PORT                     sends without end
  *
@@ -309,11 +311,39 @@ static void hear(const char *name)
 		wait_for(&port, "poll", 0);
 		for (; !nm_ring_empty(ring); ring->head = ring->cur = nm_ring_next(ring, ring->head)) {
 			unsigned char *frame = (unsigned char *)NETMAP_BUF(ring, ring->slot[ring->head].buf_idx);
-			if (frame[0] == 0xff)
+			if (frame[12] == 0x88 && frame[13] == 0xb5)
+				printf("%02x to %02x\n", frame[11], frame[5]);
+			else if (frame[0] == 0xff)
 				printf("%02x%02x\n", frame[12], frame[13]);
 		}
 		fflush(stdout);
 	}
+}
+
+static void say(const char *name, unsigned to, unsigned from, unsigned flags)
+{
+	static unsigned char frame[60] = {[6] = 2, [12] = 0x88, [13] = 0xb5};
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	memset(frame, to == 0xff ? 0xff : 0, 6);
+	frame[0] |= 2;
+	frame[5] = to;
+	frame[11] = from;
+	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, port.tx);
+	struct netmap_slot *slot = &ring->slot[ring->head];
+	if (flags & NS_INDIRECT)
+		slot->ptr = (uintptr_t)frame;
+	else
+		memcpy(NETMAP_BUF(ring, slot->buf_idx), frame, sizeof frame);
+	slot->len = sizeof frame;
+	slot->flags = flags;
+	ring->head = ring->cur = nm_ring_next(ring, ring->head);
+	do
+		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	while (nm_tx_pending(ring));
+	ready();
+	pause();
 }
 
 int main(int argc, char **argv)
@@ -326,6 +356,8 @@ int main(int argc, char **argv)
 		bridge(argv[2], argv[3], strtoull(argv[4], NULL, 10), argv[5]);
 	else if (argc == 3 && !strcmp(argv[1], "hear"))
 		hear(argv[2]);
+	else if (argc == 6 && !strcmp(argv[1], "say"))
+		say(argv[2], strtoul(argv[3], NULL, 16), strtoul(argv[4], NULL, 16), strtoul(argv[5], NULL, 16));
 	else if (argc == 3 && !strcmp(argv[1], "open")) {
 		struct port port = {0};
 		open_port(&port, argv[2], NULL);

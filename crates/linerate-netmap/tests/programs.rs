@@ -162,3 +162,22 @@ fn names_that_cannot_be_are_refused() {
         assert!(said.contains(why), "{name}: {said}");
     }
 }
+
+/// `NS_NO_LEARN` and `NS_INDIRECT`.
+#[test]
+fn flags_of_slots_count_on_a_switch() {
+    let world = World::served(0o600);
+    let mut listeners = ["b", "c"].map(|port| world.start(&format!("hear valeFl:{port}")));
+    let mut hear = |what: &str| listeners.iter_mut().for_each(|listener| assert_eq!(listener.line(), what));
+    let _no_learn_and_indirect = world.start("say valeFl:d ff 11 18");
+    hear("11 to ff");
+    // Where 11 is nobody has learned, so that all hear it.
+    let _other = world.start("say valeFl:e 11 22 0");
+    hear("22 to 11");
+    let _learned = world.start("say valeFl:f ff 33 0");
+    hear("33 to ff");
+    // What is for 33 goes there only; the next that all hear is another one.
+    let _to_one = world.start("say valeFl:g 33 44 0");
+    let _to_all = world.start("say valeFl:h ff 55 0");
+    hear("55 to ff");
+}

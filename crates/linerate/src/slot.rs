@@ -20,7 +20,8 @@ pub const HEADROOM: usize = 128;
 /// - `offset`: bytes from the buffer's start to the data, at most 4,095
 /// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot; bit 62,
 ///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 61,
-///   [`stamped`](Slot::is_stamped): when it came stands in the headroom
+///   [`stamped`](Slot::is_stamped): when it came stands in the headroom; bit 60,
+///   [`unlearned`](Slot::is_unlearned): a switch does not learn from it
 ///
 /// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
 /// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
@@ -33,6 +34,7 @@ const OFFSET: u32 = 48;
 const MORE: u64 = 1 << 63;
 const UNFINISHED: u64 = 1 << 62;
 const STAMPED: u64 = 1 << 61;
+const UNLEARNED: u64 = 1 << 60;
 
 impl Slot {
     /// A place without a buffer; its length is 0.
@@ -95,6 +97,18 @@ impl Slot {
         self.0 |= STAMPED;
     }
 
+    /// True for the first slot of a packet whose source address is not to be remembered by a switch (netmap's
+    /// `NS_NO_LEARN`).
+    #[inline(always)]
+    pub const fn is_unlearned(&self) -> bool {
+        self.0 & UNLEARNED != 0
+    }
+
+    /// Says so.
+    pub(crate) const fn set_unlearned(&mut self) {
+        self.0 |= UNLEARNED;
+    }
+
     /// The length of a finished packet that ends here; of any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
@@ -105,8 +119,9 @@ impl Slot {
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
-        self.0 =
-            self.0 & (MORE | UNFINISHED | STAMPED | u32::MAX as u64) | (len as u64) << LEN | (offset as u64) << OFFSET;
+        self.0 = self.0 & (MORE | UNFINISHED | STAMPED | UNLEARNED | u32::MAX as u64)
+            | (len as u64) << LEN
+            | (offset as u64) << OFFSET;
     }
 
     /// Slots as they travel between threads. The words are slots again only once, and only in one place.

@@ -225,6 +225,13 @@ impl Batch {
         }
     }
 
+    /// A switch does not learn from the packet that was appended last.
+    pub(crate) fn unlearn_last(&mut self) {
+        if let Some(first) = self.last().first_mut() {
+            first.set_unlearned();
+        }
+    }
+
     /// The slots of the last packet.
     fn last(&mut self) -> &mut [Slot] {
         let slots = self.slots();

@@ -80,6 +80,15 @@ impl<'a> Frames<'a> {
         self.view.bytes(&self.slots(n)[0])
     }
 
+    /// False for a packet whose source address is not to be remembered.
+    ///
+    /// # Panics
+    /// If there is no such packet.
+    #[inline(always)]
+    pub fn is_learned_from(&self, n: usize) -> bool {
+        !self.slots(n)[0].is_unlearned()
+    }
+
     /// All of them, in order.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {

@@ -8,7 +8,9 @@ use std::time::SystemTime;
 use super::area::{Area, Lent, Offsets, Placed, Rings};
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
-use super::ring::{self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_MOREFRAG, Place, Producer, Program, Ring, Slot};
+use super::ring::{
+    self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG, Place, Producer, Program, Ring, Slot,
+};
 use super::server::{base, connect_to};
 use crate::error::{Error, Result};
 use crate::port::MacAddress;
@@ -416,6 +418,29 @@ impl SharedPort {
             stamp(&program.ring);
         }
         result
+    }
+
+    /// Fetches packets that are not in their buffers (`NS_INDIRECT`), of what the program has released of its transmit rings
+    /// since the last sync: `read` copies from an address of the program's. One that is longer than a buffer is not sent.
+    pub fn fetch(&self, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
+        for transmit in self.sides.tx.iter().flatten() {
+            let program = &lock(transmit).program;
+            let (ring, head) = (&program.ring, program.wanted_head());
+            let (mut at, mut left) = (program.head(), ring.place.slots);
+            while at != head && left > 0 {
+                let slot = ring.slot(at);
+                if slot.flags & NS_INDIRECT != 0 {
+                    let bytes =
+                        read(ring.pointer(at), slot.len.into()).filter(|bytes| bytes.len() <= self.memory.buffers.size);
+                    let bytes = bytes.unwrap_or_default();
+                    if let Some(buffer) = self.memory.buffer(slot.buffer) {
+                        self.memory.mapping.write(buffer, &bytes);
+                    }
+                    ring.set_slot(at, Slot { len: bytes.len() as u16, flags: slot.flags & !NS_INDIRECT, ..slot });
+                }
+                (at, left) = (ring.next(at), left - 1);
+            }
+        }
     }
 
     /// Gives back what the program has released of its receive rings, and learns what has come (`NIOCRXSYNC`).

@@ -45,8 +45,10 @@ const SERVER_WAITS: usize = 192 + 8;
 /// `NR_TIMESTAMP`: the program wants to know when the last sync was.
 pub const NR_TIMESTAMP: u32 = 2;
 
-/// `NS_BUF_CHANGED`, `NS_MOREFRAG`.
+/// `NS_BUF_CHANGED`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`.
 pub const NS_BUF_CHANGED: u16 = 1;
+pub const NS_NO_LEARN: u16 = 8;
+pub const NS_INDIRECT: u16 = 0x10;
 pub const NS_MOREFRAG: u16 = 0x20;
 /// Where a ring says which part of a slot's last word is an offset, and how packets begin (`offset_mask`, `buf_align`).
 pub const OFFSET_MASK: usize = 56;
@@ -122,6 +124,11 @@ impl Ring {
         }
         let word = self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0].load(Relaxed);
         (word & self.offset_mask) as usize
+    }
+
+    /// A slot's last word.
+    pub fn pointer(&self, number: usize) -> u64 {
+        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0].load(Relaxed)
     }
 
     /// Says so.
@@ -206,6 +213,11 @@ impl Program {
         Error::BadRing
     }
 
+    /// Where the program has its head, if that is in the ring; otherwise where it was.
+    pub fn wanted_head(&self) -> usize {
+        self.ring.index(HEAD).unwrap_or(self.head)
+    }
+
     /// What was learned.
     pub fn tail(&self) -> usize {
         self.tail
@@ -285,8 +297,8 @@ pub struct Producer {
 pub enum Front {
     /// Nothing, or a packet whose end is missing.
     None,
-    /// A packet of so many bytes, in `parts`.
-    Packet { len: usize },
+    /// A packet of so many bytes, in `parts`, with the flags of its first slot.
+    Packet { len: usize, flags: u16 },
     /// So many slots that are no packet.
     Nonsense { slots: usize },
 }
@@ -307,7 +319,7 @@ impl Consumer {
         if self.cur == head {
             return Front::None;
         }
-        let (mut at, mut count, mut len, mut good) = (self.cur, 0, 0, true);
+        let (mut at, mut count, mut len, mut good, mut flags) = (self.cur, 0, 0, true, 0);
         self.parts.clear();
         loop {
             let slot = self.ring.slot(at);
@@ -315,6 +327,7 @@ impl Consumer {
                 Some(part) if count < MAX_FRAGS => self.parts.push(part),
                 _ => good = false,
             }
+            flags = if count == 0 { slot.flags } else { flags };
             count += 1;
             len += usize::from(slot.len);
             if !slot.has_more() {
@@ -327,7 +340,7 @@ impl Consumer {
             }
         }
         match good {
-            true => Front::Packet { len },
+            true => Front::Packet { len, flags },
             false => Front::Nonsense { slots: count },
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::message::{Bell, Connection};
-use super::ring::{Consumer, Front, MAX_FRAGS, NS_MOREFRAG, Producer, Slot};
+use super::ring::{Consumer, Front, MAX_FRAGS, NS_MOREFRAG, NS_NO_LEARN, Producer, Slot};
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
@@ -65,7 +65,7 @@ impl Sending {
         while self.batch.len() < TURN {
             match self.ring.front() {
                 Front::None => break,
-                Front::Packet { len } if (header + 1..=header + LONGEST).contains(&len) => {
+                Front::Packet { len, flags } if (header + 1..=header + LONGEST).contains(&len) => {
                     let mut from = Cursor { parts: &self.ring.parts, at: 0 };
                     let memory = &self.ring.ring.memory.mapping;
                     let (offload, len) = (offload(&mut from, memory, header), len - header);
@@ -84,6 +84,9 @@ impl Sending {
                     };
                     if !self.batch.push_filled(&self.pool, len, offload, copy) {
                         break;
+                    }
+                    if flags & NS_NO_LEARN != 0 {
+                        self.batch.unlearn_last();
                     }
                     slots += self.ring.parts.len();
                     self.ring.pass(self.ring.parts.len());

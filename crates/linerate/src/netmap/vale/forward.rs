@@ -73,11 +73,11 @@ impl Forward for Learning {
         let now = self.table.now();
         // Most ports have one host behind them, which mostly talks with one other: what was found last is tried first.
         let (mut learned, mut found) = (None, (None, Destination::Drop));
-        for (packet, to) in packets.iter().zip(to) {
+        for (n, (packet, to)) in packets.iter().zip(to).enumerate() {
             // What has no Ethernet header is no frame.
             let Some(header) = packet.first_chunk().filter(|_| packet.len() >= 14) else { continue };
             let (destination, origin) = Address::of(header);
-            if learned != Some(origin) && !origin.is_multicast() {
+            if learned != Some(origin) && !origin.is_multicast() && packets.is_learned_from(n) {
                 self.table.learn(origin, source, now);
                 // It may be where the last one goes to.
                 (learned, found.0) = (Some(origin), None);
