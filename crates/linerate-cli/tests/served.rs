@@ -92,6 +92,26 @@ fn what_is_served_is_listed_and_managed() {
     assert!(world.fails("switch attach nothing").contains("valeS:P"));
 }
 
+/// Who may use a switch may not have the server do what needs its privileges.
+#[test]
+fn only_who_serves_manages() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let world = World::serving(" --mode 0666");
+    std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = |code: i32, words: &str| {
+        let mut command = world.command(words);
+        command.uid(65_534).gid(65_534);
+        expect(code, &mut command)
+    };
+    as_nobody(0, "gen vale0:a --count 10 --seconds 30 --pages ordinary");
+    as_nobody(0, "switch list");
+    for words in ["switch create v1", "switch destroy v1", "switch attach vale0:lo", "switch detach vale0:lo"] {
+        let said = text(&as_nobody(1, words).stderr);
+        assert!(said.contains("only root and the user who serves it"), "{words}: {said}");
+    }
+}
+
 /// A socket for each switch has permissions of its own, and serves nothing else.
 #[test]
 fn each_switch_has_a_socket() {

@@ -175,7 +175,7 @@ pub enum Reply {
 }
 
 /// The longest message.
-const LONGEST: usize = 64 << 10;
+const LONGEST: usize = 128 << 10;
 /// The most descriptors that come with one.
 const DESCRIPTORS: usize = 4;
 
@@ -224,6 +224,14 @@ impl Connection {
 }
 
 impl Connection {
+    /// Whose process is at the other end.
+    ///
+    /// # Errors
+    /// What getsockopt(2) answers.
+    pub fn user(&self) -> io::Result<u32> {
+        Ok(rustix::net::sockopt::socket_peercred(&self.socket)?.uid.as_raw())
+    }
+
     /// True once the other end is gone, or has something to say, which it does only when it is asked.
     pub fn has_ended(&self) -> bool {
         let mut event = [PollFd::new(self, PollFlags::IN)];

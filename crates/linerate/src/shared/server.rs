@@ -351,7 +351,7 @@ impl Session<'_> {
                     Ok(answer) => answer,
                     Err(error) => (Reply::Refused { why: error.to_string(), errno: errno(&error) }, Vec::new()),
                 },
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => break,
+                // It is gone, or says nonsense: then what follows cannot be understood either.
                 Err(_) => break,
             };
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -393,20 +393,20 @@ impl Session<'_> {
                 plain(Reply::Done { number: self.state.header(&name, set)? })
             }
             Request::Attach { switch, port, host, rings } => {
-                self.check(&switch)?;
+                self.check_manager(&switch)?;
                 plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
             }
             Request::Detach { switch, port } => {
-                self.check(&switch)?;
+                self.check_manager(&switch)?;
                 plain(Reply::Done { number: self.state.detach(&switch, &port)? })
             }
             Request::Create { name, rings } => {
-                self.check(&name)?;
+                self.check_manager(&name)?;
                 self.state.create(&name, &rings)?;
                 plain(Reply::Done { number: 0 })
             }
             Request::Destroy { name } => {
-                self.check(&name)?;
+                self.check_manager(&name)?;
                 self.state.destroy(&name)?;
                 plain(Reply::Done { number: 0 })
             }
@@ -421,6 +421,20 @@ impl Session<'_> {
                 Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// What is there for others is for root and the user who serves to decide: who may use a switch may not have
+    /// interfaces attached to it by the one who serves it.
+    fn check_manager(&self, name: &str) -> Result<()> {
+        self.check(name)?;
+        let user = self.connection.user().map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
+        match user == 0 || user == rustix::process::geteuid().as_raw() {
+            true => Ok(()),
+            false => {
+                let why = format!("only root and the user who serves it may manage '{name}'\n  try: sudo");
+                Err(Error::Refused { why, errno: libc::EPERM })
+            }
         }
     }
 
@@ -464,8 +478,8 @@ impl Session<'_> {
             );
             return Err(Error::Refused { why, errno: libc::EIO });
         }
-        served.exclusive.store(wanted.exclusive, Ordering::SeqCst);
         wanted.check(&served.rings)?;
+        served.exclusive.store(wanted.exclusive, Ordering::SeqCst);
         if wanted.which.has_host() {
             let mut host = lock(&served.host);
             if host.is_none() {
@@ -686,7 +700,7 @@ impl State {
             threads: Vec::new(),
             devices: Vec::new(),
         };
-        let begun = || -> Result<()> {
+        let mut begin = || -> Result<()> {
             attached.join((self.open)(port, &rings)?, (self.open)(&name, &rings)?)?;
             if host {
                 let (port, name) = (format!("{port}^"), format!("{name}^"));
@@ -694,8 +708,7 @@ impl State {
             }
             Ok(())
         };
-        let mut begun = begun;
-        if let Err(error) = begun() {
+        if let Err(error) = begin() {
             attached.end();
             return Err(error);
         }
