@@ -99,9 +99,15 @@ fn only_who_serves_manages() {
     use std::os::unix::process::CommandExt;
     let world = World::serving(" --mode 0666");
     std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A user who has nothing may not see where this was built.
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(elsewhere.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = elsewhere.path().join("linerate");
+    std::fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
     let as_nobody = |code: i32, words: &str| {
-        let mut command = world.command(words);
-        command.uid(65_534).gid(65_534);
+        let mut command = Command::new(&program);
+        command.args(words.split(' ')).env("LINERATE_PORTS", world.folder.path());
+        command.current_dir("/").uid(65_534).gid(65_534);
         expect(code, &mut command)
     };
     as_nobody(0, "gen vale0:a --count 10 --seconds 30 --pages ordinary");

@@ -1,8 +1,6 @@
 //! A program that knows netmap's interface only (`program.c`), over the shared object: in processes of their own, beside a
 //! server in this one.
 
-use std::os::unix::process::CommandExt;
-
 use kit::{Running, World};
 
 #[allow(dead_code)] // each test uses a part of it
@@ -134,19 +132,13 @@ fn the_end_of_the_server_is_an_error() {
 #[test]
 fn who_may_use_ports_is_a_matter_of_permissions() {
     let world = World::served(0o600);
-    std::fs::set_permissions(world.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut command = world.command("open valeT9:a");
-    // Nobody; the program itself is for all to run.
-    command.uid(65_534).gid(65_534);
-    let mut running = Running::new(command);
-    let said = (running.line(), running.end());
-    assert!(said.1.1.contains("Permission denied") && said.1.1.contains("--mode"), "{said:?}");
+    let mut running = Running::new(world.command_of_nobody("open valeT9:a"));
+    assert_eq!(running.line(), "");
+    let said = running.end().1;
+    assert!(said.contains("Permission denied") && said.contains("--mode"), "{said}");
 
     let world = World::served(0o666);
-    std::fs::set_permissions(world.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut command = world.command("open valeT9:a");
-    command.uid(65_534).gid(65_534);
-    assert_eq!(Running::new(command).line(), "ready");
+    assert_eq!(Running::new(world.command_of_nobody("open valeT9:a")).line(), "ready");
 }
 
 #[test]

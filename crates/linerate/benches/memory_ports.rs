@@ -2,10 +2,15 @@
 //! same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500 (Rizzo and Lettieri, CoNEXT
 //! 2012, and netmap's own README).
 //!
+//! Between two processors, beside DPDK's rte_ring as its own test measures it (`dpdk-test`, Debian's package dpdk).
+//!
 //! `cargo bench -p linerate --bench memory_ports`
 
 use std::hint::black_box;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use linerate::Batch;
@@ -138,6 +143,118 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
     })
 }
 
+/// Runs on this processor from now on.
+fn stay_on(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// Cycles of the time stamp counter in a nanosecond.
+fn cycles() -> f64 {
+    let (clock, start) = (quanta::Clock::new(), Instant::now());
+    let begin = clock.raw();
+    while start.elapsed().as_millis() < 50 {}
+    (clock.raw() - begin) as f64 / start.elapsed().as_nanos() as f64
+}
+
+/// Slots go round between two threads through a pipe: nanoseconds for each time that one crosses.
+fn pipe_between_processors() -> f64 {
+    const CROSSINGS: usize = 20_000_000;
+    let pool = pool();
+    let config = Config::new("cores", pool.clone());
+    let (mut a, mut b) =
+        (Pipe::open("cores", Side::Master, config.clone()).unwrap(), Pipe::open("cores", Side::Slave, config).unwrap());
+    let (mut out, mut back) = (a.tx(0).unwrap(), a.rx(0).unwrap());
+    let (mut rx, mut tx) = (b.rx(0).unwrap(), b.tx(0).unwrap());
+    let done = AtomicBool::new(false);
+    let mut best = f64::MAX;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(1);
+            let mut batch = Batch::with_capacity(BATCH);
+            while !done.load(Ordering::Relaxed) {
+                rx.recv(&mut batch);
+                tx.send(&mut batch);
+            }
+        });
+        stay_on(0);
+        let mut batch = Batch::with_capacity(BATCH);
+        for _ in 0..8 {
+            (0..BATCH).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
+            out.send(&mut batch);
+        }
+        for _ in 0..5 {
+            let (start, mut returned) = (Instant::now(), 0);
+            while returned < CROSSINGS / 2 {
+                returned += back.recv(&mut batch);
+                out.send(&mut batch);
+            }
+            best = best.min(start.elapsed().as_nanos() as f64 / returned as f64 / 2.0);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    best
+}
+
+/// What DPDK's own test says of rte_ring: cycles for an element, one producer and one consumer, bulks of 32, on two
+/// processors.
+fn rte_ring() -> Option<f64> {
+    let mut test = Command::new("dpdk-test");
+    test.args(["--no-pci", "--no-huge", "-m", "64", "-l", "0,1", "--file-prefix=linerate-bench"]);
+    let mut test = test.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    test.stdin.take()?.write_all(b"ring_perf_autotest\nquit\n").ok()?;
+    let said = String::from_utf8_lossy(&test.wait_with_output().ok()?.stdout).into_owned();
+    let cores = &said[said.find("using two physical cores").or_else(|| said.find("using two hyperthreads"))?..];
+    let line = cores.lines().find(|line| line.contains("SP/SC") && line.contains("(size: 32)"))?;
+    line.split(':').next_back()?.trim().parse().ok()
+}
+
+/// Packets per second of switches: two threads, each from a port of its own to one of its own, on one switch, and one alone.
+fn two_senders(alone: bool) -> f64 {
+    const PACKETS: usize = 5_000_000;
+    let start = std::sync::Barrier::new(if alone { 1 } else { 2 });
+    let run = |n: usize| {
+        stay_on(n);
+        let (mut source, mut sink) = (Port::new(format!("s{n}")), Port::new(format!("d{n}")));
+        let to = [2, 0, 0, 0, 2, n as u8];
+        sink.batch.push(&sink.pool, &frame([0xFF; 6], to, 60));
+        sink.tx.send(&mut sink.batch);
+        start.wait();
+        let (mut sent, time) = (0, Instant::now());
+        while sent < PACKETS {
+            source.batch.alloc(&source.pool, BATCH, 60);
+            for bytes in &mut source.batch {
+                let [a, b, c, d, e, f] = to;
+                bytes[..16].copy_from_slice(&[a, b, c, d, e, f, 2, 0, 0, 0, 1, n as u8, 8, 0, 0x45, 0]);
+            }
+            source.tx.send(&mut source.batch);
+            sink.rx.recv(&mut sink.batch);
+            sent += BATCH;
+            sink.batch.clear();
+        }
+        sent as f64 / time.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let other = (!alone).then(|| scope.spawn(|| run(1)));
+        run(0) + other.map_or(0.0, |other| other.join().unwrap())
+    })
+}
+
+fn between_processors() {
+    if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
+        return println!("two processors are needed for the rest");
+    }
+    let (crossing, cycles) = (pipe_between_processors(), cycles());
+    print!("pipe, between two processors        {crossing:>6.2} ns    {:.1} cycles for each slot", crossing * cycles);
+    match rte_ring() {
+        Some(theirs) => println!("    rte_ring {theirs:.1}    ratio {:.2}", crossing * cycles / theirs),
+        None => println!("    (no dpdk-test here: apt install dpdk)"),
+    }
+    let [one, two] = [true, false].map(|alone| two_senders(alone) / 1e6);
+    println!("VALE, senders on 1 and 2 processors  {one:.1} and {two:.1} Mpps    ratio {:.2}", two / one);
+}
+
 fn main() {
     pipe();
     for len in [60, 252, 508, 1020, 1500] {
@@ -155,4 +272,5 @@ fn main() {
             broadcast / others as f64
         );
     }
+    between_processors();
 }

@@ -1,6 +1,8 @@
 //! What the tests share: the shared object, the program, and who serves its ports.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -56,6 +58,22 @@ impl World {
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(program());
         command.args(words.split(' ')).env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The same as a user who has nothing, and may not see where this was built.
+    pub fn command_of_nobody(&self, words: &str) -> Command {
+        let copy = |file: &Path| {
+            let copy = self.folder.path().join(".copies").join(file.file_name().unwrap());
+            std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            std::fs::copy(file, &copy).unwrap();
+            copy
+        };
+        let mut command = Command::new(copy(program()));
+        command.args(words.split(' ')).env("LD_PRELOAD", copy(object())).env("LINERATE_PORTS", self.folder.path());
+        command.current_dir("/").uid(65_534).gid(65_534);
+        std::fs::set_permissions(self.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
