@@ -245,9 +245,14 @@ fn between_processors() {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
         return println!("two processors are needed for the rest");
     }
-    let (crossing, cycles) = (pipe_between_processors(), cycles());
+    // In turns, the best of each: how far apart two processors are differs from moment to moment on a virtual machine.
+    let (mut crossing, mut theirs, cycles) = (f64::MAX, None, cycles());
+    for _ in 0..4 {
+        crossing = pipe_between_processors().min(crossing);
+        theirs = rte_ring().into_iter().chain(theirs).reduce(f64::min);
+    }
     print!("pipe, between two processors        {crossing:>6.2} ns    {:.1} cycles for each slot", crossing * cycles);
-    match rte_ring() {
+    match theirs {
         Some(theirs) => println!("    rte_ring {theirs:.1}    ratio {:.2}", crossing * cycles / theirs),
         None => println!("    (no dpdk-test here: apt install dpdk)"),
     }
