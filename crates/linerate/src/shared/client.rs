@@ -535,6 +535,13 @@ impl SharedPort {
         put
     }
 
+    /// Slots of a pipe's transmit ring that found no room at the other end yet; they are lost if the port is closed now.
+    pub(super) fn unsent(&self, number: usize) -> usize {
+        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
+        let Transmit { program, pipe } = &*lock(transmit);
+        pipe.as_ref().map_or(0, |pipe| program.ring.distance(pipe.done, program.head()))
+    }
+
     /// Head and tail of a ring that is there, as they were at the last sync.
     ///
     /// # Panics

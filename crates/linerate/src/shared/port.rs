@@ -250,4 +250,8 @@ impl TxQueue for ServedTx {
     fn buffers(&self) -> usize {
         0
     }
+
+    fn unsent(&self) -> usize {
+        self.port.unsent(self.queue)
+    }
 }
