@@ -1,7 +1,7 @@
 //! The host's stack behind an interface (`IF^`, netmap(4)): what Linux sends there is received here and does not reach the
 //! wire, and what is sent here Linux receives as if it had come over the wire.
 //!
-//! Two programs of two instructions each do it, at the interface's way out and at a hidden TAP interface's way in
+//! Two programs of four instructions each do it, at the interface's way out and at a hidden TAP interface's way in
 //! (kernel documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They go with the port, or with the process.
 
 use super::bpf::{Kind, Link, Program, Way};

@@ -1,10 +1,11 @@
 //! Memory that a program has made for its ports, in netmap's form: a pool each of descriptions of ports
 //! (`struct netmap_if`), of rings and of buffers, with objects of one size each.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
+use super::lock;
 use super::memory::{Buffers, FIRST_BUFFER, Memory};
 use super::message::Connection;
 use super::ring::{
@@ -185,7 +186,7 @@ impl Area {
     ) -> Result<Placed> {
         self.take_back();
         let full = |what: &'static str| Error::AreaFull { what };
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
             return Err(full("room for so many rings in a port's description"));
@@ -263,7 +264,7 @@ impl Area {
 
     /// A port is gone, and whatever buffers are in its rings are free: the program may have exchanged them.
     pub fn remove(&self, placed: &Placed) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
             if let Ok(ring) = ring::Ring::new(&self.memory, *place) {
                 free.buffers.extend((0..place.slots).map(|n| ring.slot(n).buffer).filter(|n| self.is_buffer(*n)));
@@ -276,12 +277,12 @@ impl Area {
 
     /// Takes note of what a pipe still uses.
     pub(super) fn lend(&self, lent: Lent) {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
+        lock(&self.lent).push(lent);
     }
 
     /// What is not used any more is free again.
     fn take_back(&self) {
-        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lent = lock(&self.lent);
         let (ended, going_on) = lent.drain(..).partition(|lent| lent.connection.has_ended());
         *lent = going_on;
         let ended: Vec<Lent> = ended;
@@ -291,7 +292,7 @@ impl Area {
     /// How many buffers are in no ring.
     pub fn free_buffers(&self) -> usize {
         self.take_back();
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).buffers.len()
+        lock(&self.free).buffers.len()
     }
 
     fn is_buffer(&self, number: u32) -> bool {
@@ -301,7 +302,7 @@ impl Area {
     /// Chains up to so many buffers, which are in no ring, through their first words, the first in the port's
     /// description; tells how many.
     pub fn extra(&self, placed: &Placed, count: u32) -> u32 {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         let kept = free.buffers.len().saturating_sub(count as usize);
         let (mut head, mut chained) = (0u32, 0);
         for buffer in free.buffers.drain(kept..) {

@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::area::{Area, Lent, Offsets, Placed, Rings};
+use super::lock;
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
 use super::ring::{
@@ -153,7 +154,13 @@ impl Client {
         let missing = || Error::BadPeer { why: "a descriptor is missing" };
         let (reply, mut descriptors) = self.ask(&Request::Open(wanted.clone()), &[])?;
         let (name, which) = (wanted.full_name(), wanted.which);
-        let port = match reply {
+        let lease = |placed: Vec<Placed>| Some(Lease { area: area.clone(), placed });
+        let buffers = area.memory.buffers;
+        let mut start = |request: &Request| {
+            descriptors = self.ask(request, &[area.memory.as_fd()])?.1;
+            Ok::<_, Error>(area.memory.clone())
+        };
+        let (rings, mac, memory, placed, other, lease) = match reply {
             Reply::Opened { rings, first_of_pipe: false, mac } => {
                 let monitors = wanted.monitor_rx || wanted.monitor_tx;
                 let placed = area.place(
@@ -163,62 +170,36 @@ impl Client {
                     |n| which.has(n, rings.rx) && !wanted.transmit_only,
                     offsets,
                 )?;
-                let lease = Lease { area: area.clone(), placed: vec![placed.clone()] };
-                let start = Request::Start { buffers: area.memory.buffers, placed: placed.clone() };
-                let bell = self.ask(&start, &[area.memory.as_fd()])?.1.pop().ok_or_else(missing)?;
-                let (memory, lease) = (area.memory.clone(), Some(lease));
-                let sides = Sides::new(&memory, &placed, None)?;
-                SharedPort {
-                    client: Some(self),
-                    wanted,
-                    rings,
-                    mac: MacAddress(mac),
-                    memory,
-                    placed,
-                    lease,
-                    sides,
-                    bell: Bell::new(bell),
-                }
+                let lease = lease(vec![placed.clone()]);
+                let memory = start(&Request::Start { buffers, placed: placed.clone() })?;
+                (rings, mac, memory, placed, None, lease)
             }
-            Reply::Opened { rings, .. } => {
+            Reply::Opened { rings, mac, .. } => {
                 let card = |n: u16| n < rings.tx;
                 let mine = area.place(&name, &rings, card, card, offsets)?;
-                let mut lease = Lease { area: area.clone(), placed: vec![mine.clone()] };
+                let mut lease = lease(vec![mine.clone()]);
                 let other = area.place(&other_end(&name), &rings, card, card, offsets)?;
-                lease.placed.push(other.clone());
+                lease.iter_mut().for_each(|lease| lease.placed.push(other.clone()));
                 let (master, slave) = if name.contains('{') { (&mine, &other) } else { (&other, &mine) };
-                let (buffers, master, slave) = (area.memory.buffers, master.clone(), slave.clone());
-                let start = Request::StartPipe { buffers, master, slave };
-                let bell = self.ask(&start, &[area.memory.as_fd()])?.1.pop().ok_or_else(missing)?;
-                let (memory, lease) = (area.memory.clone(), Some(lease));
-                let sides = Sides::new(&memory, &mine, Some(&other))?;
-                let mac = MacAddress::default();
-                SharedPort {
-                    client: Some(self),
-                    wanted,
-                    rings,
-                    mac,
-                    memory,
-                    placed: mine,
-                    lease,
-                    sides,
-                    bell: Bell::new(bell),
-                }
+                let (master, slave) = (master.clone(), slave.clone());
+                let memory = start(&Request::StartPipe { buffers, master, slave })?;
+                (rings, mac, memory, mine, Some(other), lease)
             }
             Reply::Joined { mine, .. } if offsets.mask != 0 && offsets.mask != mine.offset_mask => {
                 let why = "the pipe's other end has packets begin elsewhere".to_string();
                 return Err(Error::Refused { why, errno: libc::EINVAL });
             }
             Reply::Joined { rings, buffers, mine, other } => {
-                let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
-                let memory = Memory::of_peer(descriptors.pop().ok_or_else(missing)?, buffers)?;
-                let sides = Sides::new(&memory, &mine, Some(&other))?;
-                let mac = MacAddress::default();
-                SharedPort { client: Some(self), wanted, rings, mac, memory, placed: mine, lease: None, sides, bell }
+                let memory = if descriptors.is_empty() { None } else { Some(descriptors.remove(0)) };
+                let memory = Memory::of_peer(memory.ok_or_else(missing)?, buffers)?;
+                (rings, [0; 6], memory, mine, Some(other), None)
             }
             _ => return Err(Error::BadPeer { why: "its answer is another's" }),
         };
-        Ok(port)
+        let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
+        let sides = Sides::new(&memory, &placed, other.as_ref())?;
+        let mac = MacAddress(mac);
+        Ok(SharedPort { client: Some(self), wanted, rings, mac, memory, placed, lease, sides, bell })
     }
 }
 
@@ -276,10 +257,6 @@ struct Through {
     beginning: usize,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Sides {
     fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>) -> Result<Sides> {
         let ring = |place: &Place| {
@@ -311,6 +288,37 @@ impl Sides {
             rx: mine.rx.iter().map(receive).collect::<Result<_>>()?,
         })
     }
+}
+
+impl Transmit {
+    /// Hands over what the program has released, and wakes who takes it.
+    ///
+    /// # Errors
+    /// [`Error::BadRing`].
+    #[inline(always)]
+    fn hand_over(&mut self, bell: &Bell) -> Result<()> {
+        let moved = self.program.tell()?;
+        let must_wake = match &mut self.pipe {
+            Some(pipe) => pipe.swap(&mut self.program) && pipe.other.ring.must_wake_program(),
+            None => moved && self.program.must_ring(),
+        };
+        if must_wake {
+            bell.ring();
+        }
+        Ok(())
+    }
+}
+
+/// Gives back what the program has released of a receive ring, and wakes who waits for it.
+///
+/// # Errors
+/// [`Error::BadRing`].
+#[inline(always)]
+fn give_back(program: &mut Program, bell: &Bell) -> Result<()> {
+    if program.tell()? && program.must_ring() {
+        bell.ring();
+    }
+    Ok(())
 }
 
 impl Through {
@@ -401,19 +409,9 @@ impl SharedPort {
     pub fn sync_tx(&self) -> Result<()> {
         let mut result = Ok(());
         for transmit in self.sides.tx.iter().flatten() {
-            let Transmit { program, pipe } = &mut *lock(transmit);
-            match program.tell() {
-                Ok(moved) => {
-                    let must_ring = match pipe {
-                        Some(pipe) => pipe.swap(program) && pipe.other.must_ring(),
-                        None => moved && program.must_ring(),
-                    };
-                    if must_ring {
-                        self.bell.ring();
-                    }
-                }
-                Err(error) => result = Err(error),
-            }
+            let transmit = &mut *lock(transmit);
+            result = transmit.hand_over(&self.bell).and(result);
+            let program = &mut transmit.program;
             program.learn();
             stamp(&program.ring);
         }
@@ -451,11 +449,7 @@ impl SharedPort {
         let mut result = Ok(());
         for program in self.sides.rx.iter().flatten() {
             let program = &mut *lock(program);
-            match program.tell() {
-                Ok(true) if program.must_ring() => self.bell.ring(),
-                Ok(_) => {}
-                Err(error) => result = Err(error),
-            }
+            result = give_back(program, &self.bell).and(result);
             program.learn();
             stamp(&program.ring);
         }
@@ -485,9 +479,8 @@ impl SharedPort {
         }
         if taken > 0 {
             program.set(head as u32, head as u32);
-            if program.tell().is_ok() && program.must_ring() {
-                self.bell.ring();
-            }
+            // It is where it can be, between head and tail.
+            let _ = give_back(program, &self.bell);
         }
         taken
     }
@@ -501,7 +494,8 @@ impl SharedPort {
         mut next: impl FnMut(usize, &mut Vec<u8>) -> bool,
     ) -> usize {
         let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
-        let Transmit { program, pipe } = &mut *lock(transmit);
+        let transmit = &mut *lock(transmit);
+        let program = &mut transmit.program;
         program.learn();
         let size = self.memory.buffers.size;
         let (mut head, mut put) = (program.head(), 0);
@@ -524,14 +518,8 @@ impl SharedPort {
             put += 1;
         }
         program.set(head as u32, head as u32);
-        let moved = program.tell().unwrap_or(false);
-        let must_ring = match pipe {
-            Some(pipe) => pipe.swap(program) && pipe.other.must_ring(),
-            None => moved && program.must_ring(),
-        };
-        if must_ring {
-            self.bell.ring();
-        }
+        // It is where it can be, between head and tail.
+        let _ = transmit.hand_over(&self.bell);
         put
     }
 
@@ -586,7 +574,7 @@ impl SharedPort {
             let transmit = lock(transmit);
             match &transmit.pipe {
                 // What does not fit is moved on when there is room, even if nobody waits for that.
-                Some(pipe) if send || pipe.done != transmit.program.head() => pipe.other.wait(),
+                Some(pipe) if send || pipe.done != transmit.program.head() => pipe.other.ring.wait_for_program(),
                 None if send => transmit.program.wait(),
                 _ => {}
             }

@@ -22,6 +22,8 @@ mod ring;
 mod server;
 mod work;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use area::{API, Area, Objects, Offsets, Placed, Plan, Rings};
 pub use client::{ANY, Client, SharedPort, folder};
 pub use memory::{Buffers, Memory};
@@ -29,3 +31,8 @@ pub use message::{PortState, Wanted, Which};
 pub use port::ServedPort;
 pub use ring::Place;
 pub use server::{Open, Server, base, errno};
+
+/// What a thread that has panicked has left is as good as what any other has: each change is made at once.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

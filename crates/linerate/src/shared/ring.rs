@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl Ring {
     /// # Errors
     /// [`Error::BadPeer`] if it is outside the memory.
     pub fn new(memory: &Arc<Memory>, place: Place) -> Result<Ring> {
-        let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS + place.at));
+        let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
         let fits = end.is_some_and(|end| end <= memory.mapping.len());
         if !fits || !(2..=65536).contains(&place.slots) || !place.at.is_multiple_of(64) {
             return Err(Error::BadPeer { why: "its ring is outside its memory" });
@@ -104,37 +104,39 @@ impl Ring {
         self.memory.mapping.word(self.place.at + field)
     }
 
+    /// The two words of a slot: what it is, and its pointer.
+    #[inline(always)]
+    fn words(&self, number: usize) -> &[AtomicU64] {
+        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 2)
+    }
+
     #[inline(always)]
     pub fn slot(&self, number: usize) -> Slot {
-        let word = self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 1)[0].load(Relaxed);
+        let word = self.words(number)[0].load(Relaxed);
         Slot { buffer: word as u32, len: (word >> 32) as u16, flags: (word >> 48) as u16 }
     }
 
     #[inline(always)]
     pub fn set_slot(&self, number: usize, slot: Slot) {
         let word = u64::from(slot.buffer) | u64::from(slot.len) << 32 | u64::from(slot.flags) << 48;
-        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 1)[0].store(word, Relaxed);
+        self.words(number)[0].store(word, Relaxed);
+    }
+
+    /// A slot's pointer: of bytes that are in no buffer, or where in its buffer a packet begins.
+    pub fn pointer(&self, number: usize) -> u64 {
+        self.words(number)[1].load(Relaxed)
     }
 
     /// Where in its buffer a slot's packet begins, as it says: beyond the buffer, perhaps.
     #[inline(always)]
     pub fn offset(&self, number: usize) -> usize {
-        if self.offset_mask == 0 {
-            return 0;
-        }
-        let word = self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0].load(Relaxed);
-        (word & self.offset_mask) as usize
-    }
-
-    /// A slot's last word.
-    pub fn pointer(&self, number: usize) -> u64 {
-        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0].load(Relaxed)
+        if self.offset_mask == 0 { 0 } else { (self.pointer(number) & self.offset_mask) as usize }
     }
 
     /// Says so.
     pub fn set_offset(&self, number: usize, offset: usize) {
-        let word = &self.memory.mapping.words(self.place.at + SLOTS + number * SLOT + 8, 1)[0];
-        word.store(word.load(Relaxed) & !self.offset_mask | offset as u64 & self.offset_mask, Relaxed);
+        let pointer = self.pointer(number) & !self.offset_mask | offset as u64 & self.offset_mask;
+        self.words(number)[1].store(pointer, Relaxed);
     }
 
     #[inline(always)]
@@ -153,6 +155,37 @@ impl Ring {
         let (at, offset) = (self.memory.buffer(slot.buffer)?, self.offset(number));
         let end = offset.checked_add(slot.len.into())?;
         (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
+    }
+
+    /// The side that this word stands for sleeps from now on until it is woken; it looks once more after this.
+    fn wait(&self, waits: usize) {
+        self.word(waits).store(1, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// True once if that side sleeps: then its bell is to be rung.
+    #[inline(always)]
+    fn must_wake(&self, waits: usize) -> bool {
+        fence(SeqCst);
+        self.word(waits).load(Relaxed) != 0 && self.word(waits).swap(0, SeqCst) != 0
+    }
+
+    /// As the side that serves: from now on the bell is rung when head moves; look once more after this.
+    pub fn wait_for_program(&self) {
+        self.wait(SERVER_WAITS);
+    }
+
+    /// As the side that serves: true once if the program sleeps.
+    #[inline(always)]
+    pub fn must_wake_program(&self) -> bool {
+        self.must_wake(PROGRAM_WAITS)
+    }
+
+    /// Slots of a transmit ring are the program's again, up to this one.
+    #[inline(always)]
+    fn free_up_to(&self, slot: usize) {
+        let slots = self.place.slots;
+        self.word(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Release);
     }
 
     /// An index that the other side has written, if it is one.
@@ -238,8 +271,7 @@ impl Program {
     /// Slots of a transmit ring are done up to here: who moves them is the program's own process.
     #[inline(always)]
     pub fn done(&mut self, slot: usize) {
-        let slots = self.ring.place.slots;
-        self.ring.word(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Relaxed);
+        self.ring.free_up_to(slot);
     }
 
     /// Learns up to where slots are the program's.
@@ -264,14 +296,12 @@ impl Program {
     /// True once if the other side sleeps until head moves: then its bell is to be rung.
     #[inline(always)]
     pub fn must_ring(&self) -> bool {
-        fence(SeqCst);
-        self.ring.word(SERVER_WAITS).load(Relaxed) != 0 && self.ring.word(SERVER_WAITS).swap(0, SeqCst) != 0
+        self.ring.must_wake(SERVER_WAITS)
     }
 
     /// From now on the bell is rung when tail moves; look once more after this.
     pub fn wait(&self) {
-        self.ring.word(PROGRAM_WAITS).store(1, SeqCst);
-        fence(SeqCst);
+        self.ring.wait(PROGRAM_WAITS);
     }
 
     pub fn wait_no_more(&self) {
@@ -354,20 +384,7 @@ impl Consumer {
     /// Tells what is done.
     #[inline(always)]
     pub fn tell(&self) {
-        let slots = self.ring.place.slots;
-        self.ring.word(SERVER_TAIL).store(((self.cur + slots - 1) % slots) as u32, Release);
-    }
-
-    /// True once if the program sleeps.
-    #[inline(always)]
-    pub fn must_ring(&self) -> bool {
-        must_ring(&self.ring)
-    }
-
-    /// From now on the bell is rung when head moves; look once more after this.
-    pub fn wait(&self) {
-        self.ring.word(SERVER_WAITS).store(1, SeqCst);
-        fence(SeqCst);
+        self.ring.free_up_to(self.cur);
     }
 }
 
@@ -408,22 +425,4 @@ impl Producer {
         let slots = self.ring.place.slots;
         self.ring.word(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
     }
-
-    /// True once if the program sleeps.
-    #[inline(always)]
-    pub fn must_ring(&self) -> bool {
-        must_ring(&self.ring)
-    }
-
-    /// From now on the bell is rung when head moves; look once more after this.
-    pub fn wait(&self) {
-        self.ring.word(SERVER_WAITS).store(1, SeqCst);
-        fence(SeqCst);
-    }
-}
-
-#[inline(always)]
-fn must_ring(ring: &Ring) -> bool {
-    fence(SeqCst);
-    ring.word(PROGRAM_WAITS).load(Relaxed) != 0 && ring.word(PROGRAM_WAITS).swap(0, SeqCst) != 0
 }

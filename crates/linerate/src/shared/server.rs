@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use rustix::net::{
@@ -17,6 +17,7 @@ use rustix::net::{
 };
 
 use super::area::{Placed, Rings};
+use super::lock;
 use super::memory::{Buffers, Memory};
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
 use super::ring::{Consumer, Place, Producer, Ring};
@@ -108,7 +109,7 @@ struct Attached {
     port: String,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    devices: Vec<Arc<Mutex<Box<dyn Device>>>>,
+    devices: Vec<Box<dyn Device>>,
 }
 
 /// A port of the name of an interface, which stays without a program.
@@ -116,10 +117,6 @@ struct Lasting {
     rings: Rings,
     /// The switch that it is attached to, and the port there.
     attached: Option<(String, Arc<Served>)>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What errno(3) says of an error, for programs that know only that.
@@ -774,7 +771,6 @@ impl State {
         }
         for attached in &*lock(&self.attached) {
             for device in &attached.devices {
-                let device = lock(device);
                 let number = number_of(&attached.switch, device.name()) as u8;
                 list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
             }
@@ -817,7 +813,7 @@ impl Attached {
             let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
             self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
         }
-        self.devices.extend([switched, port].map(|device| Arc::new(Mutex::new(device))));
+        self.devices.extend([switched, port]);
         Ok(())
     }
 

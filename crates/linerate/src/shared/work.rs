@@ -61,46 +61,16 @@ impl Sending {
     /// Tells how many slots were done.
     fn turn(&mut self, bell: &Bell) -> usize {
         let mut slots = 0;
-        let header = self.header.load(Ordering::Relaxed);
         while self.batch.len() < TURN {
-            match self.ring.front() {
+            let done = match self.ring.front() {
                 Front::None => break,
-                Front::Packet { len, flags } if (header + 1..=header + LONGEST).contains(&len) => {
-                    let mut from = Cursor { parts: &self.ring.parts, at: 0 };
-                    let memory = &self.ring.ring.memory.mapping;
-                    let (offload, len) = (offload(&mut from, memory, header), len - header);
-                    if len > if offload.is_some() { LONGEST } else { self.longest } {
-                        slots += self.ring.parts.len();
-                        self.ring.pass(self.ring.parts.len());
-                        continue;
-                    }
-                    let copy = |_, mut target: &mut [u8]| {
-                        while !target.is_empty() {
-                            let (at, len) = from.next(target.len());
-                            let (now, later) = target.split_at_mut(len);
-                            memory.read(at, now);
-                            target = later;
-                        }
-                    };
-                    if !self.batch.push_filled(&self.pool, len, offload, copy) {
-                        break;
-                    }
-                    if flags & NS_NO_LEARN != 0 {
-                        self.batch.unlearn_last();
-                    }
-                    slots += self.ring.parts.len();
-                    self.ring.pass(self.ring.parts.len());
-                }
-                // Too long, or empty.
-                Front::Packet { .. } => {
-                    slots += self.ring.parts.len();
-                    self.ring.pass(self.ring.parts.len());
-                }
-                Front::Nonsense { slots: count } => {
-                    slots += count;
-                    self.ring.pass(count);
-                }
-            }
+                Front::Packet { len, flags } if self.take(len, flags) => self.ring.parts.len(),
+                // No buffer is free.
+                Front::Packet { .. } => break,
+                Front::Nonsense { slots } => slots,
+            };
+            self.ring.pass(done);
+            slots += done;
         }
         let waiting = self.batch.len();
         if waiting > 0 || self.queue.unsent() > 0 {
@@ -108,11 +78,32 @@ impl Sending {
         }
         if slots > 0 {
             self.ring.tell();
-            if self.ring.must_ring() {
+            if self.ring.ring.must_wake_program() {
                 bell.ring();
             }
         }
         slots + (waiting - self.batch.len())
+    }
+
+    /// Copies the packet at the front, unless it is empty or too long: then nothing becomes of it. False if there is no
+    /// buffer for it now.
+    #[inline(always)]
+    fn take(&mut self, len: usize, flags: u16) -> bool {
+        let header = self.header.load(Ordering::Relaxed);
+        if !(header + 1..=header + LONGEST).contains(&len) {
+            return true;
+        }
+        let mut from = Cursor { parts: &self.ring.parts, at: 0 };
+        let memory = &self.ring.ring.memory.mapping;
+        let (offload, len) = (offload(&mut from, memory, header), len - header);
+        if len > if offload.is_some() { LONGEST } else { self.longest } {
+            return true;
+        }
+        let is_taken = self.batch.push_filled(&self.pool, len, offload, |_, target| from.read(memory, target));
+        if is_taken && flags & NS_NO_LEARN != 0 {
+            self.batch.unlearn_last();
+        }
+        is_taken
     }
 
     /// Something is still to be handed over.
@@ -128,12 +119,7 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
         return None;
     }
     let mut bytes = [0; HEADERS];
-    let mut done = 0;
-    while done < header {
-        let (at, len) = from.next(header - done);
-        memory.read(at, &mut bytes[done..done + len]);
-        done += len;
-    }
+    from.read(memory, &mut bytes[..header]);
     bytes.first_chunk().copied().map(Offload).filter(|offload| offload.is_needed())
 }
 
@@ -144,16 +130,19 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Where the next are, and how many of at most `most`. The caller does not ask for more than there are.
+    /// Copies the next bytes. The caller does not ask for more than there are.
     #[inline(always)]
-    fn next(&mut self, most: usize) -> (usize, usize) {
-        while self.at == self.parts[0].1 {
-            (self.parts, self.at) = (&self.parts[1..], 0);
+    fn read(&mut self, memory: &Mapping, mut target: &mut [u8]) {
+        while !target.is_empty() {
+            let (begin, len) = self.parts[0];
+            let (now, later) = target.split_at_mut(target.len().min(len - self.at));
+            memory.read(begin + self.at, now);
+            self.at += now.len();
+            target = later;
+            if self.at == len {
+                (self.parts, self.at) = (&self.parts[1..], 0);
+            }
         }
-        let (begin, len) = self.parts[0];
-        let count = most.min(len - self.at);
-        self.at += count;
-        (begin + self.at - count, count)
     }
 }
 
@@ -190,7 +179,7 @@ impl Receiving {
         self.batch.drop_front(taken);
         if filled > 0 {
             self.ring.tell();
-            if self.ring.must_ring() {
+            if self.ring.ring.must_wake_program() {
                 bell.ring();
             }
         }
@@ -269,8 +258,8 @@ impl Work {
                 continue;
             }
             // Who looks once more after this misses nothing.
-            self.sending.iter().for_each(|sending| sending.ring.wait());
-            self.receiving.iter().for_each(|receiving| receiving.ring.wait());
+            self.sending.iter().for_each(|sending| sending.ring.ring.wait_for_program());
+            self.receiving.iter().for_each(|receiving| receiving.ring.ring.wait_for_program());
             for receiving in &mut self.receiving {
                 receiving.queue.arm();
             }
