@@ -6,28 +6,31 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use linerate::Result;
+use linerate::shared::SharedPort;
 
 use crate::control::refused;
 use crate::descriptor::{Bound, Descriptor};
 use crate::header::{Header, NmOption, OptCsb, OptEventfds, OptMode, SyncKloopStart, option};
-use crate::real::call;
+use crate::real::{call, read, write};
 use crate::waiting::kernel_poll;
 
 /// An entry for what the program tells: `struct nm_csb_atok`.
-#[repr(C, align(64))]
+#[repr(C)]
 struct Told {
     head: AtomicU32,
     cur: AtomicU32,
     need_kick: AtomicU32,
     _sync_flags: AtomicU32,
+    _pad: [AtomicU32; 12],
 }
 
 /// An entry for what it is told: `struct nm_csb_ktoa`.
-#[repr(C, align(64))]
+#[repr(C)]
 struct Tell {
     hwcur: AtomicU32,
     hwtail: AtomicU32,
     need_kick: AtomicU32,
+    _pad: [AtomicU32; 13],
 }
 
 /// The program's entries, one for each ring that it has: those that send first.
@@ -54,23 +57,24 @@ impl Entries {
 
 /// True if so many bytes can be read there, and written.
 fn is_there(address: u64, len: usize) -> bool {
-    let mut bytes = vec![0u8; len];
-    let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
-    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
-    let process = std::process::id();
-    let read = call!(libc::SYS_process_vm_readv, process, &raw const ours, 1, &raw const theirs, 1, 0);
-    read == len as i64
-        && call!(libc::SYS_process_vm_writev, process, &raw const ours, 1, &raw const theirs, 1, 0) == read
+    read(address, len).is_some_and(|bytes| write(address, &bytes))
 }
 
-/// Rings of a port that are bound: whether they receive, and their numbers.
-fn rings(bound: &Bound) -> Vec<(bool, usize)> {
+/// A ring that is bound.
+#[derive(Clone, Copy)]
+struct BoundRing {
+    receives: bool,
+    number: usize,
+}
+
+/// The rings of a port that are bound: those that send first.
+fn rings(bound: &Bound) -> Vec<BoundRing> {
     let placed = bound.port().placed();
-    let numbers = |rings: &[Option<linerate::shared::Place>], receives: bool| {
+    let there = |rings: &[Option<linerate::shared::Place>], receives: bool| {
         let there = rings.iter().enumerate().filter(|(_, place)| place.is_some());
-        there.map(move |(n, _)| (receives, n)).collect::<Vec<_>>()
+        there.map(move |(number, _)| BoundRing { receives, number }).collect::<Vec<_>>()
     };
-    [numbers(&placed.tx, false), numbers(&placed.rx, true)].concat()
+    [there(&placed.tx, false), there(&placed.rx, true)].concat()
 }
 
 /// From now on head, cur and tail are where the program says (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
@@ -101,7 +105,7 @@ fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
         return refused("the port has entries already", libc::EBUSY);
     }
     let entries = Entries { told, tell, count: rings.len() };
-    for (n, &(receives, number)) in rings.iter().enumerate() {
+    for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
         let (head, tail) = bound.port().indices(receives, number);
         entries.told(n).head.store(head, Ordering::Relaxed);
         entries.told(n).cur.store(head, Ordering::Relaxed);
@@ -130,9 +134,13 @@ pub fn stop(descriptor: &Descriptor) -> Result<()> {
     Ok(())
 }
 
-/// How the loop and the program wake each other, for each ring.
-struct Events<'a> {
-    each: &'a [[i32; 2]],
+/// What a loop syncs.
+struct Loop<'a> {
+    port: &'a SharedPort,
+    rings: Vec<BoundRing>,
+    entries: Entries,
+    /// How the program and the loop wake each other, for each ring; none if they do not.
+    events: &'a [[i32; 2]],
 }
 
 /// Syncs until it is stopped.
@@ -144,27 +152,29 @@ pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
     let Some(start) = (unsafe { (header.body as *const SyncKloopStart).as_ref() }) else {
         return refused("the request has no body", libc::EINVAL);
     };
-    let mut events = Events { each: &[] };
+    let mut events: &[[i32; 2]] = &[];
     // SAFETY: a list of options as the program has it.
     for option in unsafe { crate::control::options(header.options) } {
-        let result = loop_option(option, entries.count, &mut events);
+        let result = loop_option(option, entries.count).map(|there| events = there.unwrap_or(events));
         option.status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
         result?;
     }
     if bound.kloop.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING != 0 {
         return refused("the loop runs already", libc::EBUSY);
     }
+    let syncs = Loop { port: bound.port(), rings: rings(&bound), entries, events };
     let sleep = Duration::from_micros(start.sleep_us.into());
     while bound.kloop.load(Ordering::SeqCst) & STOPPING == 0 {
-        if !turn(&bound, &entries, &events) {
-            rest(&bound, &entries, &events, sleep);
+        if !syncs.turn() {
+            syncs.rest(sleep);
         }
     }
     bound.kloop.store(0, Ordering::SeqCst);
     Ok(())
 }
 
-fn loop_option(option: &mut NmOption, count: usize, events: &mut Events<'_>) -> Result<()> {
+/// Takes an option of the loop; one of them brings descriptors for each ring.
+fn loop_option<'a>(option: &mut NmOption, count: usize) -> Result<Option<&'a [[i32; 2]]>> {
     match option.reqtype {
         option::SYNC_KLOOP_EVENTFDS => {
             let expected = size_of::<NmOption>() + count * size_of::<[i32; 2]>();
@@ -172,17 +182,17 @@ fn loop_option(option: &mut NmOption, count: usize, events: &mut Events<'_>) -> 
                 return refused("an entry for each ring that is bound is needed", libc::EINVAL);
             }
             // SAFETY: the option has as many entries behind it as its size says, for as long as the loop runs.
-            events.each = unsafe {
+            let events = unsafe {
                 let option = std::ptr::from_mut(option).cast::<OptEventfds>();
                 std::slice::from_raw_parts((&raw const (*option).eventfds).cast(), count)
             };
-            Ok(())
+            Ok(Some(events))
         }
         option::SYNC_KLOOP_MODE => {
             // SAFETY: an option of this kind is this structure.
             let mode = unsafe { (*std::ptr::from_mut(option).cast::<OptMode>()).mode };
             match mode {
-                0..=3 => Ok(()),
+                0..=3 => Ok(None),
                 _ => refused("there is no such mode of the loop", libc::EINVAL),
             }
         }
@@ -190,62 +200,65 @@ fn loop_option(option: &mut NmOption, count: usize, events: &mut Events<'_>) -> 
     }
 }
 
-/// Hands on what the program has told, and tells it what has come; true if anything has changed.
-fn turn(bound: &Bound, entries: &Entries, events: &Events<'_>) -> bool {
-    let (port, rings) = (bound.port(), rings(bound));
-    let mut before = Vec::with_capacity(rings.len());
-    for (n, &(receives, number)) in rings.iter().enumerate() {
-        let told = entries.told(n);
-        // cur is written before head: so it is read after it.
-        let head = told.head.load(Ordering::Acquire);
-        let cur = told.cur.load(Ordering::Acquire);
-        before.push(port.indices(receives, number));
-        port.set_head(receives, number, head, cur);
-    }
-    let _ = port.sync_tx();
-    let _ = port.sync_rx();
-    let mut changed = false;
-    for (n, &(receives, number)) in rings.iter().enumerate() {
-        let (told, tell) = (entries.told(n), entries.tell(n));
-        let (head, tail) = port.indices(receives, number);
-        tell.hwcur.store(head, Ordering::Release);
-        tell.hwtail.store(tail, Ordering::Release);
-        changed |= before[n] != (head, tail);
-        fence(Ordering::SeqCst);
-        if before[n].1 != tail
-            && told.need_kick.load(Ordering::Relaxed) != 0
-            && let Some([_, irqfd]) = events.each.get(n)
-            && *irqfd >= 0
-        {
-            let one = 1u64;
-            let _ = call!(libc::SYS_write, *irqfd, &raw const one, 8);
+impl Loop<'_> {
+    /// Hands on what the program has told, and tells it what has come; true if anything has changed.
+    fn turn(&self) -> bool {
+        let Loop { port, rings, entries, events } = self;
+        let mut before = Vec::with_capacity(rings.len());
+        for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
+            let told = entries.told(n);
+            // cur is written before head: so it is read after it.
+            let head = told.head.load(Ordering::Acquire);
+            let cur = told.cur.load(Ordering::Acquire);
+            before.push(port.indices(receives, number));
+            port.set_head(receives, number, head, cur);
         }
+        let _ = port.sync_tx();
+        let _ = port.sync_rx();
+        let mut changed = false;
+        for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
+            let (told, tell) = (entries.told(n), entries.tell(n));
+            let (head, tail) = port.indices(receives, number);
+            tell.hwcur.store(head, Ordering::Release);
+            tell.hwtail.store(tail, Ordering::Release);
+            changed |= before[n] != (head, tail);
+            fence(Ordering::SeqCst);
+            if before[n].1 != tail
+                && told.need_kick.load(Ordering::Relaxed) != 0
+                && let Some([_, irqfd]) = events.get(n)
+                && *irqfd >= 0
+            {
+                let one = 1u64;
+                let _ = call!(libc::SYS_write, *irqfd, &raw const one, 8);
+            }
+        }
+        changed
     }
-    changed
-}
 
-/// Waits for the program or the port, not longer than it asks for.
-fn rest(bound: &Bound, entries: &Entries, events: &Events<'_>, sleep: Duration) {
-    use std::os::fd::AsRawFd;
-    // So that it notices when it shall end.
-    const LONGEST: Duration = Duration::from_millis(10);
-    let wakes = !events.each.is_empty() && events.each.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
-    if !wakes {
-        let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)), std::ptr::null());
-        return;
-    }
-    bound.port().arm(true, true);
-    (0..entries.count).for_each(|n| entries.tell(n).need_kick.store(1, Ordering::SeqCst));
-    fence(Ordering::SeqCst);
-    if !turn(bound, entries, events) {
-        let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut all: Vec<_> = events.each.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
-        all.push(wait(bound.port().event().as_raw_fd()));
-        let _ = kernel_poll(&mut all, Some(LONGEST), std::ptr::null());
-        for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
-            let mut count = 0u64;
-            let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);
+    /// Waits for the program or the port, not longer than it asks for.
+    fn rest(&self, sleep: Duration) {
+        let Loop { port, entries, events, .. } = self;
+        use std::os::fd::AsRawFd;
+        // So that it notices when it shall end.
+        const LONGEST: Duration = Duration::from_millis(10);
+        let wakes = !events.is_empty() && events.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
+        if !wakes {
+            let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)), std::ptr::null());
+            return;
         }
+        port.arm(true, true);
+        (0..entries.count).for_each(|n| entries.tell(n).need_kick.store(1, Ordering::SeqCst));
+        fence(Ordering::SeqCst);
+        if !self.turn() {
+            let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut all: Vec<_> = events.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
+            all.push(wait(port.event().as_raw_fd()));
+            let _ = kernel_poll(&mut all, Some(LONGEST), std::ptr::null());
+            for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
+                let mut count = 0u64;
+                let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);
+            }
+        }
+        port.disarm();
     }
-    bound.port().disarm();
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use linerate::{Error, Result};
+use linerate::Result;
 
 use crate::control::{self, refused};
 use crate::descriptor::Descriptor;
@@ -65,7 +65,7 @@ pub fn register(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
     match nmreq.cmd {
         0 => bind(descriptor, nmreq),
         command::BDG_ATTACH => {
-            let register = registration(nmreq)?;
+            let register = registration(nmreq);
             let mut body = ValeAttach { register, port_index: 0, _pad: 0 };
             if nmreq.arg1 == 1 {
                 body.register.mode = mode::NIC_SW;
@@ -110,12 +110,8 @@ pub fn register(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
 }
 
 fn bind(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
-    let mut body = registration(nmreq)?;
-    let answer = ask(descriptor, &nmreq.name, request::REGISTER, &mut body);
-    if let Err(error @ (Error::BadName { .. } | Error::NoInterface { .. })) = answer {
-        return refused(error.to_string(), libc::ENXIO);
-    }
-    answer?;
+    let mut body = registration(nmreq);
+    ask(descriptor, &nmreq.name, request::REGISTER, &mut body)?;
     let Ok(memsize) = u32::try_from(body.memsize) else {
         return refused("the memory is longer than the old API can say", libc::ENOMEM);
     };
@@ -127,7 +123,7 @@ fn bind(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
 }
 
 /// The same in the terms of the API after it.
-fn registration(nmreq: &Nmreq) -> Result<Register> {
+fn registration(nmreq: &Nmreq) -> Register {
     const MODES: u32 = 0xF;
     let mode = match (nmreq.flags & MODES, nmreq.ringid) {
         (mode::DEFAULT, id) if id & ringid::HW_RING != 0 => mode::ONE_NIC,
@@ -142,7 +138,7 @@ fn registration(nmreq: &Nmreq) -> Result<Register> {
     if nmreq.ringid & ringid::DO_RX_POLL != 0 {
         flags |= flag::DO_RX_POLL;
     }
-    Ok(Register {
+    Register {
         offset: 0,
         memsize: 0,
         tx_slots: nmreq.tx_slots,
@@ -157,7 +153,7 @@ fn registration(nmreq: &Nmreq) -> Result<Register> {
         extra_bufs: nmreq.arg3,
         _pad: 0,
         flags,
-    })
+    }
 }
 
 fn list(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use libc::{epoll_event, pollfd};
 
 use crate::descriptor::{self, Bound};
-use crate::real::{call, fail};
+use crate::real::{call, fail, timespec};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -49,7 +49,7 @@ fn ready(bound: &Bound, events: i16) -> i16 {
 
 /// The kernel's own ppoll(2).
 pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let time = timeout.map(|time| libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
+    let time = timeout.map(timespec);
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, mask, MASK) as c_int
 }
@@ -93,13 +93,16 @@ pub fn poll(events: *mut pollfd, count: libc::nfds_t, timeout: Option<Duration>,
         // SAFETY: as many as the program says, and its own, as poll(2) wants it.
         _ => unsafe { std::slice::from_raw_parts_mut(events, count as usize) },
     };
-    if !descriptor::any() || !events.iter().any(|event| descriptor::get(event.fd).is_some()) {
+    if !descriptor::any() {
         return kernel_poll(events, timeout, mask);
     }
-    let end = timeout.map(|timeout| Instant::now() + timeout);
     // By place: the port, or that the descriptor is ours and has none.
     let bounds: Vec<Option<Option<Arc<Bound>>>> =
         events.iter().map(|event| descriptor::get(event.fd).map(|descriptor| descriptor.bound())).collect();
+    if bounds.iter().all(Option::is_none) {
+        return kernel_poll(events, timeout, mask);
+    }
+    let end = timeout.map(|timeout| Instant::now() + timeout);
     let ours: Vec<Waiting> = events
         .iter()
         .zip(&bounds)
@@ -167,8 +170,7 @@ pub fn select(
         })
         .collect();
     if !events.iter().any(|event| descriptor::get(event.fd).is_some()) {
-        let time =
-            timeout.map(|time| libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
+        let time = timeout.map(timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let masked = (mask, MASK);
         return call!(libc::SYS_pselect6, count, sets[0], sets[1], sets[2], time, &raw const masked) as c_int;

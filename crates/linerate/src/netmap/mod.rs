@@ -30,6 +30,7 @@ pub use frames::Frames;
 pub use monitor::{Monitor, Watched};
 pub use null::Null;
 pub use pipe::{Pipe, Side};
+pub(crate) use port::Virtual;
 pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

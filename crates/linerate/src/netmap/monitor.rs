@@ -98,10 +98,6 @@ impl Virtual for Monitoring {
         Err(Error::Unsupported { port: config.name.clone(), what: "sending", why })
     }
 
-    fn link(&self) -> Link {
-        Link::Up { mbits: 0 }
-    }
-
     fn drops(&self) -> Drops {
         self.one.outlet.drops()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, QueueCounters, RxQueue, TxQueue};
 
 /// `null:`
 pub type Null = VirtualPort<Nothing>;
@@ -37,10 +37,6 @@ impl Virtual for Nothing {
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
         Ok(Box::new(Swallow { counters }))
-    }
-
-    fn link(&self) -> Link {
-        Link::Up { mbits: 0 }
     }
 }
 

@@ -152,9 +152,9 @@ impl Virtual for PipeEnd {
         Ok(Box::new(PipeTx { pipe, side, queue, sender, counters, copies: Batch::new(), longest }))
     }
 
-    fn link(&self) -> Link {
+    fn link(&self) -> Result<Link> {
         let open = self.pipe.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open[1 - self.side as usize] { Link::Up { mbits: 0 } } else { Link::Down }
+        Ok(if open[1 - self.side as usize] { Link::Up { mbits: 0 } } else { Link::Down })
     }
 }
 

@@ -21,14 +21,26 @@ pub trait Virtual: Send {
     /// Starts a transmit queue, which nobody has.
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>>;
     /// Whether somebody is at the other end.
-    fn link(&self) -> Link;
+    ///
+    /// # Errors
+    /// As [`Device::link`].
+    fn link(&self) -> Result<Link> {
+        Ok(Link::Up { mbits: 0 })
+    }
+    /// Whether the port can have another address than the one that it has begun with.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_mac(&self, _config: &Config) -> Result<()> {
+        Ok(())
+    }
     /// What was sent to it and found no room.
     fn drops(&self) -> Drops {
         Drops::default()
     }
 }
 
-/// A port that is memory alone: [`Pipe`](super::Pipe) or [`ValePort`](super::ValePort).
+/// A port that is memory alone, such as [`Pipe`](super::Pipe) or [`ValePort`](super::ValePort).
 pub struct VirtualPort<V: Virtual> {
     config: Config,
     mac: MacAddress,
@@ -45,8 +57,13 @@ impl<V: Virtual> VirtualPort<V> {
             .bytes()
             .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
         let [a, b, c, d, e, ..] = hash.to_be_bytes();
+        VirtualPort::with_mac(config, MacAddress([0x02, a, b, c, d, e]), kind)
+    }
+
+    /// Its address is somebody else's choice.
+    pub(crate) fn with_mac(config: Config, mac: MacAddress, kind: V) -> VirtualPort<V> {
         let counters = Counters::new(&config);
-        VirtualPort { config, mac: MacAddress([0x02, a, b, c, d, e]), counters, kind }
+        VirtualPort { config, mac, counters, kind }
     }
 
     pub(super) fn kind(&self) -> &V {
@@ -85,6 +102,7 @@ impl<V: Virtual> Device for VirtualPort<V> {
     }
 
     fn statistics(&self) -> Result<Statistics> {
+        self.kind.link()?;
         let (mut sum, drops) = (self.counters.sum(), self.kind.drops());
         sum.drops.no_descriptor += drops.no_descriptor;
         sum.drops.oversize += drops.oversize;
@@ -96,7 +114,7 @@ impl<V: Virtual> Device for VirtualPort<V> {
     }
 
     fn link(&self) -> Result<Link> {
-        Ok(self.kind.link())
+        self.kind.link()
     }
 
     fn mac(&self) -> MacAddress {
@@ -104,6 +122,7 @@ impl<V: Virtual> Device for VirtualPort<V> {
     }
 
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.kind.check_mac(&self.config)?;
         self.mac = mac;
         Ok(())
     }
@@ -114,7 +133,7 @@ impl<V: Virtual> Device for VirtualPort<V> {
     }
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "packets come on the queue of the same number as they were sent on";
+        let why = "who sends chooses the queue";
         Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
     }
 

@@ -1,4 +1,4 @@
-//! Memory that two processes have: what is in it is said in `layout`, and nothing in it is believed.
+//! Memory that two processes have: `area` says what is in it, and nothing in it is believed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

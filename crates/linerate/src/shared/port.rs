@@ -1,5 +1,5 @@
-//! A port that another process serves, as a port of ours: each packet is copied once, between its region and the memory
-//! that both processes have.
+//! A port that another process serves, as a port of ours. Each packet is copied between its region and the memory that both
+//! processes have, by way of a buffer of the queue's own.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -11,18 +11,18 @@ use super::message::{Wanted, Which};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{
-    Config, Counters, Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics, TxQueue,
-};
+use crate::netmap::{Virtual, VirtualPort};
+use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
 
 /// A port that another process serves.
-pub struct ServedPort {
-    config: Config,
+pub type ServedPort = VirtualPort<Remote>;
+
+/// What a port that another process serves does its own way.
+pub struct Remote {
     /// Of a pipe all of it; of any other port a description, and each queue has a connection of its own.
     port: Arc<SharedPort>,
     open: Box<dyn Fn(Which, bool) -> Result<SharedPort> + Send>,
     is_pipe: bool,
-    counters: Counters,
 }
 
 /// Memory of this process for such ports; it goes with the last of them.
@@ -59,10 +59,12 @@ impl ServedPort {
             client.open(wanted, &area, Offsets::default())
         };
         let config = Config { tx_queues: port.rings().tx, rx_queues: port.rings().rx, ..config };
-        let counters = Counters::new(&config);
-        Ok(Some(ServedPort { config, port: Arc::new(port), open: Box::new(open), is_pipe, counters }))
+        let mac = port.mac();
+        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(port), open: Box::new(open), is_pipe })))
     }
+}
 
+impl Remote {
     fn queue(&self, queue: u16, receives: bool) -> Result<Arc<SharedPort>> {
         match self.is_pipe {
             true => Ok(self.port.clone()),
@@ -71,47 +73,22 @@ impl ServedPort {
     }
 }
 
-impl Device for ServedPort {
-    fn name(&self) -> &str {
-        &self.config.name
+impl Virtual for Remote {
+    const DRIVER: &'static str = "served";
+
+    fn description(&self) -> String {
+        "a port that another process serves".to_string()
     }
 
-    fn info(&self) -> Info {
-        Info {
-            driver: "served",
-            description: "a port that another process serves".to_string(),
-            rx_queues: self.config.rx_queues,
-            tx_queues: self.config.tx_queues,
-            ring: self.config.ring,
-            max_frame: self.config.max_frame,
-        }
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        &self.config.pool
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
-        let counters = self.counters.take_rx(&self.config, queue)?;
-        let (port, pool) = (self.queue(queue, true)?, self.config.pool.clone());
-        let sleeps = self.config.interrupts.is_some();
-        let longest = self.config.max_frame;
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+        let (port, pool) = (self.queue(queue, true)?, config.pool.clone());
+        let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
         Ok(Box::new(ServedRx { port, queue: queue.into(), pool, counters, sleeps, longest, bytes: Vec::new() }))
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
-        let counters = self.counters.take_tx(&self.config, queue)?;
-        let longest = self.config.max_frame;
-        let port = self.queue(queue, false)?;
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        let (port, longest) = (self.queue(queue, false)?, config.max_frame);
         Ok(Box::new(ServedTx { port, queue: queue.into(), counters, longest, bytes: Vec::new() }))
-    }
-
-    fn statistics(&self) -> Result<Statistics> {
-        self.link().map(|_| self.counters.sum())
-    }
-
-    fn queue_statistics(&self) -> QueueStatistics {
-        self.counters.by_queue()
     }
 
     /// Up as long as it is served.
@@ -119,33 +96,15 @@ impl Device for ServedPort {
         match self.port.is_served() {
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let why = format!("{}: the process that served it is gone; open it again", self.config.name);
+                let why = format!("{}: the process that served it is gone; open it again", self.port.wanted().name);
                 Err(Error::Refused { why, errno: libc::ENXIO })
             }
         }
     }
 
-    fn mac(&self) -> MacAddress {
-        self.port.mac()
-    }
-
-    fn set_mac(&mut self, _: MacAddress) -> Result<()> {
+    fn check_mac(&self, config: &Config) -> Result<()> {
         let why = "who serves it decides";
-        Err(Error::Unsupported { port: self.config.name.clone(), what: "address to be set", why })
-    }
-
-    /// All that comes is received.
-    fn set_promiscuous(&mut self, _: bool) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "who serves it decides";
-        Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
-    }
-
-    fn reset(&mut self) -> Result<()> {
-        self.counters.check_free(&self.config)
+        Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
     }
 }
 

@@ -426,3 +426,24 @@ impl Producer {
         self.ring.word(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::area::{Area, Plan};
+    use super::{Place, Ring, SLOT, SLOTS};
+
+    #[test]
+    fn a_ring_outside_its_memory_is_refused() {
+        let area = Area::new(Plan::default()).unwrap();
+        let len = area.memory.mapping.len();
+        let last = len - SLOTS - 2 * SLOT;
+        assert!(Ring::new(&area.memory, Place { at: last & !63, slots: 2 }).is_ok());
+        let beyond = (last + 64) & !63;
+        for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, 32, 1] {
+            assert!(Ring::new(&area.memory, Place { at, slots: 2 }).is_err(), "at {at}");
+        }
+        for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
+            assert!(Ring::new(&area.memory, Place { at: 0, slots }).is_err(), "{slots} slots");
+        }
+    }
+}

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use super::outlet::{Outlet, OutletRx};
 use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, Link, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -189,11 +189,6 @@ impl Virtual for Attached {
 
     fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
         Ok(Box::new(ValeTx::new(&self.switch, self.number, queue, counters)))
-    }
-
-    /// The switch itself is always there.
-    fn link(&self) -> Link {
-        Link::Up { mbits: 0 }
     }
 
     fn drops(&self) -> Drops {
