@@ -2,9 +2,12 @@
 //! same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500 (Rizzo and Lettieri, CoNEXT
 //! 2012, and netmap's own README).
 //!
-//! Between two processors, beside DPDK's rte_ring as its own test measures it (`dpdk-test`, Debian's package dpdk).
+//! Between two processors, beside DPDK's rte_ring as its own test measures it (`dpdk-test`, Debian's package dpdk). The switch
+//! beside Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
 //!
 //! `cargo bench -p linerate --bench memory_ports`
+
+mod open_vswitch;
 
 use std::hint::black_box;
 use std::io::Write;
@@ -260,6 +263,18 @@ fn between_processors() {
     println!("VALE, senders on 1 and 2 processors  {one:.1} and {two:.1} Mpps    ratio {:.2}", two / one);
 }
 
+/// Cycles for each packet of 60 bytes from port to port: received, looked up, copied, sent.
+fn beside_open_vswitch() {
+    let cost = vale(60, 1, false) * cycles();
+    match open_vswitch::cycles() {
+        Some(theirs) => println!(
+            "VALE, 60 bytes, cycles of a packet  {cost:>6.0}       Open vSwitch {theirs:.0}    ratio {:.2}",
+            cost / theirs
+        ),
+        None => println!("(no Open vSwitch here: apt install openvswitch-switch-dpdk, and run as root)"),
+    }
+}
+
 fn main() {
     pipe();
     for len in [60, 252, 508, 1020, 1500] {
@@ -278,4 +293,5 @@ fn main() {
         );
     }
     between_processors();
+    beside_open_vswitch();
 }
