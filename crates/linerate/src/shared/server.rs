@@ -659,6 +659,9 @@ fn pipe_of(name: &str) -> (String, usize) {
 /// Switches, and what is attached to them.
 impl State {
     fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
+        if set.is_none() && lock(&self.pipes).contains_key(&pipe_of(name).0) {
+            return Ok(0);
+        }
         let served = self.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
         if let Some(len) = set {
             if !name.starts_with("vale") {
