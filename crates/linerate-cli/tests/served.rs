@@ -58,6 +58,30 @@ fn commands_meet_at_served_ports() {
     }
 }
 
+/// Monitors of what other processes send and receive; a monitor itself sends nothing.
+#[test]
+fn ports_of_other_processes_are_monitored() {
+    let world = World::serving("");
+    for (from, to, seen) in [("vale0:a", "vale0:b", "vale0:a/t"), ("p{1", "p}1", "p}1+r")] {
+        let started = |words: String| {
+            let mut started = Process::start(&mut world.command(&words));
+            started.await_output("ports");
+            started
+        };
+        let _sink = started(format!("sink {to} --seconds 60 --json"));
+        // The port is there before it can be monitored.
+        let _port = from.starts_with("vale").then(|| started(format!("sink {from} --queues 1 --seconds 60 --json")));
+        let monitor = started(format!("sink {seen} --count {COUNT} --seconds 30 --json --ring 4096"));
+        world.succeeds(&format!("gen {from} --count {COUNT} --rate 20k --ring 4096 --seconds 30"));
+        let (code, said) = monitor.ended();
+        let got = summary(said.as_bytes());
+        let got = (code, got["ports"][0]["rx_packets"].as_u64(), got["reordered"].as_u64());
+        assert_eq!(got, (Some(0), Some(COUNT), Some(0)), "{seen}: {said}");
+        assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor listens"));
+    }
+    assert!(world.fails("sink vale0:nobody/r --seconds 1").contains("not open"));
+}
+
 #[test]
 fn what_is_served_is_listed_and_managed() {
     let world = World::serving("");

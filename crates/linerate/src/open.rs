@@ -14,7 +14,7 @@ use crate::nic::{self, Config};
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
-use crate::shared::{self, Rings, ServedPort, Server};
+use crate::shared::{self, Rings, ServedPort, Server, Wanted};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -37,16 +37,16 @@ pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
     let open = |name: &str, rings: &Rings| {
-        let is_switch = name.starts_with("vale");
+        let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
         // netmap takes all packets of an interface away from Linux; who asks for that name means it.
         let is_card = !name.contains(['^', '/']);
-        let name = match (is_switch, is_card) {
+        let name = match (is_memory, is_card) {
             (true, _) => name.to_string(),
             (false, true) => format!("netmap:{name}?flow=all"),
             (false, false) => format!("netmap:{name}"),
         };
-        // Packets of several slots pass a switch as they are.
-        let mtu = if is_switch { MAX_FRAME - FRAME_HEADERS } else { 0 };
+        // Packets of several slots pass a switch as they are, and a pipe.
+        let mtu = if is_memory { MAX_FRAME - FRAME_HEADERS } else { 0 };
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
@@ -154,11 +154,19 @@ impl Options {
 
     /// A port that another process serves, if one does.
     fn find(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
-        if self.local || !matches!(name.kind(), Kind::Pipe | Kind::Vale | Kind::Netmap) {
+        let (port, monitor_rx, monitor_tx) = match name.kind() {
+            Kind::Pipe | Kind::Vale | Kind::Netmap => (name.short(), false, false),
+            Kind::Monitor { receive, transmit } => (name.rest(), receive, transmit),
+            _ => return Ok(None),
+        };
+        let is_served =
+            PortName::parse(port).is_ok_and(|port| matches!(port.kind(), Kind::Pipe | Kind::Vale | Kind::Netmap));
+        if self.local || !is_served {
             return Ok(None);
         }
-        let theirs = name.short().trim_start_matches("netmap:");
-        let port = ServedPort::find(&shared::folder(), theirs, self.config(name, pool)?)?;
+        let theirs = port.trim_start_matches("netmap:").to_string();
+        let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, ..Wanted::default() };
+        let port = ServedPort::find(&shared::folder(), wanted, self.config(name, pool)?)?;
         Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }
 

@@ -27,6 +27,7 @@ mod wake;
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
 pub use frames::Frames;
+pub(crate) use monitor::Elsewhere;
 pub use monitor::{Monitor, Watched};
 pub use null::Null;
 pub use pipe::{Pipe, Side};

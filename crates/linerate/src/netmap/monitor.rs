@@ -37,6 +37,15 @@ struct One {
 static PORTS: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
 
 impl Seen {
+    /// A port of this name can be monitored, as long as this lives. The last one of a name counts.
+    fn new(name: String) -> Arc<Seen> {
+        let seen = Arc::new(Seen { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
+        let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|port| port.strong_count() > 0);
+        all.push(Arc::downgrade(&seen));
+        seen
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<One>)) {
         let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::clone(&monitors);
@@ -63,7 +72,7 @@ impl Monitor {
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
         let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = all.iter().filter_map(Weak::upgrade).find(|port| port.name == name);
+        let port = all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name);
         let port = port.ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         let one = One { receive, transmit, outlet: Arc::new(Outlet::new(&config)?) };
         port.change(|all| all.push(one.clone()));
@@ -112,11 +121,7 @@ pub struct Watched {
 impl Watched {
     /// This port, from now on.
     pub fn new(device: Box<dyn Device>) -> Watched {
-        let name = device.name().to_string();
-        let seen = Arc::new(Seen { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
-        let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|port| port.strong_count() > 0);
-        all.push(Arc::downgrade(&seen));
+        let seen = Seen::new(device.name().to_string());
         Watched { device, seen }
     }
 }
@@ -222,6 +227,13 @@ impl Show {
         }
     }
 
+    /// So many packets could not even come here.
+    fn miss(&mut self, lost: u64, receive: bool) {
+        for (one, (_, missing)) in self.monitors.iter().zip(&mut self.copies) {
+            *missing += if if receive { one.receive } else { one.transmit } { lost } else { 0 };
+        }
+    }
+
     /// Hands over what was copied.
     fn hand_over(&mut self) {
         for (one, (copies, missing)) in self.monitors.iter().zip(&mut self.copies) {
@@ -308,5 +320,51 @@ impl TxQueue for WatchedTx {
 
     fn stop(self: Box<Self>) -> Result<()> {
         self.inner.stop()
+    }
+}
+
+/// A pipe between other processes: of what they send, copies come here.
+pub(crate) struct Elsewhere {
+    ends: [Arc<Seen>; 2],
+}
+
+impl Elsewhere {
+    /// Ends of these names can be monitored from now on.
+    pub fn new(names: [String; 2]) -> Elsewhere {
+        Elsewhere { ends: names.map(Seen::new) }
+    }
+
+    /// Shows what is put here as sent by this end, and so received by the other one; `missing` tells how many packets were
+    /// lost on their way here since it was asked last.
+    pub fn sent(&self, end: usize, queue: u16, missing: Box<dyn FnMut() -> u64 + Send>) -> Box<dyn TxQueue> {
+        let [sends, receives] = [end, 1 - end].map(|end| Show::new(&self.ends[end], queue));
+        Box::new(ElsewhereTx { sends, receives, missing })
+    }
+}
+
+struct ElsewhereTx {
+    sends: Show,
+    receives: Show,
+    missing: Box<dyn FnMut() -> u64 + Send>,
+}
+
+impl TxQueue for ElsewhereTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (lost, count) = ((self.missing)(), batch.len());
+        for (show, receive) in [(&mut self.sends, false), (&mut self.receives, true)] {
+            if show.is_wanted()
+                && let Some((slots, pool)) = batch.contents()
+            {
+                show.copy(slots, pool, receive);
+                show.miss(lost, receive);
+                show.hand_over();
+            }
+        }
+        batch.clear();
+        count
+    }
+
+    fn buffers(&self) -> usize {
+        0
     }
 }

@@ -13,6 +13,7 @@ use super::ring::{
     self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG, Place, Producer, Program, Ring, Slot,
 };
 use super::server::{base, connect_to};
+use super::shadow::Copier;
 use crate::error::{Error, Result};
 use crate::port::MacAddress;
 
@@ -39,9 +40,15 @@ fn sockets(folder: &Path, name: &str) -> [PathBuf; 2] {
 /// A connection to who serves ports.
 pub struct Client {
     connection: Connection,
+    /// One asks at a time.
+    asking: Mutex<()>,
 }
 
 impl Client {
+    fn new(socket: OwnedFd) -> Client {
+        Client { connection: Connection::new(socket), asking: Mutex::default() }
+    }
+
     /// Connects to who serves ports of this name; `None` if nobody does.
     ///
     /// # Errors
@@ -49,7 +56,7 @@ impl Client {
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name) {
             if let Some(socket) = connect_to(&socket)? {
-                return Ok(Some(Client { connection: Connection::new(socket) }));
+                return Ok(Some(Client::new(socket)));
             }
         }
         Ok(None)
@@ -63,12 +70,13 @@ impl Client {
         let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
         let mut clients = Vec::new();
         for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
-            clients.extend(connect_to(&entry.path())?.map(|socket| Client { connection: Connection::new(socket) }));
+            clients.extend(connect_to(&entry.path())?.map(Client::new));
         }
         Ok(clients)
     }
 
     fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+        let _asking = lock(&self.asking);
         let gone = |error| Error::System { call: "asking who serves the port", source: error };
         self.connection.send(request, descriptors).map_err(gone)?;
         match self.connection.receive::<Reply>().map_err(gone)? {
@@ -255,6 +263,9 @@ struct Through {
     done: usize,
     /// Slots that were moved of a packet whose end was not.
     beginning: usize,
+    /// Which shadow the pipe has, as was last seen, and where copies go then.
+    shadow: u32,
+    copier: Option<Copier>,
 }
 
 impl Sides {
@@ -270,7 +281,7 @@ impl Sides {
                 Some(other) => {
                     let place = other.rx.get(n).and_then(Option::as_ref);
                     let place = place.ok_or(Error::BadPeer { why: "its pipe has no other end" })?;
-                    Some(Through { other: Producer::new(ring(place)?), done: 0, beginning: 0 })
+                    Some(Through { other: Producer::new(ring(place)?), done: 0, beginning: 0, shadow: 0, copier: None })
                 }
             };
             let mut transmit = Transmit { program: Program::new(ring(place)?), pipe };
@@ -332,6 +343,9 @@ impl Through {
             let (mut ours, mut theirs) = (ring.slot(self.done), self.other.ring.slot(at));
             // What the other process has put there is no buffer, perhaps; nor what the program has.
             if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(self.done, ours).is_some() {
+                if let Some(copier) = &mut self.copier {
+                    copier.copy(ring, self.done, ours);
+                }
                 std::mem::swap(&mut ours.buffer, &mut theirs.buffer);
                 let there = Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED };
                 self.other.ring.set_slot(at, there);
@@ -351,6 +365,9 @@ impl Through {
         self.beginning = if is_all { 0 } else { self.beginning };
         if moved > 0 {
             self.other.tell_but(self.beginning);
+        }
+        if let Some(copier) = &mut self.copier {
+            copier.hand_over();
         }
         program.done(self.done);
         moved > 0
@@ -408,14 +425,40 @@ impl SharedPort {
     /// [`Error::BadRing`] if the program has set head or cur where they cannot be.
     pub fn sync_tx(&self) -> Result<()> {
         let mut result = Ok(());
-        for transmit in self.sides.tx.iter().flatten() {
+        for (number, transmit) in self.sides.tx.iter().enumerate() {
+            let Some(transmit) = transmit else { continue };
             let transmit = &mut *lock(transmit);
+            self.look_for_monitors(number, transmit);
             result = transmit.hand_over(&self.bell).and(result);
             let program = &mut transmit.program;
             program.learn();
             stamp(&program.ring);
         }
         result
+    }
+
+    /// A pipe that has monitors, or none any more, is another one from now on.
+    #[inline(always)]
+    fn look_for_monitors(&self, number: usize, transmit: &mut Transmit) {
+        let Some(pipe) = &mut transmit.pipe else { return };
+        let shadow = transmit.program.ring.shadow();
+        if shadow != pipe.shadow {
+            pipe.shadow = shadow;
+            pipe.copier = self.shadow(number).ok().flatten();
+            pipe.copier.iter_mut().filter(|_| pipe.beginning > 0).for_each(Copier::skip);
+        }
+    }
+
+    #[cold]
+    fn shadow(&self, number: usize) -> Result<Option<Copier>> {
+        let Some(client) = &self.client else { return Ok(None) };
+        let (Reply::Shadow { buffers, places }, descriptors) = client.ask(&Request::Shadow, &[])? else {
+            return Err(Error::BadPeer { why: "its answer is another's" });
+        };
+        match (<[OwnedFd; 2]>::try_from(descriptors), places.get(number)) {
+            (Ok([memory, bell]), Some(place)) => Copier::new(memory, bell, buffers, *place).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Fetches packets that are not in their buffers (`NS_INDIRECT`), of what the program has released of its transmit rings
@@ -495,6 +538,7 @@ impl SharedPort {
     ) -> usize {
         let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
         let transmit = &mut *lock(transmit);
+        self.look_for_monitors(number, transmit);
         let program = &mut transmit.program;
         program.learn();
         let size = self.memory.buffers.size;

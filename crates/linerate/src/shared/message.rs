@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::area::{Placed, Rings};
 use super::memory::Buffers;
+use super::ring::Place;
 
 /// Which rings of a port are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +119,8 @@ pub enum Request {
         master: Placed,
         slave: Placed,
     },
+    /// Where copies of what it sends into a pipe go, for the pipe's monitors.
+    Shadow,
     /// The port is not needed any more.
     Close,
     /// How many rings a port has.
@@ -162,6 +165,8 @@ pub enum Reply {
     Started,
     /// The pipe was there already: with this message come its memory and a bell.
     Joined { rings: Rings, buffers: Buffers, mine: Placed, other: Placed },
+    /// By transmit ring, the ring for copies; with this message come its memory and a bell. None: nobody wants them.
+    Shadow { buffers: Buffers, places: Vec<Place> },
     /// The port is closed; its memory is used on by a pipe's other end, or by nobody.
     Closed { still_used: bool },
     /// How many rings it has.
@@ -187,6 +192,15 @@ pub struct Connection {
 impl Connection {
     pub fn new(socket: OwnedFd) -> Connection {
         Connection { socket }
+    }
+
+    /// Both ends, within this process.
+    ///
+    /// # Errors
+    /// What socketpair(2) answers.
+    pub fn pair() -> io::Result<[Connection; 2]> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok([Connection { socket: a }, Connection { socket: b }])
     }
 
     /// # Errors
@@ -232,9 +246,18 @@ impl Connection {
         Ok(rustix::net::sockopt::socket_peercred(&self.socket)?.uid.as_raw())
     }
 
-    /// True once the other end is gone, or has something to say, which it does only when it is asked.
+    /// True once the other end is gone.
     pub fn has_ended(&self) -> bool {
-        let mut event = [PollFd::new(self, PollFlags::IN)];
+        self.is_there(PollFlags::RDHUP)
+    }
+
+    /// True once the other end is gone, or has something to say.
+    pub fn has_news(&self) -> bool {
+        self.is_there(PollFlags::IN)
+    }
+
+    fn is_there(&self, events: PollFlags) -> bool {
+        let mut event = [PollFd::new(self, events)];
         poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 }

@@ -9,6 +9,7 @@
 //! - `client`: [`Client`], [`SharedPort`]: a port that another process serves
 //! - [`ServedPort`]: the same as a port of ours
 //! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
+//! - `shadow`: what passes a pipe between processes, for its monitors
 //! - `memory`: memory that two processes have; `message`: what goes over the socket
 //!
 //! It knows ports and how they are opened by whom starts it; a process that dies takes nothing with it but its own.
@@ -20,6 +21,7 @@ mod message;
 mod port;
 mod ring;
 mod server;
+mod shadow;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,10 +19,10 @@ pub type ServedPort = VirtualPort<Remote>;
 
 /// What a port that another process serves does its own way.
 pub struct Remote {
-    /// Of a pipe all of it; of any other port a description, and each queue has a connection of its own.
+    /// Of a pipe or a monitor all of it; of any other port a description, and each queue has a connection of its own.
     port: Arc<SharedPort>,
     open: Box<dyn Fn(Which, bool) -> Result<SharedPort> + Send>,
-    is_pipe: bool,
+    is_whole: bool,
 }
 
 /// Memory of this process for such ports; it goes with the last of them.
@@ -38,18 +38,19 @@ fn area() -> Result<Arc<Area>> {
 }
 
 impl ServedPort {
-    /// Opens a port by its name in netmap's grammar, if somebody serves it; `None` if nobody does.
+    /// Opens a port, if somebody serves it; `None` if nobody does. The configuration says how many rings it has.
     ///
     /// # Errors
     /// [`Error::Refused`] as who serves it says, [`Error::Serve`] if it does not let us in.
-    pub fn find(folder: &Path, name: &str, config: Config) -> Result<Option<ServedPort>> {
-        let Some(first) = Client::find(folder, name)? else { return Ok(None) };
-        let (is_pipe, area) = (name.contains(['{', '}']), area()?);
+    pub fn find(folder: &Path, wanted: Wanted, config: Config) -> Result<Option<ServedPort>> {
+        let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
+        let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
+        let area = area()?;
         let slots = config.ring as u32;
         let rings =
             Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots: slots, ..Rings::default() };
-        let wanted = Wanted { name: name.to_string(), rings, ..Wanted::default() };
-        let which = if is_pipe { Which::All } else { Which::None };
+        let wanted = Wanted { rings, ..wanted };
+        let which = if is_whole { Which::All } else { Which::None };
         let port = first.open(Wanted { which, ..wanted.clone() }, &area, Offsets::default())?;
         let folder = folder.to_path_buf();
         let open = move |which: Which, receives: bool| {
@@ -60,13 +61,13 @@ impl ServedPort {
         };
         let config = Config { tx_queues: port.rings().tx, rx_queues: port.rings().rx, ..config };
         let mac = port.mac();
-        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(port), open: Box::new(open), is_pipe })))
+        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(port), open: Box::new(open), is_whole })))
     }
 }
 
 impl Remote {
     fn queue(&self, queue: u16, receives: bool) -> Result<Arc<SharedPort>> {
-        match self.is_pipe {
+        match self.is_whole {
             true => Ok(self.port.clone()),
             false => Ok(Arc::new((self.open)(Which::One(queue), receives)?)),
         }
@@ -87,6 +88,11 @@ impl Virtual for Remote {
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+        let wanted = self.port.wanted();
+        if wanted.monitor_rx || wanted.monitor_tx {
+            let why = "a monitor listens; send on the port itself";
+            return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
+        }
         let (port, longest) = (self.queue(queue, false)?, config.max_frame);
         Ok(Box::new(ServedTx { port, queue: queue.into(), counters, longest, bytes: Vec::new() }))
     }

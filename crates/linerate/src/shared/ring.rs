@@ -39,8 +39,12 @@ pub const SLOT: usize = 16;
 // In `sem`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`.
 const PROGRAM_HEAD: usize = 128;
 const PROGRAM_WAITS: usize = 128 + 8;
+/// Packets of a shadow that found no room.
+const PROGRAM_LOST: usize = 128 + 12;
 const SERVER_TAIL: usize = 192 + 4;
 const SERVER_WAITS: usize = 192 + 8;
+/// Which shadow the pipe has that this ring sends into; 0: none.
+const SERVER_SHADOW: usize = 192 + 12;
 
 /// `NR_TIMESTAMP`: the program wants to know when the last sync was.
 pub const NR_TIMESTAMP: u32 = 2;
@@ -179,6 +183,25 @@ impl Ring {
     #[inline(always)]
     pub fn must_wake_program(&self) -> bool {
         self.must_wake(PROGRAM_WAITS)
+    }
+
+    /// Which shadow the pipe has.
+    #[inline(always)]
+    pub fn shadow(&self) -> u32 {
+        self.word(SERVER_SHADOW).load(Acquire)
+    }
+
+    pub fn set_shadow(&self, shadow: u32) {
+        self.word(SERVER_SHADOW).store(shadow, Release);
+    }
+
+    /// How many packets found no room, modulo 2^32.
+    pub fn lost(&self) -> u32 {
+        self.word(PROGRAM_LOST).load(Relaxed)
+    }
+
+    pub fn lose(&self) {
+        self.word(PROGRAM_LOST).fetch_add(1, Relaxed);
     }
 
     /// Slots of a transmit ring are the program's again, up to this one.

@@ -21,10 +21,12 @@ use super::lock;
 use super::memory::{Buffers, Memory};
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
 use super::ring::{Consumer, Place, Producer, Ring};
+use super::shadow::Shadow;
 use super::work::{Receiving, Sending, Work};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::netmap::{LONGEST_NAME, Switch};
+use crate::memory::Pool;
+use crate::netmap::{Elsewhere, LONGEST_NAME, Switch};
 use crate::port::{Device, RxQueue, TxQueue, Wait, Waiter};
 
 /// Opens a port by name, with so many rings.
@@ -99,6 +101,9 @@ struct PipeState {
     ends: [Placed; 2],
     bells: [Bell; 2],
     open: [bool; 2],
+    /// By which its ends are monitored, and what monitors get, while there are any.
+    elsewhere: Elsewhere,
+    shadow: Weak<Shadow>,
     /// Who wants to know when it is gone: its memory is theirs.
     waiting: Vec<Arc<Connection>>,
 }
@@ -244,8 +249,16 @@ impl State {
         // The thread waits here until it is in the list.
         let mut connections = lock(&state.connections);
         let serve = move || {
-            Session { state: &its_state, connection: &its_connection, only, work: None, served: None, pipe: None }
-                .serve();
+            Session {
+                state: &its_state,
+                connection: &its_connection,
+                only,
+                work: None,
+                served: None,
+                pipe: None,
+                shadow: None,
+            }
+            .serve();
             let its = lock(&its_state.connections).remove(&number);
             drop(its);
         };
@@ -335,6 +348,8 @@ struct Session<'a> {
     served: Option<(Wanted, Arc<Served>)>,
     /// The pipe, and which end of it.
     pipe: Option<(String, usize)>,
+    /// What a monitor of a pipe gets.
+    shadow: Option<Arc<Shadow>>,
 }
 
 impl Session<'_> {
@@ -369,6 +384,7 @@ impl Session<'_> {
         {
             served.exclusive.store(false, Ordering::SeqCst);
         }
+        self.shadow = None;
         self.leave_pipe()
     }
 
@@ -380,6 +396,7 @@ impl Session<'_> {
             Request::StartPipe { buffers, master, slave } => {
                 self.start_pipe(descriptors.pop(), buffers, [master, slave])
             }
+            Request::Shadow => self.shadow(),
             Request::Close => plain(Reply::Closed { still_used: self.close() }),
             Request::Info { name } => {
                 self.check(&name)?;
@@ -460,6 +477,9 @@ impl Session<'_> {
             true => {
                 let rings = usual(&wanted.rings);
                 let device = (self.state.open)(&name, &rings)?;
+                if wanted.name.contains(['{', '}']) {
+                    self.shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
+                }
                 Served::new(&name, device, rings.of_card())
             }
             false => self.state.port(&name, &wanted.rings)?,
@@ -578,10 +598,29 @@ impl Session<'_> {
             bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
         let mut open = [false; 2];
         open[*side] = true;
-        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open, waiting: Vec::new() });
+        let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
+        let (shadow, waiting) = (Weak::new(), Vec::new());
+        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open, elsewhere, shadow, waiting });
         pipes.insert(name.clone(), Pipe::There(state));
         self.state.pipe_made.notify_all();
         Ok((Reply::Started, vec![theirs]))
+    }
+
+    /// Where copies of what it sends go.
+    fn shadow(&self) -> Result<(Reply, Vec<OwnedFd>)> {
+        let Some((name, side)) = &self.pipe else {
+            return Err(Error::BadPeer { why: "it has no pipe" });
+        };
+        let shadow = match lock(&self.state.pipes).get(name) {
+            Some(Pipe::There(pipe)) => pipe.shadow.upgrade(),
+            _ => None,
+        };
+        match shadow {
+            Some(shadow) => shadow.answer(*side),
+            None => {
+                Ok((Reply::Shadow { buffers: Buffers { at: 0, size: 0, count: 0 }, places: Vec::new() }, Vec::new()))
+            }
+        }
     }
 
     fn leave_pipe(&mut self) -> bool {
@@ -658,6 +697,23 @@ fn pipe_of(name: &str) -> (String, usize) {
 
 /// Switches, and what is attached to them.
 impl State {
+    /// What monitors of a pipe get; it begins with the first of them, and goes with the last.
+    fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
+        let mut pipes = lock(&self.pipes);
+        let Some(Pipe::There(pipe)) = pipes.get_mut(&pipe_of(name).0) else {
+            return Err(Error::NotOpen { port: name.to_string() });
+        };
+        if let Some(shadow) = pipe.shadow.upgrade() {
+            return Ok(shadow);
+        }
+        let memory = pipe.memory.try_clone().map_err(|error| Error::system("dup of a descriptor", error))?;
+        let memory = Memory::of_peer(memory, pipe.buffers)?;
+        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &memory, &pipe.ends, pool)?);
+        pipe.shadow = Arc::downgrade(&shadow);
+        shadow.announce();
+        Ok(shadow)
+    }
+
     fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         if set.is_none() && lock(&self.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);

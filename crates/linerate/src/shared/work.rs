@@ -248,7 +248,7 @@ impl Work {
                     continue;
                 }
                 turns = 0;
-                if connection.has_ended() {
+                if connection.has_news() {
                     return;
                 }
                 continue;

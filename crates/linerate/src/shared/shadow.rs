@@ -1,0 +1,169 @@
+//! The shadow of a pipe between two processes, for its monitors: who serves the pipe makes rings in memory of its own, and
+//! while there are monitors, whoever sends into the pipe puts a copy of each packet there. From these rings packets come to
+//! monitors as from any program's. What finds no room is dropped and counted at the monitors; the pipe goes on.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use super::area::{Area, Objects, Offsets, Placed, Plan, Rings};
+use super::memory::{Buffers, Memory};
+use super::message::{Bell, Connection, Reply};
+use super::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
+use super::work::{Sending, Work};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::netmap::Elsewhere;
+use crate::offload::LONGEST;
+
+/// Slots of each ring.
+const SLOTS: u32 = 1024;
+
+/// Makes shadows distinguishable, for those who may have an older one.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// The serving side: rings for both ends, and the thread that empties them. It goes with the last monitor.
+pub struct Shadow {
+    area: Area,
+    /// By end of the pipe: the rings that it sends copies into.
+    placed: [Placed; 2],
+    /// The end of the bell that the pipe's ends ring.
+    bell: Bell,
+    /// The pipe's transmit rings, which say that there is this shadow.
+    told: Vec<Ring>,
+    version: u32,
+    thread: Option<(Connection, JoinHandle<()>)>,
+}
+
+impl Shadow {
+    /// Begins, for a pipe of these ends, in this memory. Packets are copied into buffers of `pool` on their way.
+    ///
+    /// # Errors
+    /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
+    pub fn start(elsewhere: &Elsewhere, memory: &Arc<Memory>, ends: &[Placed; 2], pool: &Arc<Pool>) -> Result<Shadow> {
+        let system = |call| move |error| Error::System { call, source: error };
+        let rings = ends[0].tx.len().max(ends[1].tx.len());
+        let objects = |count: usize, size: usize| Objects { count, size };
+        let usual = Plan::default();
+        let area = Area::new(Plan {
+            ports: objects(2, usual.ports.size),
+            rings: objects(2 * rings, usual.rings.size),
+            buffers: objects(2 + 2 * rings * SLOTS as usize, memory.buffers.size),
+        })?;
+        let side = |end: &Placed| {
+            let tx = end.tx.len() as u16;
+            let rings = Rings { tx, tx_slots: SLOTS, ..Rings::default() };
+            area.place("shadow", &rings, |_| true, |_| false, Offsets::default())
+        };
+        let placed = [side(&ends[0])?, side(&ends[1])?];
+        let [ours, bell] = Bell::pair().map_err(system("socketpair"))?;
+        let mut work = Work { sending: Vec::new(), receiving: Vec::new(), bell: ours };
+        for (end, placed) in placed.iter().enumerate() {
+            for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
+                let ring = Ring::new(&area.memory, *place)?;
+                let (lost, mut known) = (ring.clone(), 0);
+                let missing = move || u64::from(lost.lost().wrapping_sub(std::mem::replace(&mut known, lost.lost())));
+                let queue = elsewhere.sent(end, number as u16, Box::new(missing));
+                work.sending.push(Sending::new(Consumer::new(ring), queue, pool, LONGEST, &Arc::default()));
+            }
+        }
+        let places = ends.iter().flat_map(|end| &end.tx).flatten();
+        let told = places.map(|place| Ring::new(memory, *place)).collect::<Result<Vec<_>>>()?;
+        let [connection, theirs] = Connection::pair().map_err(system("socketpair"))?;
+        let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
+        let thread = thread.spawn(move || work.run(&theirs)).map_err(system("starting a thread"))?;
+        let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
+        Ok(Shadow { area, placed, bell, told, version, thread: Some((connection, thread)) })
+    }
+
+    /// Tells both ends of the pipe, which then ask for it.
+    pub fn announce(&self) {
+        self.told.iter().for_each(|ring| ring.set_shadow(self.version));
+    }
+
+    /// What an end of the pipe is told when it asks: its memory and a bell come with it.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
+        let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
+        };
+        let descriptors = vec![duplicate(self.area.memory.as_fd())?, duplicate(self.bell.as_fd())?];
+        let places = self.placed[end].tx.iter().flatten().copied().collect();
+        Ok((Reply::Shadow { buffers: self.area.memory.buffers, places }, descriptors))
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        self.told.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
+        if let Some((connection, thread)) = self.thread.take() {
+            drop(connection);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The side of who sends into the pipe: puts copies into one ring of the shadow.
+pub struct Copier {
+    program: Program,
+    bell: Bell,
+    /// Where the next slot goes, and where the packet has begun that it is of.
+    next: usize,
+    begin: usize,
+    /// The packet found no room: the rest of it is passed over.
+    skips: bool,
+    bytes: Vec<u8>,
+}
+
+impl Copier {
+    /// A ring of the shadow.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if it is outside its memory.
+    pub fn new(memory: OwnedFd, bell: OwnedFd, buffers: Buffers, place: Place) -> Result<Copier> {
+        let program = Program::new(Ring::new(&Memory::of_peer(memory, buffers)?, place)?);
+        let head = program.head();
+        Ok(Copier { program, bell: Bell::new(bell), next: head, begin: head, skips: false, bytes: Vec::new() })
+    }
+
+    /// What comes next is in the middle of a packet, which is passed over.
+    pub fn skip(&mut self) {
+        self.skips = true;
+    }
+
+    /// Copies what a slot of this ring names.
+    pub fn copy(&mut self, from: &Ring, number: usize, slot: Slot) {
+        let has_more = slot.has_more();
+        let ring = &self.program.ring;
+        if !self.skips && self.next == self.program.tail() {
+            self.skips = true;
+            self.next = self.begin;
+            ring.lose();
+        }
+        let place = if self.skips { None } else { ring.memory.buffer(ring.slot(self.next).buffer) };
+        if let (Some(at), Some((source, len))) = (place, from.bytes(number, slot)) {
+            self.bytes.resize(len.min(ring.memory.buffers.size), 0);
+            from.memory.mapping.read(source, &mut self.bytes);
+            ring.memory.mapping.write(at, &self.bytes);
+            let copy = Slot { len: self.bytes.len() as u16, flags: slot.flags & NS_MOREFRAG, ..ring.slot(self.next) };
+            ring.set_slot(self.next, copy);
+            self.next = ring.next(self.next);
+        }
+        if !has_more {
+            (self.skips, self.begin) = (false, self.next);
+        }
+    }
+
+    /// Hands over what was copied, and learns what is free.
+    pub fn hand_over(&mut self) {
+        self.program.set(self.begin as u32, self.begin as u32);
+        // It is where it can be, between head and tail.
+        if self.program.tell().unwrap_or(false) && self.program.must_ring() {
+            self.bell.ring();
+        }
+        self.program.learn();
+    }
+}
