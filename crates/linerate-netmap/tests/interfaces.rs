@@ -96,6 +96,21 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(outside.runs(PING));
 }
 
+/// `NS_FORWARD`: what the program marks passes, nothing else.
+#[test]
+fn what_is_marked_passes_between_card_and_host() {
+    let [outside, host] = pair("nf");
+    assert!(outside.runs(PING));
+    let world = host.world();
+    let takes_all = world.start("open n1*");
+    assert!(!outside.runs(ONE_PING));
+    drop(takes_all);
+    let passes_all = world.start_soon("pass n1*");
+    assert!(outside.runs(PING));
+    assert!(outside.runs("ping -q -c 300 -i 0.002 -s 1400 -W 10 10.88.0.2"));
+    drop(passes_all);
+}
+
 #[test]
 fn an_interface_and_its_stack_are_ports_of_a_switch() {
     let [outside, host] = pair("na");

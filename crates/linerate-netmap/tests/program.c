@@ -2,11 +2,13 @@
  * A program of netmap's, for the tests: it knows netmap's interface and nothing of this project.
  *
  *     program send PORT COUNT LEN WAIT      frames with sequence numbers, then waits until all are taken
+ *     program indirect PORT COUNT LEN       the same frames from memory of its own, each in one slot (NS_INDIRECT)
  *     program receive PORT COUNT WAIT       as many, which must be in order and whole
  *     program bridge PORT PORT COUNT WAIT   forwards so many from the first to the second, without copying if it can
  *     program hear PORT                     says the type of each frame that is for all, and whose a frame of `say` is
  *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot has
  *                                           the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
+ *     program pass PORT                     lets everything pass between card and host (NS_FORWARD); PORT ends in "*"
  *     program open PORT                     opens it, and waits to be killed
  *     program fill PORT                     sends without end
  *
@@ -214,6 +216,55 @@ static void send_frames(const char *name, uint64_t count, size_t len, const char
 	close(port.fd);
 }
 
+static void send_indirectly(const char *name, uint64_t count, size_t len)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	ready();
+	static char frame[65535];
+	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, port.tx);
+	for (uint64_t sent = 0; sent < count; sent++) {
+		while (nm_ring_space(ring) == 0)
+			wait_for(&port, "poll", 1);
+		put(frame, sent, 0, len);
+		struct netmap_slot *slot = &ring->slot[ring->head];
+		slot->ptr = (uintptr_t)frame;
+		slot->len = len;
+		slot->flags = NS_INDIRECT;
+		ring->head = ring->cur = nm_ring_next(ring, ring->head);
+		/* Then the bytes are the program's again. */
+		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	}
+	while (nm_tx_pending(ring))
+		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+			fail("sync");
+	printf("sent %llu\n", (unsigned long long)count);
+	/* Each slot has a buffer of its own, as it had. */
+	for (unsigned n = 0; n < ring->num_slots; n++)
+		for (unsigned m = 0; m < n; m++)
+			if (ring->slot[n].buf_idx == ring->slot[m].buf_idx || ring->slot[n].flags & NS_INDIRECT)
+				exit(1);
+	close(port.fd);
+}
+
+static void pass(const char *name)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	for (unsigned n = port.rx; n < port.rx_end; n++)
+		NETMAP_RXRING(port.nifp, n)->flags |= NR_FORWARD;
+	ready();
+	for (;;) {
+		wait_for(&port, "poll", 0);
+		for (unsigned n = port.rx; n < port.rx_end; n++) {
+			struct netmap_ring *ring = NETMAP_RXRING(port.nifp, n);
+			for (; !nm_ring_empty(ring); ring->head = ring->cur = nm_ring_next(ring, ring->head))
+				ring->slot[ring->head].flags |= NS_FORWARD;
+		}
+	}
+}
+
 static void receive_frames(const char *name, uint64_t count, const char *how)
 {
 	struct port port = {0};
@@ -354,6 +405,10 @@ int main(int argc, char **argv)
 		receive_frames(argv[2], strtoull(argv[3], NULL, 10), argv[4]);
 	else if (argc == 6 && !strcmp(argv[1], "bridge"))
 		bridge(argv[2], argv[3], strtoull(argv[4], NULL, 10), argv[5]);
+	else if (argc == 5 && !strcmp(argv[1], "indirect"))
+		send_indirectly(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
+	else if (argc == 3 && !strcmp(argv[1], "pass"))
+		pass(argv[2]);
 	else if (argc == 3 && !strcmp(argv[1], "hear"))
 		hear(argv[2]);
 	else if (argc == 6 && !strcmp(argv[1], "say"))

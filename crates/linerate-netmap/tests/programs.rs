@@ -199,3 +199,18 @@ fn flags_of_slots_count_on_a_switch() {
     let _to_all = world.start("say valeFl:h ff 55 0");
     hear("55 to ff");
 }
+
+/// `NS_INDIRECT` of up to the 65,535 bytes that a slot can say.
+#[test]
+fn packets_that_are_in_no_buffer_can_be_long() {
+    let world = World::served(0o600);
+    for len in [60, 2048, 2049, 65_535] {
+        let mut receiver = world.start("receive valeIn:b 300 poll");
+        // A switch drops what finds no room.
+        let mut sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
+        let (code, said) = sender.end();
+        assert_eq!((code, &*said), (Some(0), "sent 3000"));
+        let (code, said) = receiver.end();
+        assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{len}: {said}");
+    }
+}

@@ -11,6 +11,7 @@ use crate::model;
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, Watched};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
+use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
@@ -46,7 +47,7 @@ pub fn server() -> Server {
             (false, false) => format!("netmap:{name}"),
         };
         // Packets of several slots pass a switch as they are, and a pipe.
-        let mtu = if is_memory { MAX_FRAME - FRAME_HEADERS } else { 0 };
+        let mtu = if is_memory { LONGEST - FRAME_HEADERS } else { 0 };
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;

@@ -50,6 +50,7 @@ struct netmap_ring {
 };
 
 #define NR_TIMESTAMP 0x0002 /* ts is wanted */
+#define NR_FORWARD 0x4         /* NS_FORWARD counts on this ring */
 
 struct netmap_if {
 	char ni_name[IFNAMSIZ];

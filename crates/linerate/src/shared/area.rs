@@ -295,6 +295,19 @@ impl Area {
         lock(&self.free).buffers.len()
     }
 
+    /// So many buffers side by side, by the first of them.
+    pub(super) fn take_run(&self, count: usize) -> Option<u32> {
+        let free = &mut lock(&self.free).buffers;
+        // The last are taken first.
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let at = free.windows(count).position(|run| run[0] as usize == run[count - 1] as usize + count - 1)?;
+        free.drain(at..at + count).next_back()
+    }
+
+    pub(super) fn give_run(&self, first: u32, count: usize) {
+        lock(&self.free).buffers.extend(first..first + count as u32);
+    }
+
     fn is_buffer(&self, number: u32) -> bool {
         self.memory.buffer(number).is_some()
     }

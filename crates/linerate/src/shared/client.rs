@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::area::{Area, Lent, Offsets, Placed, Rings};
+use super::forward::forward;
+use super::indirect::Fetched;
 use super::lock;
 use super::memory::Memory;
-use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
-use super::ring::{
-    self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG, Place, Producer, Program, Ring, Slot,
-};
+use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
+use super::ring::{self, MAX_FRAGS, NR_TIMESTAMP, NS_BUF_CHANGED, NS_MOREFRAG, Place, Producer, Program, Ring, Slot};
 use super::server::{base, connect_to};
 use super::shadow::Copier;
 use crate::error::{Error, Result};
@@ -255,6 +255,7 @@ struct Sides {
 struct Transmit {
     program: Program,
     pipe: Option<Through>,
+    fetched: Fetched,
 }
 
 /// How far a pipe's transmit ring is moved into the other end's receive ring.
@@ -284,7 +285,7 @@ impl Sides {
                     Some(Through { other: Producer::new(ring(place)?), done: 0, beginning: 0, shadow: 0, copier: None })
                 }
             };
-            let mut transmit = Transmit { program: Program::new(ring(place)?), pipe };
+            let mut transmit = Transmit { program: Program::new(ring(place)?), pipe, fetched: Fetched::default() };
             if let Some(pipe) = &mut transmit.pipe {
                 // All of the ring is free: nobody else knows how far it was.
                 pipe.done = transmit.program.head();
@@ -432,6 +433,7 @@ impl SharedPort {
             result = transmit.hand_over(&self.bell).and(result);
             let program = &mut transmit.program;
             program.learn();
+            transmit.fetched.put_back(program);
             stamp(&program.ring);
         }
         result
@@ -462,24 +464,32 @@ impl SharedPort {
     }
 
     /// Fetches packets that are not in their buffers (`NS_INDIRECT`), of what the program has released of its transmit rings
-    /// since the last sync: `read` copies from an address of the program's. One that is longer than a buffer is not sent.
+    /// since the last sync: `read` copies from an address of the program's.
     pub fn fetch(&self, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
+        let Some(lease) = &self.lease else { return };
         for transmit in self.sides.tx.iter().flatten() {
-            let program = &lock(transmit).program;
-            let (ring, head) = (&program.ring, program.wanted_head());
-            let (mut at, mut left) = (program.head(), ring.place.slots);
-            while at != head && left > 0 {
-                let slot = ring.slot(at);
-                if slot.flags & NS_INDIRECT != 0 {
-                    let bytes =
-                        read(ring.pointer(at), slot.len.into()).filter(|bytes| bytes.len() <= self.memory.buffers.size);
-                    let bytes = bytes.unwrap_or_default();
-                    if let Some(buffer) = self.memory.buffer(slot.buffer) {
-                        self.memory.mapping.write(buffer, &bytes);
-                    }
-                    ring.set_slot(at, Slot { len: bytes.len() as u16, flags: slot.flags & !NS_INDIRECT, ..slot });
-                }
-                (at, left) = (ring.next(at), left - 1);
+            let Transmit { program, fetched, .. } = &mut *lock(transmit);
+            fetched.fetch(program, &lease.area, &mut read);
+        }
+    }
+
+    /// What is marked of the packets that the program has released passes between the card and the host's stack, if both
+    /// are open here.
+    fn forward(&self) {
+        if self.wanted.which != Which::AllAndHost {
+            return;
+        }
+        let (cards, hosts) = (usize::from(self.rings.rx), self.rings.tx.into());
+        for (number, program) in self.sides.rx.iter().enumerate() {
+            // Ring by ring, to the rings of the other that there are.
+            let targets = if number < cards { hosts..self.sides.tx.len() } else { 0..hosts };
+            let target = targets.start + (number % cards) % targets.len().max(1);
+            let (Some(program), Some(Some(transmit))) = (program, self.sides.tx.get(target)) else { continue };
+            let transmit = &mut *lock(transmit);
+            transmit.program.learn();
+            if forward(&lock(program), &transmit.program) {
+                // It is where it can be, between head and tail.
+                let _ = transmit.hand_over(&self.bell);
             }
         }
     }
@@ -490,6 +500,7 @@ impl SharedPort {
     /// As [`sync_tx`](SharedPort::sync_tx).
     pub fn sync_rx(&self) -> Result<()> {
         let mut result = Ok(());
+        self.forward();
         for program in self.sides.rx.iter().flatten() {
             let program = &mut *lock(program);
             result = give_back(program, &self.bell).and(result);
@@ -570,7 +581,7 @@ impl SharedPort {
     /// Slots of a pipe's transmit ring that found no room at the other end yet; they are lost if the port is closed now.
     pub(super) fn unsent(&self, number: usize) -> usize {
         let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
-        let Transmit { program, pipe } = &*lock(transmit);
+        let Transmit { program, pipe, .. } = &*lock(transmit);
         pipe.as_ref().map_or(0, |pipe| program.ring.distance(pipe.done, program.head()))
     }
 
@@ -656,6 +667,10 @@ impl Drop for SharedPort {
         // Nobody writes into its buffers once the answer is here.
         let Some(client) = self.client.take() else { return };
         let answer = client.ask(&Request::Close, &[]);
+        for transmit in self.sides.tx.iter().flatten() {
+            let Transmit { program, fetched, .. } = &mut *lock(transmit);
+            self.lease.iter().for_each(|lease| fetched.end(program, &lease.area));
+        }
         let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
         let is_used = match answer {
             Ok((Reply::Closed { still_used }, _)) => still_used,

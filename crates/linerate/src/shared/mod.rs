@@ -9,6 +9,7 @@
 //! - `client`: [`Client`], [`SharedPort`]: a port that another process serves
 //! - [`ServedPort`]: the same as a port of ours
 //! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
+//! - `forward`: packets that pass between a card and the host by a mark; `indirect`: packets that are in no buffer
 //! - `shadow`: what passes a pipe between processes, for its monitors
 //! - `memory`: memory that two processes have; `message`: what goes over the socket
 //!
@@ -16,6 +17,8 @@
 
 mod area;
 mod client;
+mod forward;
+mod indirect;
 mod memory;
 mod message;
 mod port;

@@ -49,8 +49,9 @@ const SERVER_SHADOW: usize = 192 + 12;
 /// `NR_TIMESTAMP`: the program wants to know when the last sync was.
 pub const NR_TIMESTAMP: u32 = 2;
 
-/// `NS_BUF_CHANGED`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`.
+/// `NS_BUF_CHANGED`, `NS_FORWARD`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`.
 pub const NS_BUF_CHANGED: u16 = 1;
+pub const NS_FORWARD: u16 = 4;
 pub const NS_NO_LEARN: u16 = 8;
 pub const NS_INDIRECT: u16 = 0x10;
 pub const NS_MOREFRAG: u16 = 0x20;
@@ -159,6 +160,17 @@ impl Ring {
         let (at, offset) = (self.memory.buffer(slot.buffer)?, self.offset(number));
         let end = offset.checked_add(slot.len.into())?;
         (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
+    }
+
+    /// The same where a slot may name buffers side by side, as the program has fetched them (`NS_INDIRECT`).
+    #[inline(always)]
+    fn bytes_or_run(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
+        if slot.flags & NS_INDIRECT == 0 {
+            return self.bytes(number, slot);
+        }
+        let (at, buffers) = (self.memory.buffer(slot.buffer)?, &self.memory.buffers);
+        let end = buffers.at + buffers.count * buffers.size;
+        (at + usize::from(slot.len) <= end).then_some((at, slot.len.into()))
     }
 
     /// The side that this word stands for sleeps from now on until it is woken; it looks once more after this.
@@ -274,6 +286,18 @@ impl Program {
         self.ring.index(HEAD).unwrap_or(self.head)
     }
 
+    /// How many slots the program has released since it has told of them; 0 if that cannot be.
+    pub fn released(&self) -> usize {
+        let released = self.ring.distance(self.head, self.wanted_head());
+        if released <= self.ring.distance(self.head, self.tail) { released } else { 0 }
+    }
+
+    /// Whether nobody else reads what a slot of a transmit ring names, any more or yet.
+    pub fn is_done(&self, slot: usize) -> bool {
+        let oldest = self.ring.next(self.tail);
+        self.ring.distance(oldest, slot) >= self.ring.distance(oldest, self.head)
+    }
+
     /// What was learned.
     pub fn tail(&self) -> usize {
         self.tail
@@ -376,7 +400,7 @@ impl Consumer {
         self.parts.clear();
         loop {
             let slot = self.ring.slot(at);
-            match self.ring.bytes(at, slot) {
+            match self.ring.bytes_or_run(at, slot) {
                 Some(part) if count < MAX_FRAGS => self.parts.push(part),
                 _ => good = false,
             }
