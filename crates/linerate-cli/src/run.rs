@@ -66,6 +66,8 @@ pub struct Outcome {
 
 /// How long nothing may move at the end before what is missing counts as lost.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How long what is moving may go on.
+const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 /// How long links may take; 1 and 10 Gbit/s on copper need some seconds.
 const LINK: Duration = Duration::from_secs(10);
 /// How often the end of a run is looked for.
@@ -302,11 +304,12 @@ impl Run {
     }
 
     /// Stops the models' wires and lets the threads go on until all that was sent has arrived, or
-    /// nothing has moved for so long that it never will.
+    /// nothing has moved for so long that it never will. A port that others send to is never quiet.
     fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
-        while !self.is_settled(judge) && since.elapsed() < DRAIN {
+        let begin = Instant::now();
+        while !self.is_settled(judge) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
             std::thread::yield_now();
             let now = (self.work().0, reports(&self.devices));
             if now != last {

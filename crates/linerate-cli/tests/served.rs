@@ -117,6 +117,35 @@ fn what_is_served_is_listed_and_managed() {
     assert!(world.fails("switch attach nothing").contains("valeS:P"));
 }
 
+/// A card becomes part of a switch, and nobody else's way to it.
+#[test]
+fn cards_are_ports_of_a_switch() {
+    let world = World::serving("");
+    for port in ["vale0:sim:0?wire=sim:1", "vale1:sim:1?wire=sim:0"] {
+        assert!(world.succeeds(&format!("switch attach {port}")).contains(" is port"));
+    }
+    let sink = format!("sink vale1:b --count {COUNT} --seconds 30 --json --ring 4096");
+    let mut sink = Process::start(&mut world.command(&sink));
+    sink.await_output("ports");
+    world.succeeds(&format!("gen vale0:a --count {COUNT} --rate 20k --ring 4096 --seconds 30"));
+    let (code, said) = sink.ended();
+    let got = summary(said.as_bytes());
+    assert_eq!(
+        (code, got["ports"][0]["rx_packets"].as_u64(), got["reordered"].as_u64()),
+        (Some(0), Some(COUNT), Some(0))
+    );
+    let list = world.succeeds("switch list");
+    assert!(list.contains("vale0:sim_0") && list.contains("vale1:sim_1"), "{list}");
+    assert!(world.fails("switch attach vale1:sim:0").contains("open already"));
+    assert!(world.fails("switch attach vale1:nothing:0").contains("no kind of port"));
+    // What its wire brings without end holds nobody up, nor who ends in the midst of it.
+    world.succeeds("switch attach vale2:sim:2?wire=traffic");
+    let flood = summary(&expect(1, &mut world.command("sink vale2:b --seconds 1 --json")).stdout);
+    assert!(flood["ports"][0]["rx_packets"].as_u64() > Some(0), "{flood}");
+    world.succeeds("switch detach vale2:sim:2");
+    world.succeeds("switch attach vale2:sim:2?wire=none");
+}
+
 /// Who may use a switch may not have the server do what needs its privileges.
 #[test]
 fn only_who_serves_manages() {

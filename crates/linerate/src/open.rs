@@ -39,9 +39,11 @@ pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
 pub fn server() -> Server {
     let open = |name: &str, rings: &Rings| {
         let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
+        // A card, or any port of ours, as part of a switch.
+        let is_whole = is_memory || name.contains(':');
         // netmap takes all packets of an interface away from Linux; who asks for that name means it.
         let is_card = !name.contains(['^', '/']);
-        let name = match (is_memory, is_card) {
+        let name = match (is_whole, is_card) {
             (true, _) => name.to_string(),
             (false, true) => format!("netmap:{name}?flow=all"),
             (false, false) => format!("netmap:{name}"),

@@ -428,8 +428,12 @@ impl Session<'_> {
         }
     }
 
-    /// A socket for one name is for no other.
+    /// A socket for one name is for no other; and ports that are neither netmap's nor made for a program are for who manages.
     fn check(&self, name: &str) -> Result<()> {
+        if name.contains(':') && !name.starts_with("vale") {
+            let why = "only ports of switches have a ':' in their names";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
         match &self.only {
             Some(only) if only != base(name) => {
                 Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
@@ -684,6 +688,12 @@ fn state_of(name: &str, number: u8, statistics: &crate::port::Statistics) -> Por
     }
 }
 
+/// How a port is called on a switch: as it is, but for what no name there has (`0000:03:00.0`: `0000_03_00_0`).
+fn plain(port: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
+}
+
 /// The name that a port's socket has: its switch, or its interface.
 pub fn base(name: &str) -> &str {
     let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
@@ -734,7 +744,7 @@ impl State {
     }
 
     fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
-        let name = format!("{switch}:{port}");
+        let name = format!("{switch}:{}", plain(port));
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
             if lasting.attached.is_some() {
                 return Err(Error::PortTaken { port: name });
@@ -745,7 +755,7 @@ impl State {
             lasting.attached = Some((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
-        if lock(&self.attached).iter().any(|there| there.port == port) {
+        if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
             return Err(Error::PortTaken { port: port.to_string() });
         }
         let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
@@ -757,7 +767,10 @@ impl State {
             devices: Vec::new(),
         };
         let mut begin = || -> Result<()> {
-            attached.join((self.open)(port, &rings)?, (self.open)(&name, &rings)?)?;
+            let mut device = (self.open)(port, &rings)?;
+            // What is for those behind it, too.
+            device.set_promiscuous(true)?;
+            attached.join(device, (self.open)(&name, &rings)?)?;
             if host {
                 let (port, name) = (format!("{port}^"), format!("{name}^"));
                 attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;
@@ -773,7 +786,7 @@ impl State {
     }
 
     fn detach(&self, switch: &str, port: &str) -> Result<u32> {
-        let name = format!("{switch}:{port}");
+        let name = format!("{switch}:{}", plain(port));
         let number = number_of(switch, &name);
         let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
@@ -786,7 +799,10 @@ impl State {
             return Ok(number);
         }
         let mut all = lock(&self.attached);
-        let at = all.iter().position(|there| there.port == port && there.switch == switch).ok_or_else(absent)?;
+        let at = all
+            .iter()
+            .position(|there| plain(&there.port) == plain(port) && there.switch == switch)
+            .ok_or_else(absent)?;
         let attached = all.swap_remove(at);
         drop(all);
         attached.end();
