@@ -159,6 +159,7 @@ enum Command {
 #[derive(Subcommand)]
 enum Switch {
     /// Ports, and what has passed
+    #[command(visible_alias = "stats")]
     List {
         /// One JSON object instead of a table
         #[arg(long)]

@@ -113,8 +113,8 @@ impl Bus for Uio {
     }
 
     fn is_leaving(&self) -> bool {
-        // The folder goes with the card.
-        !self.card.folder().exists()
+        // The files of its BARs go first, then the folder.
+        !(0..6).any(|bar| self.card.folder().join(format!("resource{bar}")).exists())
     }
 }
 

@@ -143,14 +143,19 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Reads a register of which all ones means that nobody is there.
     pub(in crate::nic) fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
         match self.bar.read(offset) {
-            u32::MAX => Err(Error::CardGone { port: self.config.name.clone(), register }),
+            // It may be leaving.
+            u32::MAX => self.check_bus().and(Err(Error::CardGone { port: self.config.name.clone(), register })),
             value => Ok(value),
         }
     }
 
+    fn check_bus(&self) -> Result<()> {
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
+    }
+
     /// An error if the card is gone.
     pub(in crate::nic) fn check_alive(&self) -> Result<()> {
-        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))?;
+        self.check_bus()?;
         self.read_live(STATUS, "STATUS").map(drop)
     }
 

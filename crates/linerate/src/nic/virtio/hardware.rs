@@ -304,12 +304,17 @@ impl Hardware {
         Ok(())
     }
 
+    fn check_bus(&self) -> Result<()> {
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
+    }
+
     /// An error if the device is gone, or in a state that it cannot leave by itself.
     pub fn check_alive(&self) -> Result<()> {
-        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))?;
+        self.check_bus()?;
         let port = || self.config.name.clone();
         match self.transport.status() {
-            u8::MAX => Err(Error::CardGone { port: port(), register: "device_status" }),
+            // It may have begun to leave since.
+            u8::MAX => self.check_bus().and(Err(Error::CardGone { port: port(), register: "device_status" })),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
             _ => Ok(()),
         }
