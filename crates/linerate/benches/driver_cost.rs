@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use fake::{Fake, RING, touch};
 use linerate::Batch;
-use linerate::memory::Mapping;
+use linerate::memory::{Mapping, RegionOptions};
 use linerate::nic::ixgbe::descriptor::{receive, transmit};
+use linerate::port::Vectors;
 
 /// Packets in one round: half a ring, so that both rings are never full.
 const ROUND: usize = 256;
@@ -20,8 +21,10 @@ fn main() {
     let clock = quanta::Clock::new();
     let stamp = || clock.raw();
     let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
-    for batch_size in [1, 4, 8, 16, 32, 64, 128, 256] {
-        let mut fake = Fake::new();
+    let there = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2)].into_iter().filter(|(_, path)| path.is_there());
+    for ((path, vectors), batch_size) in there.flat_map(|path| [1, 4, 8, 16, 32, 64, 128, 256].map(|size| (path, size)))
+    {
+        let mut fake = Fake::with(vectors, &RegionOptions::default());
         let mut batch = Batch::with_capacity(batch_size);
         let calls = ROUND / batch_size;
 
@@ -84,7 +87,7 @@ fn main() {
 
         let [receive, touch, send] = parts;
         println!(
-            "path=scalar batch={batch_size} receive={receive:.1} touch={touch:.1} send={send:.1} total={total:.1} \
+            "path={path} batch={batch_size} receive={receive:.1} touch={touch:.1} send={send:.1} total={total:.1} \
              bound={:.1} ratio={:.2} descriptors={:.1}",
             bounds[0],
             total / bounds[0],

@@ -11,13 +11,16 @@ use std::hint::black_box;
 use fake::{Fake, touch};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use linerate::Batch;
+use linerate::memory::RegionOptions;
+use linerate::port::Vectors;
 
 /// Packets in one measurement.
 const PACKETS: usize = 256;
 
 /// A card with packets waiting, after a first round that filled caches and rings.
-fn waiting(batch_size: usize) -> (Fake, Batch) {
-    let mut fake = Fake::new();
+fn waiting(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
+    assert!(vectors.is_there(), "this processor has no {vectors:?}");
+    let mut fake = Fake::with(vectors, &RegionOptions::default());
     let mut batch = Batch::with_capacity(batch_size);
     for _ in 0..3 {
         fake.complete_receive(PACKETS);
@@ -48,16 +51,28 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark(config = limit(109_742))]
-#[bench::one(args = (1), setup = waiting)]
+#[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
 #[library_benchmark(config = limit(20_648))]
-#[bench::thirty_two(args = (32), setup = waiting)]
+#[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-library_benchmark_group!(name = path, benchmarks = [batch_1, batch_32]);
+#[library_benchmark(config = limit(113_061))]
+#[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
+fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(13_243))]
+#[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
+fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+library_benchmark_group!(name = path, benchmarks = [batch_1, batch_32, avx2_1, avx2_32]);
 main!(library_benchmark_groups = path);

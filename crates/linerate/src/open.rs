@@ -14,7 +14,7 @@ use crate::nic::{self, Config};
 use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
-use crate::port::{Device, FRAME_HEADERS, Kind, PortName};
+use crate::port::{Device, FRAME_HEADERS, Kind, PortName, Vectors};
 use crate::shared::{self, Rings, ServedPort, Server, Wanted};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
@@ -83,6 +83,9 @@ pub struct Options {
     /// Note when each packet came ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
     /// (`?timestamps=on`): `packet:`.
     pub timestamps: bool,
+    /// With which instructions descriptors are read and written (`?vectors=best`, `scalar` or `avx2`): cards of Intel's, and
+    /// `sim:`.
+    pub vectors: Vectors,
     /// Ports in memory and of interfaces under netmap's names are this process's own, also where
     /// another one [serves](crate::shared) them.
     pub local: bool,
@@ -187,8 +190,24 @@ impl Options {
             interrupts: self.interrupts,
             offloads: name.switch("offloads", self.offloads)?,
             timestamps: name.switch("timestamps", self.timestamps)?,
+            vectors: self.vectors_of(name)?,
             ..Config::new(name.short(), pool.clone())
         })
+    }
+
+    /// What a name's own option says, or these.
+    fn vectors_of(&self, name: &PortName) -> Result<Vectors> {
+        let vectors = match name.option("vectors") {
+            None => return Ok(self.vectors),
+            Some("best") => Vectors::Best,
+            Some("scalar") => Vectors::Scalar,
+            Some("avx2") => Vectors::Avx2,
+            Some(_) => return Err(name.bad_option("vectors", "it must be best, scalar or avx2")),
+        };
+        match vectors.is_there() {
+            true => Ok(vectors),
+            false => Err(name.bad_option("vectors", "this processor does not have them")),
+        }
     }
 
     fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {

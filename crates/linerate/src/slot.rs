@@ -109,10 +109,13 @@ impl Slot {
         self.0 |= UNLEARNED;
     }
 
+    /// What [`whole_len`](Slot::whole_len) sees of the upper half of a slot.
+    pub(crate) const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) >> LEN;
+
     /// The length of a finished packet that ends here; of any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
-        (self.0 >> LEN) as usize & (0xFFFF | ((MORE | UNFINISHED) >> LEN) as usize)
+        (self.0 >> LEN & Self::WHOLE_LEN) as usize
     }
 
     /// Sets where the data lies. The caller keeps `offset + len` within the buffer.

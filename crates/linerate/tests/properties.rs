@@ -12,7 +12,7 @@ use linerate::model::{Card, Frame, Function, Wire};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::PciDevice;
 use linerate::pci::vfio_user::{Server, VfioUser};
-use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::port::{Device, RxQueue, TxQueue, Vectors};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -93,6 +93,7 @@ struct Setup {
     buffer_size: usize,
     max_frame: usize,
     batch: usize,
+    vectors: Vectors,
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
@@ -100,8 +101,17 @@ fn setups() -> impl Strategy<Value = Setup> {
     let buffer_size = prop_oneof![5 => Just(2048usize), 2 => Just(4096usize), 1 => Just(16_384usize)];
     let max_frame = prop_oneof![3 => Just(1518usize), 3 => Just(9728usize), 1 => 60usize..=9728];
     let batch = prop_oneof![1 => Just(1usize), 4 => 2usize..=64, 1 => 100usize..=300];
-    (ring, 48usize..=200, buffer_size, max_frame, batch)
-        .prop_map(|(ring, spare, buffer_size, max_frame, batch)| Setup { ring, spare, buffer_size, max_frame, batch })
+    let vectors = prop_oneof![Just(Vectors::Scalar), Just(Vectors::Best)];
+    (ring, 48usize..=200, buffer_size, max_frame, batch, vectors).prop_map(
+        |(ring, spare, buffer_size, max_frame, batch, vectors)| Setup {
+            ring,
+            spare,
+            buffer_size,
+            max_frame,
+            batch,
+            vectors,
+        },
+    )
 }
 
 /// A port of the test: the card, its driver, its wire.
@@ -117,7 +127,12 @@ impl Port {
     fn open(name: &str, pool: &Arc<Pool>, setup: &Setup, is_served: bool) -> Port {
         let hub = Arc::<Mutex<Hub>>::default();
         let card = Card::new(name, Box::new(HubWire(hub.clone())));
-        let config = Config { ring: setup.ring, max_frame: setup.max_frame, ..Config::new(name, pool.clone()) };
+        let config = Config {
+            ring: setup.ring,
+            max_frame: setup.max_frame,
+            vectors: setup.vectors,
+            ..Config::new(name, pool.clone())
+        };
         if !is_served {
             let device = Box::new(Ixgbe::open(card.bar(), card.bus(), config).unwrap());
             return Port { card, device, hub, served: None };

@@ -14,7 +14,7 @@ use linerate::nic::ixgbe::descriptor::{receive, transmit};
 use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
-use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::port::{Device, QueueStatistics, RxQueue, TxQueue, Vectors};
 use linerate::{Batch, Result};
 
 /// Registers that answer what a driver waits for, and store the rest. Doorbells are the real ones.
@@ -86,10 +86,14 @@ impl Fake {
     }
 
     pub fn of(region: &RegionOptions) -> Fake {
+        Fake::with(Vectors::Best, region)
+    }
+
+    pub fn with(vectors: Vectors, region: &RegionOptions) -> Fake {
         let bar = MappedBar::new(Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap()));
         let dma = Arc::<FakeDma>::default();
         let pool = Pool::new(Region::new(region).unwrap());
-        let config = Config { ring: RING, ..Config::new("fake", pool) };
+        let config = Config { ring: RING, vectors, ..Config::new("fake", pool) };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.0.lock().unwrap()[n].clone());
@@ -105,6 +109,25 @@ impl Fake {
             descriptor[1].store(receive::DD | receive::EOP | 60 << receive::LENGTH_SHIFT, Relaxed);
             self.rx_head = (self.rx_head + 1) % RING;
         }
+    }
+
+    /// Writes these second words into descriptors that the card has, as far as it has any; the next one goes into the same
+    /// if it is not done.
+    pub fn receive_words(&mut self, second: &[u64]) {
+        let words = self.rings.words(0, RING * 2);
+        let tail = self.bar.read(RDT::at(0)) as usize;
+        for word in second {
+            if self.rx_head == tail {
+                break;
+            }
+            words[self.rx_head * 2].store(!word, Relaxed);
+            words[self.rx_head * 2 + 1].store(*word, Relaxed);
+            self.rx_head = (self.rx_head + usize::from(word & receive::DD != 0)) % RING;
+        }
+    }
+
+    pub fn statistics(&self) -> QueueStatistics {
+        self.device.queue_statistics()
     }
 
     /// Sends all that was given, and returns how many.

@@ -40,6 +40,11 @@ pub enum Addresses {
 /// so that the usual case stays one addition.
 pub(crate) trait Locate: Clone + Send + 'static {
     fn locate(&self, offset: usize) -> DeviceAddress;
+
+    /// The address of the first byte, if all others follow it.
+    fn base(&self) -> Option<DeviceAddress> {
+        None
+    }
 }
 
 /// One range that begins at this address.
@@ -50,6 +55,11 @@ impl Locate for Contiguous {
     #[inline(always)]
     fn locate(&self, offset: usize) -> DeviceAddress {
         self.0 + offset as u64
+    }
+
+    #[inline(always)]
+    fn base(&self) -> Option<DeviceAddress> {
+        Some(self.0)
     }
 }
 

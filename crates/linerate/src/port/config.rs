@@ -36,8 +36,35 @@ pub struct Config {
     pub offloads: bool,
     /// Note when each packet came, where the port can.
     pub timestamps: bool,
+    /// With which instructions descriptors are read and written, where the driver has several.
+    pub vectors: Vectors,
     /// Where packets live.
     pub pool: Arc<Pool>,
+}
+
+/// Instructions that read and write descriptors. What a port does is the same with all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vectors {
+    /// The widest that the processor has, and that are worth it.
+    #[default]
+    Best,
+    /// One descriptor at a time, on any processor.
+    Scalar,
+    /// Four at a time.
+    Avx2,
+}
+
+impl Vectors {
+    /// Whether this processor has them.
+    pub fn is_there(self) -> bool {
+        match self {
+            Vectors::Best | Vectors::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Vectors::Avx2 => false,
+        }
+    }
 }
 
 impl Config {
@@ -54,6 +81,7 @@ impl Config {
             interrupts: None,
             offloads: false,
             timestamps: false,
+            vectors: Vectors::Best,
             pool,
         }
     }

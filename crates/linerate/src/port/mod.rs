@@ -14,7 +14,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS};
+pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS, Vectors};
 pub(crate) use counters::Counters;
 pub(crate) use name::Kind;
 pub use name::PortName;

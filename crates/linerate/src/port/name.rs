@@ -56,13 +56,14 @@ pub(crate) enum Kind {
 }
 
 /// Options that every port takes, and those of `sim:`.
-const OPTIONS: [&str; 12] =
-    ["queues", "ring", "mtu", "offloads", "device", "vfs", "wire", "record", "size", "flows", "rate", "count"];
+const OPTIONS: [&str; 13] = [
+    "queues", "ring", "mtu", "offloads", "vectors", "device", "vfs", "wire", "record", "size", "flows", "rate", "count",
+];
 /// How many of them a card takes, too.
-const COMMON: usize = 4;
+const CARD: usize = 5;
 /// Those of `xdp:`.
 const XDP: [&str; 7] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"];
-/// Those of ports in memory.
+/// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
@@ -110,9 +111,10 @@ impl PortName {
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
-                Kind::Pci | Kind::VfioUser | Kind::Tap | Kind::Stack | Kind::Host => &OPTIONS[..COMMON],
+                Kind::Pci | Kind::VfioUser => &OPTIONS[..CARD],
                 Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
+                Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
                 Kind::Packet => &PACKET,
                 Kind::Later(_) => continue,
             };

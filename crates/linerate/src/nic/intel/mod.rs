@@ -5,6 +5,7 @@
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`descriptor`]: the words that the card and we exchange, shared with the [model](crate::model)
+//! - `vector`: several descriptors at a time, for `queue`
 //! - `start`: starting and stopping a queue, and where its buffers come from and go
 //! - `hardware`: the card as its driver sees it; waiting for it with a bound; what queues share
 //! - here: the control side, [`Intel`]
@@ -13,6 +14,7 @@ pub mod descriptor;
 mod hardware;
 mod queue;
 mod start;
+mod vector;
 
 use std::marker::PhantomData;
 use std::sync::Arc;

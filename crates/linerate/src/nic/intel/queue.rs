@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use super::Controller;
 use super::descriptor::{receive, transmit};
 use super::hardware::Hardware;
+use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Pool, Reservation};
@@ -39,6 +40,8 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) bufs: Box<[u32]>,
     pub(super) next: usize,
     pub(super) doorbell: B::Doorbell,
+    /// Several at a time, where the processor can.
+    pub(super) groups: Option<Groups>,
     /// Where the card sees the region.
     pub(super) addresses: L,
     pub(super) shift: u32,
@@ -62,32 +65,10 @@ impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
         if !batch.belongs_to(&self.pool) {
             return self.recv_copied(batch);
         }
-        let (before, first) = (batch.len(), self.next);
-        if self.dropping || !self.partial.is_empty() {
-            self.resume(batch);
+        if self.groups.is_some() && batch.capacity() >= SMALLEST {
+            return self.recv_in_groups(batch);
         }
-        // Once round the ring at most, so that a card that lies cannot keep us here.
-        for _ in 0..self.bufs.len() {
-            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
-            let (offered, mut received) = (slots.len(), 0);
-            while received < offered {
-                let done = self.take_run(&mut slots[received..], &fresh[received..]);
-                received += done;
-                if done == 0 || self.next != 0 {
-                    break; // not at the ring's end, so the next one is not a whole packet
-                }
-            }
-            batch.received(offered, received);
-            if received == offered && offered > 0 || !self.take_careful(batch) {
-                break;
-            }
-        }
-        if self.next != first {
-            self.counters.moved(batch.len() - before);
-            // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
-            self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
-        }
-        batch.len() - before
+        self.recv_own::<false>(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -113,10 +94,67 @@ impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
+    /// Apart from the way of a few packets, which pays nothing for it.
+    #[inline(never)]
+    fn recv_in_groups(&mut self, batch: &mut Batch) -> usize {
+        self.recv_own::<true>(batch)
+    }
+
+    /// Into a batch of our own region.
+    #[inline(always)]
+    fn recv_own<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
+        let (before, first) = (batch.len(), self.next);
+        if self.dropping || !self.partial.is_empty() {
+            self.resume(batch);
+        }
+        // Once round the ring at most, so that a card that lies cannot keep us here.
+        for _ in 0..self.bufs.len() {
+            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
+            let (offered, mut received) = (slots.len(), 0);
+            while received < offered {
+                let done = self.take_run::<GROUPS>(&mut slots[received..], &fresh[received..]);
+                received += done;
+                if done == 0 || self.next != 0 {
+                    break; // not at the ring's end, so the next one is not a whole packet
+                }
+            }
+            batch.received(offered, received);
+            if received == offered && offered > 0 || !self.take_careful(batch) {
+                break;
+            }
+        }
+        if self.next != first {
+            self.counters.moved(batch.len() - before);
+            // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
+            self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
+        }
+        batch.len() - before
+    }
+
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is
     /// anything else, or the ring or a slice ends. Returns how many.
     #[inline(always)]
-    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+    fn take_run<const GROUPS: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let done = if GROUPS { self.take_groups(slots, fresh) } else { 0 };
+        if done > 0 && (done == slots.len() || self.next == 0) {
+            return done;
+        }
+        done + self.take_singly(&mut slots[done..], &fresh[done..])
+    }
+
+    /// The same for groups of packets, where the processor can.
+    #[inline(always)]
+    fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let (ring, bufs) = (&self.descriptors[self.next..], &mut self.bufs[self.next..]);
+        let done = groups.take(ring, bufs, slots, fresh, C::RX_ERRORS);
+        self.next = (self.next + done) & (self.bufs.len() - 1);
+        done
+    }
+
+    /// The same one by one.
+    #[inline(always)]
+    fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         const WHOLE: u64 = receive::DD | receive::EOP;
         let (addresses, shift) = (self.addresses.clone(), self.shift);
         let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
@@ -252,6 +290,8 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) next_report: u8,
     pub(super) unreported: usize,
     pub(super) doorbell: B::Doorbell,
+    /// Several at a time, where the processor can.
+    pub(super) groups: Option<Groups>,
     /// Where the card sees the region.
     pub(super) addresses: L,
     pub(super) shift: u32,
@@ -288,10 +328,24 @@ const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | tra
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn send_own(&mut self, batch: &mut Batch) -> usize {
+        if self.groups.is_some() && batch.len() >= SMALLEST {
+            return self.send_in_groups(batch);
+        }
+        self.send_each::<false>(batch)
+    }
+
+    /// Apart from the way of a few packets, which pays nothing for it.
+    #[inline(never)]
+    fn send_in_groups(&mut self, batch: &mut Batch) -> usize {
+        self.send_each::<true>(batch)
+    }
+
+    #[inline(always)]
+    fn send_each<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
         self.reclaim(batch);
         let (total, first, mut taken) = (batch.len(), self.next, 0);
         while taken < total {
-            let filled = self.fill_run(&batch.slots()[taken..]);
+            let filled = self.fill_run::<GROUPS>(&batch.slots()[taken..]);
             taken += filled;
             if self.unreported >= REPORT_EVERY {
                 self.ask_for_report();
@@ -315,12 +369,32 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Writes descriptors for packets in one buffer each, until one is not, the ring is full or
     /// ends, or a report is due. Returns how many.
     #[inline(always)]
-    fn fill_run(&mut self, slots: &[Slot]) -> usize {
+    fn fill_run<const GROUPS: bool>(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
+        let filled = if GROUPS { self.fill_groups(&slots[..count]) } else { 0 };
+        if filled > 0 && (filled == count || self.next == 0) {
+            return filled;
+        }
+        filled + self.fill_singly(&slots[filled..count])
+    }
+
+    /// The same for groups of packets, where the processor can.
+    #[inline(always)]
+    fn fill_groups(&mut self, slots: &[Slot]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let filled = groups.fill(&self.descriptors[self.next..], &mut self.bufs[self.next..], slots, COMMAND);
+        self.next = (self.next + filled) & (self.bufs.len() - 1);
+        self.unreported += filled;
+        filled
+    }
+
+    /// The same one by one.
+    #[inline(always)]
+    fn fill_singly(&mut self, slots: &[Slot]) -> usize {
         let (addresses, shift, longest) = (self.addresses.clone(), self.shift, self.longest);
         let mut filled = 0;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
-        for ((descriptor, buf), slot) in ring.zip(&slots[..count]) {
+        for ((descriptor, buf), slot) in ring.zip(slots) {
             let length = slot.whole_len();
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use super::Controller;
 use super::hardware::{Hardware, QueuePlace};
 use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
+use super::vector::Groups;
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Descriptors, Locate};
@@ -41,14 +42,17 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             hardware.set_aside(&bufs);
             return Err(error);
         }
+        let (vectors, longest) = (hardware.config.vectors, hardware.longest_slot());
+        let groups = Groups::choose(vectors, addresses.base(), shift, longest);
         Ok(IntelRx {
+            groups,
             descriptors,
             bufs: bufs.into(),
             next: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
             addresses,
             shift,
-            longest: hardware.longest_slot(),
+            longest,
             pool: pool.clone(),
             counters: hardware.rx[queue as usize].counters.clone(),
             partial: Vec::with_capacity(MAX_CHAIN),
@@ -100,7 +104,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let reservation = pool.reserve(REPORT_EVERY)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
+        let (vectors, longest) = (hardware.config.vectors, hardware.longest_written());
+        let groups = Groups::choose(vectors, addresses.base(), pool.region().shift(), longest);
         Ok(IntelTx {
+            groups,
             bufs: vec![0; descriptors.len()].into(),
             descriptors,
             clean: 0,
@@ -112,7 +119,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             doorbell: hardware.bar.doorbell(C::transmit_tail(queue)),
             addresses,
             shift: pool.region().shift(),
-            longest: hardware.longest_written(),
+            longest,
             pool: pool.clone(),
             counters: hardware.tx[queue as usize].counters.clone(),
             copies: Batch::new(),

@@ -1,0 +1,119 @@
+//! Paths over several descriptors at a time beside the one over single ones: whatever the card writes, all of them leave
+//! the same packets, buffers, descriptors and counters.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering::Relaxed;
+
+use fake::{Fake, RING};
+use linerate::Batch;
+use linerate::memory::{PageSize, Pages, RegionOptions};
+use linerate::nic::ixgbe::descriptor::receive;
+use linerate::port::Vectors;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+#[path = "../benches/fake/mod.rs"]
+mod fake;
+
+/// What happens to a card and its driver.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The card has received: words as it writes them, for the next descriptors that it has.
+    Receive(Vec<u64>),
+    /// It has sent all that it was given.
+    Sent,
+    /// The program receives, sends, and throws away.
+    Recv,
+    Send,
+    Clear,
+    /// It makes packets of its own of this length.
+    Alloc(usize, usize),
+    /// One of several buffers.
+    Push(usize),
+    /// Its batch has so many places from now on.
+    Batch(usize),
+}
+
+/// Mostly whole packets; and whatever else there can be, and cannot be.
+fn word() -> impl Strategy<Value = u64> {
+    let whole = receive::DD | receive::EOP;
+    let len = prop_oneof![20 => 60u64..=1518, 1 => Just(0u64), 1 => 1u64..=60, 1 => 1519u64..=65_535];
+    let status = prop_oneof![
+        40 => Just(whole),
+        2 => Just(receive::DD),
+        1 => Just(whole | receive::RXE_82599),
+        1 => Just(0),
+        1 => any::<u64>().prop_map(|noise| noise & !receive::LENGTH_MASK),
+        4 => any::<u64>().prop_map(move |noise| noise & 0xFFFF_0000_DFFF_FFFC | whole),
+    ];
+    (len, status).prop_map(|(len, status)| status | len << receive::LENGTH_SHIFT)
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => proptest::collection::vec(word(), 1..80).prop_map(Step::Receive),
+        3 => Just(Step::Sent),
+        6 => Just(Step::Recv),
+        4 => Just(Step::Send),
+        1 => Just(Step::Clear),
+        2 => (1usize..50, prop_oneof![0usize..20, 60usize..=1920]).prop_map(|(count, len)| Step::Alloc(count, len)),
+        1 => (1usize..9000).prop_map(Step::Push),
+        1 => prop_oneof![1usize..=12, 30usize..=70, 200usize..=300].prop_map(Step::Batch),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+/// Everything that can be seen, after each step.
+fn trace(vectors: Vectors, buffers: usize, steps: &[Step]) -> Vec<u64> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    let mut fake = Fake::with(vectors, &RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None });
+    let mut batch = Batch::with_capacity(32);
+    let look = |fake: &Fake, batch: &mut Batch| {
+        let mut hash = DefaultHasher::new();
+        let (rings, packets) = fake.memory();
+        let mix = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        rings.words(0, RING * 4).iter().fold(0, |sum, word| mix(sum, word.load(Relaxed))).hash(&mut hash);
+        let first = packets.words(0, 1).as_ptr().addr();
+        for mut packet in batch.packets() {
+            packet.len().hash(&mut hash);
+            packet.slots().hash(&mut hash);
+            (packet.first_mut().as_ptr().addr() - first).hash(&mut hash);
+        }
+        (batch.len(), batch.cached(), fake.pool().available()).hash(&mut hash);
+        format!("{:?}", fake.statistics()).hash(&mut hash);
+        hash.finish()
+    };
+    let mut seen = Vec::new();
+    for step in steps {
+        match step {
+            Step::Receive(words) => fake.receive_words(words),
+            Step::Sent => drop(fake.complete_transmit()),
+            Step::Recv => drop(fake.rx.recv(&mut batch)),
+            Step::Send => drop(fake.tx.send(&mut batch)),
+            Step::Clear => batch.clear(),
+            Step::Alloc(count, len) => drop(batch.alloc(&fake.pool(), *count, *len)),
+            Step::Push(len) => drop(batch.push(&fake.pool(), &vec![*len as u8; *len])),
+            Step::Batch(capacity) => batch = Batch::with_capacity(*capacity),
+        }
+        seen.push(look(&fake, &mut batch));
+    }
+    seen
+}
+
+#[test]
+fn all_paths_do_the_same() {
+    let paths: Vec<_> = [Vectors::Best, Vectors::Avx2].into_iter().filter(|path| path.is_there()).collect();
+    let buffers = prop_oneof![Just(RING + 34), Just(RING + 100), Just(1024)];
+    let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
+    TestRunner::new(cases)
+        .run(&(buffers, steps()), |(buffers, steps)| {
+            let reference = trace(Vectors::Scalar, buffers, &steps);
+            for &path in &paths {
+                let seen = trace(path, buffers, &steps);
+                let differs = reference.iter().zip(&seen).position(|(a, b)| a != b);
+                prop_assert!(differs.is_none(), "{path:?} differs after step {differs:?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+}
