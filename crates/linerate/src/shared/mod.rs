@@ -6,8 +6,9 @@
 //!
 //! - `server`: [`Server`]: sockets, connections, what they ask for
 //! - `work`: a packet's way between a program's rings and a port, top-down
-//! - `client`: [`Client`], [`SharedPort`]: a port that another process serves
-//! - [`ServedPort`]: the same as a port of ours
+//! - `client`: [`Client`]: asking who serves ports
+//! - `shared_port`: [`SharedPort`]: a port of theirs, as netmap has it; `sides`: what a sync does to its rings
+//! - `served_port`: [`ServedPort`]: the same as a port of ours
 //! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
 //! - `forward`: packets that pass between a card and the host by a mark; `indirect`: packets that are in no buffer
 //! - `shadow`: what passes a pipe between processes, for its monitors
@@ -21,21 +22,24 @@ mod forward;
 mod indirect;
 mod memory;
 mod message;
-mod port;
 mod ring;
+mod served_port;
 mod server;
 mod shadow;
+mod shared_port;
+mod sides;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use area::{API, Area, Objects, Offsets, Placed, Plan, Rings};
-pub use client::{ANY, Client, SharedPort, folder};
+pub use client::{ANY, Client, folder};
 pub use memory::{Buffers, Memory};
 pub use message::{PortState, Wanted, Which};
-pub use port::ServedPort;
 pub use ring::Place;
+pub use served_port::ServedPort;
 pub use server::{Open, Server, base, errno};
+pub use shared_port::SharedPort;
 
 /// What a thread that has panicked has left is as good as what any other has: each change is made at once.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

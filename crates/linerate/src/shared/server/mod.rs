@@ -1,5 +1,11 @@
 //! Who owns ports that other processes use: it opens them, and moves packets between them and the rings of programs. Each
 //! connection is a thread, and a port of a program: none waits for another, and with the connection all of it ends.
+//!
+//! - `pipes`: pipes between processes
+//! - `switches`: what is managed: attached ports, ports that last, a list of all
+
+mod pipes;
+mod switches;
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,13 +14,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown,
     socket_with,
 };
+
+use pipes::{Pipe, pipe_of};
+use switches::{Attached, Lasting};
 
 use super::area::{Placed, Rings};
 use super::lock;
@@ -23,11 +32,8 @@ use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which}
 use super::ring::{Consumer, Place, Producer, Ring};
 use super::shadow::Shadow;
 use super::work::{Receiving, Sending, Work};
-use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::memory::Pool;
-use crate::netmap::{Elsewhere, LONGEST_NAME, Switch};
-use crate::port::{Device, RxQueue, TxQueue, Wait, Waiter};
+use crate::port::Device;
 
 /// Opens a port by name, with so many rings.
 pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
@@ -85,43 +91,6 @@ impl Served {
             header: Arc::default(),
         })
     }
-}
-
-/// A pipe, while an end of it is open.
-enum Pipe {
-    /// Its first end is being made.
-    Coming,
-    There(Box<PipeState>),
-}
-
-struct PipeState {
-    memory: OwnedFd,
-    buffers: Buffers,
-    rings: Rings,
-    ends: [Placed; 2],
-    bells: [Bell; 2],
-    open: [bool; 2],
-    /// By which its ends are monitored, and what monitors get, while there are any.
-    elsewhere: Elsewhere,
-    shadow: Weak<Shadow>,
-    /// Who wants to know when it is gone: its memory is theirs.
-    waiting: Vec<Arc<Connection>>,
-}
-
-/// A port of this machine that a switch has.
-struct Attached {
-    switch: String,
-    port: String,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-    devices: Vec<Box<dyn Device>>,
-}
-
-/// A port of the name of an interface, which stays without a program.
-struct Lasting {
-    rings: Rings,
-    /// The switch that it is attached to, and the port there.
-    attached: Option<(String, Arc<Served>)>,
 }
 
 /// What errno(3) says of an error, for programs that know only that.
@@ -536,118 +505,6 @@ impl Session<'_> {
         self.work = Some(work);
         Ok((Reply::Started, vec![theirs.into_fd()]))
     }
-
-    fn open_pipe(&mut self, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
-        let (name, side) = pipe_of(&wanted.name);
-        wanted.check(&usual(&wanted.rings).of_card())?;
-        let mut pipes = lock(&self.state.pipes);
-        loop {
-            match pipes.get_mut(&name) {
-                None => {
-                    pipes.insert(name.clone(), Pipe::Coming);
-                    self.pipe = Some((name, side));
-                    let rings = usual(&wanted.rings).of_card();
-                    return Ok((Reply::Opened { rings, first_of_pipe: true, mac: [0; 6] }, Vec::new()));
-                }
-                Some(Pipe::There(pipe)) if pipe.open[side] => {
-                    return Err(Error::PortTaken { port: wanted.name.clone() });
-                }
-                Some(Pipe::There(pipe)) => {
-                    let duplicate = |fd: BorrowedFd<'_>| {
-                        fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
-                    };
-                    let descriptors = vec![duplicate(pipe.memory.as_fd())?, duplicate(pipe.bells[side].as_fd())?];
-                    pipe.open[side] = true;
-                    let (mine, other) = (pipe.ends[side].clone(), pipe.ends[1 - side].clone());
-                    let reply = Reply::Joined { rings: pipe.rings, buffers: pipe.buffers, mine, other };
-                    self.pipe = Some((name, side));
-                    return Ok((reply, descriptors));
-                }
-                // Its first end is being made, or its maker goes.
-                Some(Pipe::Coming) => {
-                    if self.state.stopping.load(Ordering::SeqCst) {
-                        return Err(Error::PortTaken { port: wanted.name.clone() });
-                    }
-                    pipes = self.state.pipe_made.wait(pipes).unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        }
-    }
-
-    fn start_pipe(
-        &mut self,
-        memory: Option<OwnedFd>,
-        buffers: Buffers,
-        ends: [Placed; 2],
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
-        let (Some((name, side)), Some(memory)) = (&self.pipe, memory) else {
-            return Err(Error::BadPeer { why: "it starts what it has not opened" });
-        };
-        let mut pipes = lock(&self.state.pipes);
-        if !matches!(pipes.get(name), Some(Pipe::Coming)) {
-            return Err(Error::BadPeer { why: "it makes a pipe that is there" });
-        }
-        let count = |places: &[Option<Place>]| places.iter().flatten().count() as u16;
-        let slots = |places: &[Option<Place>]| places.iter().flatten().map(|place| place.slots as u32).min();
-        let rings = Rings {
-            tx: count(&ends[0].tx),
-            rx: count(&ends[0].rx),
-            host_tx: 0,
-            host_rx: 0,
-            tx_slots: slots(&ends[0].tx).unwrap_or_default(),
-            rx_slots: slots(&ends[0].rx).unwrap_or_default(),
-        };
-        let bells = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
-        let theirs =
-            bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
-        let mut open = [false; 2];
-        open[*side] = true;
-        let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
-        let (shadow, waiting) = (Weak::new(), Vec::new());
-        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open, elsewhere, shadow, waiting });
-        pipes.insert(name.clone(), Pipe::There(state));
-        self.state.pipe_made.notify_all();
-        Ok((Reply::Started, vec![theirs]))
-    }
-
-    /// Where copies of what it sends go.
-    fn shadow(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let Some((name, side)) = &self.pipe else {
-            return Err(Error::BadPeer { why: "it has no pipe" });
-        };
-        let shadow = match lock(&self.state.pipes).get(name) {
-            Some(Pipe::There(pipe)) => pipe.shadow.upgrade(),
-            _ => None,
-        };
-        match shadow {
-            Some(shadow) => shadow.answer(*side),
-            None => {
-                Ok((Reply::Shadow { buffers: Buffers { at: 0, size: 0, count: 0 }, places: Vec::new() }, Vec::new()))
-            }
-        }
-    }
-
-    fn leave_pipe(&mut self) -> bool {
-        let Some((name, side)) = self.pipe.take() else { return false };
-        let mut pipes = lock(&self.state.pipes);
-        let is_last = match pipes.get_mut(&name) {
-            Some(Pipe::There(pipe)) => {
-                pipe.open[side] = false;
-                pipe.waiting.push(self.connection.clone());
-                pipe.open == [false; 2]
-            }
-            _ => true,
-        };
-        if is_last && let Some(Pipe::There(pipe)) = pipes.remove(&name) {
-            // All but the one that closes it, which has an answer of its own.
-            let others = pipe.waiting.iter().filter(|connection| !Arc::ptr_eq(connection, self.connection));
-            for connection in others {
-                let _ = shutdown(&**connection, Shutdown::Both);
-            }
-        }
-        self.state.pipe_made.notify_all();
-        !is_last
-    }
 }
 
 impl Served {
@@ -688,42 +545,7 @@ fn state_of(name: &str, number: u8, statistics: &crate::port::Statistics) -> Por
     }
 }
 
-/// How a port is called on a switch: as it is, but for what no name there has (`0000:03:00.0`: `0000_03_00_0`).
-fn plain(port: &str) -> String {
-    let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
-}
-
-/// The name that a port's socket has: its switch, or its interface.
-pub fn base(name: &str) -> &str {
-    let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
-    name.split(end).next().unwrap_or(name)
-}
-
-/// A pipe's own name, and which end a name is of.
-fn pipe_of(name: &str) -> (String, usize) {
-    (name.replace('}', "{"), usize::from(name.contains('}')))
-}
-
-/// Switches, and what is attached to them.
 impl State {
-    /// What monitors of a pipe get; it begins with the first of them, and goes with the last.
-    fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
-        let mut pipes = lock(&self.pipes);
-        let Some(Pipe::There(pipe)) = pipes.get_mut(&pipe_of(name).0) else {
-            return Err(Error::NotOpen { port: name.to_string() });
-        };
-        if let Some(shadow) = pipe.shadow.upgrade() {
-            return Ok(shadow);
-        }
-        let memory = pipe.memory.try_clone().map_err(|error| Error::system("dup of a descriptor", error))?;
-        let memory = Memory::of_peer(memory, pipe.buffers)?;
-        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &memory, &pipe.ends, pool)?);
-        pipe.shadow = Arc::downgrade(&shadow);
-        shadow.announce();
-        Ok(shadow)
-    }
-
     fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         if set.is_none() && lock(&self.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);
@@ -742,169 +564,10 @@ impl State {
         }
         Ok(served.header.load(Ordering::Relaxed) as u32)
     }
-
-    fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
-        let name = format!("{switch}:{}", plain(port));
-        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            if lasting.attached.is_some() {
-                return Err(Error::PortTaken { port: name });
-            }
-            let device = (self.open)(&name, &usual(&lasting.rings))?;
-            let served = Served::new(&name, device, usual(&lasting.rings).of_card());
-            lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
-            lasting.attached = Some((switch.to_string(), served));
-            return Ok(number_of(switch, &name));
-        }
-        if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
-            return Err(Error::PortTaken { port: port.to_string() });
-        }
-        let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
-        let mut attached = Attached {
-            switch: switch.to_string(),
-            port: port.to_string(),
-            stop: Arc::default(),
-            threads: Vec::new(),
-            devices: Vec::new(),
-        };
-        let mut begin = || -> Result<()> {
-            let mut device = (self.open)(port, &rings)?;
-            // What is for those behind it, too.
-            device.set_promiscuous(true)?;
-            attached.join(device, (self.open)(&name, &rings)?)?;
-            if host {
-                let (port, name) = (format!("{port}^"), format!("{name}^"));
-                attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = begin() {
-            attached.end();
-            return Err(error);
-        }
-        lock(&self.attached).push(attached);
-        Ok(number_of(switch, &name))
-    }
-
-    fn detach(&self, switch: &str, port: &str) -> Result<u32> {
-        let name = format!("{switch}:{}", plain(port));
-        let number = number_of(switch, &name);
-        let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
-        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            match &lasting.attached {
-                Some((there, _)) if there != switch => return Err(absent()),
-                Some((_, served)) if Arc::strong_count(served) > 1 => return Err(Error::PortTaken { port: name }),
-                Some(_) => lasting.attached = None,
-                None => return Err(absent()),
-            }
-            return Ok(number);
-        }
-        let mut all = lock(&self.attached);
-        let at = all
-            .iter()
-            .position(|there| plain(&there.port) == plain(port) && there.switch == switch)
-            .ok_or_else(absent)?;
-        let attached = all.swap_remove(at);
-        drop(all);
-        attached.end();
-        Ok(number)
-    }
-
-    fn create(&self, name: &str, rings: &Rings) -> Result<()> {
-        let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
-            return Err(bad("a port that lasts is called as an interface, not as a switch"));
-        }
-        let mut lasting = lock(&self.lasting);
-        if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
-            return Err(Error::PortTaken { port: name.to_string() });
-        }
-        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: None });
-        Ok(())
-    }
-
-    fn destroy(&self, name: &str) -> Result<()> {
-        let mut lasting = lock(&self.lasting);
-        match lasting.get(name) {
-            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
-            Some(Lasting { attached: Some(_), .. }) => Err(Error::PortTaken { port: name.to_string() }),
-            Some(_) => {
-                lasting.remove(name);
-                Ok(())
-            }
-        }
-    }
-
-    /// All ports, of those with a switch their numbers.
-    fn list(&self, only: Option<&str>) -> Vec<PortState> {
-        let mut list: Vec<PortState> = Vec::new();
-        let names: Vec<String> = lock(&self.ports).keys().cloned().collect();
-        for name in names {
-            if let Some(served) = self.served(&name) {
-                list.push(served.state(number_of(base(&name), &name) as u8));
-            }
-        }
-        for attached in &*lock(&self.attached) {
-            for device in &attached.devices {
-                let number = number_of(&attached.switch, device.name()) as u8;
-                list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
-            }
-        }
-        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_none()) {
-            list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
-        }
-        list.retain(|port| only.is_none_or(|only| base(&port.name) == only));
-        list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
-        list
-    }
 }
 
-/// A port's number on its switch; 0 where it has none.
-fn number_of(switch: &str, name: &str) -> u32 {
-    let port = name.split(':').nth(1).unwrap_or_default();
-    let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
-    ports.iter().find(|(_, there)| there == port).map_or(0, |(number, _)| u32::from(*number))
-}
-
-impl Attached {
-    /// Connects a port of this machine with one of the switch, by a thread for each pair of queues.
-    fn join(&mut self, mut port: Box<dyn Device>, mut switched: Box<dyn Device>) -> Result<()> {
-        let queues = port.info().rx_queues.min(switched.info().rx_queues);
-        for queue in 0..queues {
-            let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
-            let stop = self.stop.clone();
-            let forward = move || {
-                let mut batches = [Batch::new(), Batch::new()];
-                let mut waiter = Waiter::new(Wait::Adaptive);
-                while !stop.load(Ordering::Relaxed) {
-                    let mut moved = 0;
-                    for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
-                        moved += forward_once(&mut **rx, &mut **tx, batch);
-                    }
-                    let [(a, _), (b, _)] = &mut ways;
-                    waiter.turn(moved, &mut [&mut **a, &mut **b]);
-                }
-            };
-            let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
-            self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
-        }
-        self.devices.extend([switched, port]);
-        Ok(())
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn forward_once(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, batch: &mut Batch) -> usize {
-    let received = rx.recv(batch);
-    if received > 0 || tx.unsent() > 0 {
-        tx.send(batch);
-        batch.clear();
-    }
-    received
+/// The name that a port's socket has: its switch, or its interface.
+pub fn base(name: &str) -> &str {
+    let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
+    name.split(end).next().unwrap_or(name)
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::area::{Area, Offsets, Plan, Rings};
-use super::client::{Client, SharedPort};
+use super::client::Client;
 use super::message::{Wanted, Which};
+use super::shared_port::SharedPort;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;

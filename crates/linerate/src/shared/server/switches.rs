@@ -1,0 +1,203 @@
+//! What is managed: ports of this machine as parts of a switch, ports that last, and a list of all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use super::{Served, State, base, state_of, usual};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::netmap::{LONGEST_NAME, Switch};
+use crate::port::{Device, RxQueue, TxQueue, Wait, Waiter};
+use crate::shared::area::Rings;
+use crate::shared::lock;
+use crate::shared::message::PortState;
+
+/// A port of this machine that a switch has.
+pub(super) struct Attached {
+    switch: String,
+    port: String,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    devices: Vec<Box<dyn Device>>,
+}
+
+/// A port of the name of an interface, which stays without a program.
+pub(super) struct Lasting {
+    pub(super) rings: Rings,
+    /// The switch that it is attached to, and the port there.
+    pub(super) attached: Option<(String, Arc<Served>)>,
+}
+
+/// How a port is called on a switch: as it is, but for what no name there has (`0000:03:00.0`: `0000_03_00_0`).
+fn plain(port: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
+}
+
+impl State {
+    pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
+        let name = format!("{switch}:{}", plain(port));
+        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
+            if lasting.attached.is_some() {
+                return Err(Error::PortTaken { port: name });
+            }
+            let device = (self.open)(&name, &usual(&lasting.rings))?;
+            let served = Served::new(&name, device, usual(&lasting.rings).of_card());
+            lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
+            lasting.attached = Some((switch.to_string(), served));
+            return Ok(number_of(switch, &name));
+        }
+        if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
+            return Err(Error::PortTaken { port: port.to_string() });
+        }
+        let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
+        let mut attached = Attached {
+            switch: switch.to_string(),
+            port: port.to_string(),
+            stop: Arc::default(),
+            threads: Vec::new(),
+            devices: Vec::new(),
+        };
+        let mut begin = || -> Result<()> {
+            let mut device = (self.open)(port, &rings)?;
+            // What is for those behind it, too.
+            device.set_promiscuous(true)?;
+            attached.join(device, (self.open)(&name, &rings)?)?;
+            if host {
+                let (port, name) = (format!("{port}^"), format!("{name}^"));
+                attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = begin() {
+            attached.end();
+            return Err(error);
+        }
+        lock(&self.attached).push(attached);
+        Ok(number_of(switch, &name))
+    }
+
+    pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
+        let name = format!("{switch}:{}", plain(port));
+        let number = number_of(switch, &name);
+        let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
+        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
+            match &lasting.attached {
+                Some((there, _)) if there != switch => return Err(absent()),
+                Some((_, served)) if Arc::strong_count(served) > 1 => return Err(Error::PortTaken { port: name }),
+                Some(_) => lasting.attached = None,
+                None => return Err(absent()),
+            }
+            return Ok(number);
+        }
+        let mut all = lock(&self.attached);
+        let at = all
+            .iter()
+            .position(|there| plain(&there.port) == plain(port) && there.switch == switch)
+            .ok_or_else(absent)?;
+        let attached = all.swap_remove(at);
+        drop(all);
+        attached.end();
+        Ok(number)
+    }
+
+    pub(super) fn create(&self, name: &str, rings: &Rings) -> Result<()> {
+        let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
+            return Err(bad("a port that lasts is called as an interface, not as a switch"));
+        }
+        let mut lasting = lock(&self.lasting);
+        if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
+            return Err(Error::PortTaken { port: name.to_string() });
+        }
+        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: None });
+        Ok(())
+    }
+
+    pub(super) fn destroy(&self, name: &str) -> Result<()> {
+        let mut lasting = lock(&self.lasting);
+        match lasting.get(name) {
+            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
+            Some(Lasting { attached: Some(_), .. }) => Err(Error::PortTaken { port: name.to_string() }),
+            Some(_) => {
+                lasting.remove(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// All ports, of those with a switch their numbers.
+    pub(super) fn list(&self, only: Option<&str>) -> Vec<PortState> {
+        let mut list: Vec<PortState> = Vec::new();
+        let names: Vec<String> = lock(&self.ports).keys().cloned().collect();
+        for name in names {
+            if let Some(served) = self.served(&name) {
+                list.push(served.state(number_of(base(&name), &name) as u8));
+            }
+        }
+        for attached in &*lock(&self.attached) {
+            for device in &attached.devices {
+                let number = number_of(&attached.switch, device.name()) as u8;
+                list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
+            }
+        }
+        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_none()) {
+            list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
+        }
+        list.retain(|port| only.is_none_or(|only| base(&port.name) == only));
+        list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
+        list
+    }
+}
+
+/// A port's number on its switch; 0 where it has none.
+fn number_of(switch: &str, name: &str) -> u32 {
+    let port = name.split(':').nth(1).unwrap_or_default();
+    let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
+    ports.iter().find(|(_, there)| there == port).map_or(0, |(number, _)| u32::from(*number))
+}
+
+impl Attached {
+    /// Connects a port of this machine with one of the switch, by a thread for each pair of queues.
+    fn join(&mut self, mut port: Box<dyn Device>, mut switched: Box<dyn Device>) -> Result<()> {
+        let queues = port.info().rx_queues.min(switched.info().rx_queues);
+        for queue in 0..queues {
+            let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
+            let stop = self.stop.clone();
+            let forward = move || {
+                let mut batches = [Batch::new(), Batch::new()];
+                let mut waiter = Waiter::new(Wait::Adaptive);
+                while !stop.load(Ordering::Relaxed) {
+                    let mut moved = 0;
+                    for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
+                        moved += forward_once(&mut **rx, &mut **tx, batch);
+                    }
+                    let [(a, _), (b, _)] = &mut ways;
+                    waiter.turn(moved, &mut [&mut **a, &mut **b]);
+                }
+            };
+            let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
+            self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
+        }
+        self.devices.extend([switched, port]);
+        Ok(())
+    }
+
+    pub(super) fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn forward_once(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, batch: &mut Batch) -> usize {
+    let received = rx.recv(batch);
+    if received > 0 || tx.unsent() > 0 {
+        tx.send(batch);
+        batch.clear();
+    }
+    received
+}

@@ -1,0 +1,351 @@
+//! A port that another process serves, in this one: its rings, in memory that both have.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::area::{Area, Lent, Offsets, Placed, Rings};
+use super::client::Client;
+use super::forward::forward;
+use super::lock;
+use super::memory::Memory;
+use super::message::{Bell, Reply, Request, Wanted, Which};
+use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Slot};
+use super::shadow::Copier;
+use super::sides::{Sides, Transmit, give_back, stamp};
+use crate::error::{Error, Result};
+use crate::port::MacAddress;
+
+/// What a port has of an area; it is free when this is dropped.
+pub(super) struct Lease {
+    pub area: Arc<Area>,
+    pub placed: Vec<Placed>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.placed.iter().for_each(|placed| self.area.remove(placed));
+    }
+}
+
+/// A port that another process serves.
+pub struct SharedPort {
+    /// Who serves it; nobody a port to ask about.
+    pub(super) client: Option<Client>,
+    pub(super) wanted: Wanted,
+    pub(super) rings: Rings,
+    pub(super) mac: MacAddress,
+    pub(super) memory: Arc<Memory>,
+    pub(super) placed: Placed,
+    pub(super) lease: Option<Lease>,
+    pub(super) sides: Sides,
+    pub(super) bell: Bell,
+}
+
+impl SharedPort {
+    /// A port that nobody serves, and that has no rings: what it has is memory (`NR_REG_NULL`).
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`].
+    pub fn null(wanted: Wanted, area: &Arc<Area>) -> Result<SharedPort> {
+        let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
+        let placed = area.place(&wanted.name, &rings, |_| false, |_| false, Offsets::default())?;
+        let lease = Some(Lease { area: area.clone(), placed: vec![placed.clone()] });
+        let [bell, _] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
+        let (memory, mac) = (area.memory.clone(), MacAddress::default());
+        let sides = Sides::new(&memory, &placed, None)?;
+        Ok(SharedPort { client: None, wanted, rings, mac, memory, placed, lease, sides, bell })
+    }
+
+    /// What it was opened as.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// How many rings the port has; not all of them are here, perhaps.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// Its address.
+    pub fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    /// Where the rings and packets are.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Where its description is.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// Chains buffers that are in no ring; tells how many there were.
+    pub fn extra_buffers(&self, count: u32) -> u32 {
+        self.lease.as_ref().map_or(0, |lease| lease.area.extra(&self.placed, count))
+    }
+
+    /// Hands over what the program has released of its transmit rings, and learns what is free (`NIOCTXSYNC`).
+    ///
+    /// # Errors
+    /// [`Error::BadRing`] if the program has set head or cur where they cannot be.
+    pub fn sync_tx(&self) -> Result<()> {
+        let mut result = Ok(());
+        for (number, transmit) in self.sides.tx.iter().enumerate() {
+            let Some(transmit) = transmit else { continue };
+            let transmit = &mut *lock(transmit);
+            self.look_for_monitors(number, transmit);
+            result = transmit.hand_over(&self.bell).and(result);
+            let program = &mut transmit.program;
+            program.learn();
+            transmit.fetched.put_back(program);
+            stamp(&program.ring);
+        }
+        result
+    }
+
+    /// A pipe that has monitors, or none any more, is another one from now on.
+    #[inline(always)]
+    fn look_for_monitors(&self, number: usize, transmit: &mut Transmit) {
+        let Some(pipe) = &mut transmit.pipe else { return };
+        let shadow = transmit.program.ring.shadow();
+        if shadow != pipe.shadow {
+            pipe.shadow = shadow;
+            pipe.copier = self.shadow(number).ok().flatten();
+            pipe.copier.iter_mut().filter(|_| pipe.beginning > 0).for_each(Copier::skip);
+        }
+    }
+
+    #[cold]
+    fn shadow(&self, number: usize) -> Result<Option<Copier>> {
+        let Some(client) = &self.client else { return Ok(None) };
+        let (Reply::Shadow { buffers, places }, descriptors) = client.ask(&Request::Shadow, &[])? else {
+            return Err(Error::BadPeer { why: "its answer is another's" });
+        };
+        match (<[OwnedFd; 2]>::try_from(descriptors), places.get(number)) {
+            (Ok([memory, bell]), Some(place)) => Copier::new(memory, bell, buffers, *place).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Fetches packets that are not in their buffers (`NS_INDIRECT`), of what the program has released of its transmit rings
+    /// since the last sync: `read` copies from an address of the program's.
+    pub fn fetch(&self, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
+        let Some(lease) = &self.lease else { return };
+        for transmit in self.sides.tx.iter().flatten() {
+            let Transmit { program, fetched, .. } = &mut *lock(transmit);
+            fetched.fetch(program, &lease.area, &mut read);
+        }
+    }
+
+    /// What is marked of the packets that the program has released passes between the card and the host's stack, if both
+    /// are open here.
+    fn forward(&self) {
+        if self.wanted.which != Which::AllAndHost {
+            return;
+        }
+        let (cards, hosts) = (usize::from(self.rings.rx), self.rings.tx.into());
+        for (number, program) in self.sides.rx.iter().enumerate() {
+            // Ring by ring, to the rings of the other that there are.
+            let targets = if number < cards { hosts..self.sides.tx.len() } else { 0..hosts };
+            let target = targets.start + (number % cards) % targets.len().max(1);
+            let (Some(program), Some(Some(transmit))) = (program, self.sides.tx.get(target)) else { continue };
+            let transmit = &mut *lock(transmit);
+            transmit.program.learn();
+            if forward(&lock(program), &transmit.program) {
+                // It is where it can be, between head and tail.
+                let _ = transmit.hand_over(&self.bell);
+            }
+        }
+    }
+
+    /// Gives back what the program has released of its receive rings, and learns what has come (`NIOCRXSYNC`).
+    ///
+    /// # Errors
+    /// As [`sync_tx`](SharedPort::sync_tx).
+    pub fn sync_rx(&self) -> Result<()> {
+        let mut result = Ok(());
+        self.forward();
+        for program in self.sides.rx.iter().flatten() {
+            let program = &mut *lock(program);
+            result = give_back(program, &self.bell).and(result);
+            program.learn();
+            stamp(&program.ring);
+        }
+        result
+    }
+
+    /// Hands over what has come on a receive ring, packet by packet, each as where its parts are, until `each` has no room
+    /// for one; tells how many it took.
+    pub(super) fn take(&self, number: usize, mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool) -> usize {
+        let Some(program) = self.sides.rx.get(number).and_then(Option::as_ref) else { return 0 };
+        let program = &mut *lock(program);
+        program.learn();
+        let (mut taken, mut parts) = (0, Vec::new());
+        let (mut at, mut head) = (program.head(), program.head());
+        while at != program.tail() {
+            let slot = program.ring.slot(at);
+            parts.extend(program.ring.bytes(at, slot));
+            at = program.ring.next(at);
+            if slot.has_more() {
+                continue;
+            }
+            if !each(&self.memory, &parts) {
+                break;
+            }
+            parts.clear();
+            (head, taken) = (at, taken + 1);
+        }
+        if taken > 0 {
+            program.set(head as u32, head as u32);
+            // It is where it can be, between head and tail.
+            let _ = give_back(program, &self.bell);
+        }
+        taken
+    }
+
+    /// Puts packets on a transmit ring, one after the other: `next` is called with how many bytes there is room for, and
+    /// fills in the next packet, or has none that fits. Tells how many there were.
+    pub(super) fn put(
+        &self,
+        number: usize,
+        bytes: &mut Vec<u8>,
+        mut next: impl FnMut(usize, &mut Vec<u8>) -> bool,
+    ) -> usize {
+        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
+        let transmit = &mut *lock(transmit);
+        self.look_for_monitors(number, transmit);
+        let program = &mut transmit.program;
+        program.learn();
+        let size = self.memory.buffers.size;
+        let (mut head, mut put) = (program.head(), 0);
+        loop {
+            let free = program.ring.distance(head, program.tail());
+            bytes.clear();
+            if !next(free.min(MAX_FRAGS) * size, bytes) {
+                break;
+            }
+            let count = bytes.len().div_ceil(size);
+            for (n, part) in bytes.chunks(size).enumerate() {
+                let buffer = program.ring.slot(head).buffer;
+                if let Some(at) = self.memory.buffer(buffer) {
+                    self.memory.mapping.write(at, part);
+                }
+                let flags = if n + 1 < count { NS_MOREFRAG } else { 0 };
+                program.ring.set_slot(head, Slot { buffer, len: part.len() as u16, flags });
+                head = program.ring.next(head);
+            }
+            put += 1;
+        }
+        program.set(head as u32, head as u32);
+        // It is where it can be, between head and tail.
+        let _ = transmit.hand_over(&self.bell);
+        put
+    }
+
+    /// Slots of a pipe's transmit ring that found no room at the other end yet; they are lost if the port is closed now.
+    pub(super) fn unsent(&self, number: usize) -> usize {
+        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
+        let Transmit { program, pipe, .. } = &*lock(transmit);
+        pipe.as_ref().map_or(0, |pipe| program.ring.distance(pipe.done, program.head()))
+    }
+
+    /// Head and tail of a ring that is there, as they were at the last sync.
+    ///
+    /// # Panics
+    /// If it is not there.
+    #[track_caller]
+    pub fn indices(&self, receives: bool, number: usize) -> (u32, u32) {
+        self.with(receives, number, |program| (program.head() as u32, program.tail() as u32))
+    }
+
+    /// Sets head and cur of a ring that is there, as its program would.
+    ///
+    /// # Panics
+    /// If it is not there.
+    #[track_caller]
+    pub fn set_head(&self, receives: bool, number: usize, head: u32, cur: u32) {
+        self.with(receives, number, |program| program.set(head, cur));
+    }
+
+    #[track_caller]
+    fn with<T>(&self, receives: bool, number: usize, work: impl FnOnce(&mut Program) -> T) -> T {
+        let absent = "the ring is there";
+        match receives {
+            true => work(&mut lock(self.sides.rx[number].as_ref().expect(absent))),
+            false => work(&mut lock(self.sides.tx[number].as_ref().expect(absent)).program),
+        }
+    }
+
+    /// True if a transmit ring has room behind cur.
+    pub fn can_send(&self) -> bool {
+        self.sides.tx.iter().flatten().any(|transmit| lock(transmit).program.is_ready())
+    }
+
+    /// True if a receive ring has something behind cur.
+    pub fn can_receive(&self) -> bool {
+        self.sides.rx.iter().flatten().any(|program| lock(program).is_ready())
+    }
+
+    /// From now on [`event`](SharedPort::event) becomes readable when there is room to send, or something to receive; sync
+    /// and look once more before you sleep.
+    pub fn arm(&self, send: bool, receive: bool) {
+        for transmit in self.sides.tx.iter().flatten() {
+            let transmit = lock(transmit);
+            match &transmit.pipe {
+                // What does not fit is moved on when there is room, even if nobody waits for that.
+                Some(pipe) if send || pipe.done != transmit.program.head() => pipe.other.ring.wait_for_program(),
+                None if send => transmit.program.wait(),
+                _ => {}
+            }
+        }
+        if receive {
+            self.sides.rx.iter().flatten().for_each(|program| lock(program).wait());
+        }
+    }
+
+    /// Takes it back.
+    pub fn disarm(&self) {
+        self.sides.tx.iter().flatten().for_each(|transmit| lock(transmit).program.wait_no_more());
+        self.sides.rx.iter().flatten().for_each(|program| lock(program).wait_no_more());
+        self.bell.silence();
+    }
+
+    /// Becomes readable when something has happened.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// False once who serves the port is gone.
+    pub fn is_served(&self) -> bool {
+        self.client.as_ref().is_none_or(|client| !client.connection.has_ended())
+    }
+
+    /// Becomes readable when who serves the port is gone.
+    pub fn server(&self) -> BorrowedFd<'_> {
+        self.client.as_ref().map_or(self.bell.as_fd(), |client| client.connection.as_fd())
+    }
+}
+
+impl Drop for SharedPort {
+    fn drop(&mut self) {
+        // Nobody writes into its buffers once the answer is here.
+        let Some(client) = self.client.take() else { return };
+        let answer = client.ask(&Request::Close, &[]);
+        for transmit in self.sides.tx.iter().flatten() {
+            let Transmit { program, fetched, .. } = &mut *lock(transmit);
+            self.lease.iter().for_each(|lease| fetched.end(program, &lease.area));
+        }
+        let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
+        let is_used = match answer {
+            Ok((Reply::Closed { still_used }, _)) => still_used,
+            _ => is_pipe,
+        };
+        if is_used && let Some(mut lease) = self.lease.take() {
+            // The other end of a pipe goes on with it.
+            let placed = std::mem::take(&mut lease.placed);
+            lease.area.lend(Lent { connection: client.connection, placed });
+        }
+    }
+}
