@@ -1,6 +1,8 @@
 //! The slot: the 8 bytes that carry a packet everywhere in this library.
 #![allow(unsafe_code)]
 
+mod debug;
+
 /// Bytes left free in front of a packet's data when it is received or allocated.
 ///
 /// Two cache lines: room for headers that a program pushes, and for what an offload reports.
@@ -143,20 +145,6 @@ impl Slot {
     #[inline(always)]
     pub(crate) const fn take(&mut self) -> Slot {
         std::mem::replace(self, Slot::EMPTY)
-    }
-}
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Slot {{ buf: {}, offset: {}, len: {}{}{} }}",
-            self.buf(),
-            self.offset(),
-            self.len(),
-            if self.has_more() { ", more" } else { "" },
-            if self.is_unfinished() { ", unfinished" } else { "" }
-        )
     }
 }
 
