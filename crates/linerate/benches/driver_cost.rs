@@ -21,7 +21,8 @@ fn main() {
     let clock = quanta::Clock::new();
     let stamp = || clock.raw();
     let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
-    let there = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2)].into_iter().filter(|(_, path)| path.is_there());
+    let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
+    let there = paths.into_iter().filter(|(_, path)| path.is_there());
     for ((path, vectors), batch_size) in there.flat_map(|path| [1, 4, 8, 16, 32, 64, 128, 256].map(|size| (path, size)))
     {
         let mut fake = Fake::with(vectors, &RegionOptions::default());

@@ -50,25 +50,25 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(109_742))]
+#[library_benchmark(config = limit(110_501))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(20_648))]
+#[library_benchmark(config = limit(20_167))]
 #[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(113_061))]
+#[library_benchmark(config = limit(112_549))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(13_243))]
+#[library_benchmark(config = limit(12_890))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
 fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)

@@ -83,8 +83,8 @@ pub struct Options {
     /// Note when each packet came ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
     /// (`?timestamps=on`): `packet:`.
     pub timestamps: bool,
-    /// With which instructions descriptors are read and written (`?vectors=best`, `scalar` or `avx2`): cards of Intel's, and
-    /// `sim:`.
+    /// With which instructions descriptors are read and written (`?vectors=best`, `scalar`, `avx2` or `avx512`): cards of
+    /// Intel's, and `sim:`.
     pub vectors: Vectors,
     /// Ports in memory and of interfaces under netmap's names are this process's own, also where
     /// another one [serves](crate::shared) them.
@@ -202,7 +202,8 @@ impl Options {
             Some("best") => Vectors::Best,
             Some("scalar") => Vectors::Scalar,
             Some("avx2") => Vectors::Avx2,
-            Some(_) => return Err(name.bad_option("vectors", "it must be best, scalar or avx2")),
+            Some("avx512") => Vectors::Avx512,
+            Some(_) => return Err(name.bad_option("vectors", "it must be best, scalar, avx2 or avx512")),
         };
         match vectors.is_there() {
             true => Ok(vectors),

@@ -11,19 +11,19 @@ pub const HEADROOM: usize = 128;
 /// One buffer of a [`Region`](crate::memory::Region), and where in it the data lies.
 ///
 /// ```text
-///    63       60 59            48 47            32 31                             0
-///   +-----------+----------------+----------------+--------------------------------+
-///   |   flags   |     offset     |      len       |              buf               |
-///   +-----------+----------------+----------------+--------------------------------+
+///    63            52 51       48 47            32 31                             0
+///   +----------------+-----------+----------------+--------------------------------+
+///   |     offset     |   flags   |      len       |              buf               |
+///   +----------------+-----------+----------------+--------------------------------+
 /// ```
 ///
 /// - `buf`: the number of the buffer in its region
 /// - `len`: bytes of data in this buffer
-/// - `offset`: bytes from the buffer's start to the data, at most 4,095
-/// - flags: bit 63, [`more`](Slot::has_more): the packet continues in the next slot; bit 62,
-///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 61,
-///   [`stamped`](Slot::is_stamped): when it came stands in the headroom; bit 60,
+/// - flags: bit 51, [`more`](Slot::has_more): the packet continues in the next slot; bit 50,
+///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 49,
+///   [`stamped`](Slot::is_stamped): when it came stands in the headroom; bit 48,
 ///   [`unlearned`](Slot::is_unlearned): a switch does not learn from it
+/// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, where one shift reaches it
 ///
 /// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
 /// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
@@ -32,15 +32,17 @@ pub const HEADROOM: usize = 128;
 pub struct Slot(u64);
 
 const LEN: u32 = 32;
-const OFFSET: u32 = 48;
-const MORE: u64 = 1 << 63;
-const UNFINISHED: u64 = 1 << 62;
-const STAMPED: u64 = 1 << 61;
-const UNLEARNED: u64 = 1 << 60;
+const MORE: u64 = 1 << 51;
+const UNFINISHED: u64 = 1 << 50;
+const STAMPED: u64 = 1 << 49;
+const UNLEARNED: u64 = 1 << 48;
 
 impl Slot {
     /// A place without a buffer; its length is 0.
     pub(crate) const EMPTY: Slot = Slot(0);
+
+    /// Where the offset stands in the word.
+    pub(crate) const OFFSET: u32 = 52;
 
     /// The largest offset that a slot can name.
     pub const MAX_OFFSET: usize = 0xFFF;
@@ -48,7 +50,7 @@ impl Slot {
     /// `len` bytes of data behind the [`HEADROOM`] of buffer `buf`.
     #[inline(always)]
     pub(crate) const fn new(buf: u32, len: u16, more: bool) -> Slot {
-        Slot(buf as u64 | (len as u64) << LEN | (HEADROOM as u64) << OFFSET | if more { MORE } else { 0 })
+        Slot(buf as u64 | (len as u64) << LEN | (HEADROOM as u64) << Self::OFFSET | if more { MORE } else { 0 })
     }
 
     /// The number of the buffer in its region.
@@ -67,7 +69,7 @@ impl Slot {
     /// Bytes from the buffer's start to the data.
     #[inline(always)]
     pub const fn offset(&self) -> usize {
-        (self.0 >> OFFSET) as usize & Self::MAX_OFFSET
+        (self.0 >> Self::OFFSET) as usize
     }
 
     /// True where the packet continues in the next slot: a frame longer than a buffer is a chain.
@@ -126,7 +128,7 @@ impl Slot {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
         self.0 = self.0 & (MORE | UNFINISHED | STAMPED | UNLEARNED | u32::MAX as u64)
             | (len as u64) << LEN
-            | (offset as u64) << OFFSET;
+            | (offset as u64) << Self::OFFSET;
     }
 
     /// Slots as they travel between threads. The words are slots again only once, and only in one place.

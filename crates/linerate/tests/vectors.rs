@@ -102,7 +102,8 @@ fn trace(vectors: Vectors, buffers: usize, steps: &[Step]) -> Vec<u64> {
 
 #[test]
 fn all_paths_do_the_same() {
-    let paths: Vec<_> = [Vectors::Best, Vectors::Avx2].into_iter().filter(|path| path.is_there()).collect();
+    let paths: Vec<_> =
+        [Vectors::Best, Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
     let buffers = prop_oneof![Just(RING + 34), Just(RING + 100), Just(1024)];
     let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
     TestRunner::new(cases)

@@ -193,8 +193,12 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     fn data(self, slot: &Slot) -> *mut u8 {
-        // SAFETY: inside the mapping, by the slot's invariants.
-        unsafe { self.base.as_ptr().add(((slot.buf() as usize) << self.shift) + slot.offset()) }
+        // SAFETY: inside the mapping, by the slot's invariants; so it is not null, which the compiler would look at.
+        unsafe {
+            let data = self.base.as_ptr().add(((slot.buf() as usize) << self.shift) + slot.offset());
+            std::hint::assert_unchecked(!data.is_null());
+            data
+        }
     }
 }
 

@@ -52,6 +52,8 @@ pub enum Vectors {
     Scalar,
     /// Four at a time.
     Avx2,
+    /// Eight at a time.
+    Avx512,
 }
 
 impl Vectors {
@@ -61,8 +63,10 @@ impl Vectors {
             Vectors::Best | Vectors::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             Vectors::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 => Vectors::Avx2.is_there() && std::arch::is_x86_feature_detected!("avx512f"),
             #[cfg(not(target_arch = "x86_64"))]
-            Vectors::Avx2 => false,
+            Vectors::Avx2 | Vectors::Avx512 => false,
         }
     }
 }

@@ -17,32 +17,14 @@ use crate::slot::{HEADROOM, Slot};
 const GROUP: usize = 4;
 
 /// As [`Groups::take`](super::Groups::take).
+#[target_feature(enable = "avx2")]
 pub fn take(
     ring: &[[AtomicU64; 2]],
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
     errors: u64,
-    rule: Rule,
-) -> usize {
-    // SAFETY: there are `Groups` only where the processor has AVX2.
-    unsafe { take_groups(ring, bufs, slots, fresh, errors, rule) }
-}
-
-/// As [`Groups::fill`](super::Groups::fill).
-pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64, rule: Rule) -> usize {
-    // SAFETY: as above.
-    unsafe { fill_groups(ring, bufs, slots, command, rule) }
-}
-
-#[target_feature(enable = "avx2")]
-fn take_groups(
-    ring: &[[AtomicU64; 2]],
-    bufs: &mut [u32],
-    slots: &mut [Slot],
-    fresh: &[u32],
-    errors: u64,
-    rule: Rule,
+    rule: &Rule,
 ) -> usize {
     const WHOLE: u64 = receive::DD | receive::EOP;
     const { assert!(receive::LENGTH_SHIFT == 32, "lengths stand where a slot has them") };
@@ -50,7 +32,7 @@ fn take_groups(
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
     let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors));
     let (length_mask, longest) = (word(receive::LENGTH_MASK), word((rule.longest as u64) << receive::LENGTH_SHIFT));
-    let (headroom, base) = (word((HEADROOM as u64) << 48), word(rule.base + HEADROOM as u64));
+    let (headroom, base) = (word((HEADROOM as u64) << Slot::OFFSET), word(rule.base + HEADROOM as u64));
     let (shift, none) = (_mm_cvtsi32_si128(rule.shift as i32), _mm256_setzero_si256());
     let mut done = 0;
     while done + GROUP <= all {
@@ -93,11 +75,12 @@ fn take_groups(
     done
 }
 
+/// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx2")]
-fn fill_groups(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64, rule: Rule) -> usize {
+pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64, rule: &Rule) -> usize {
     let all = ring.len().min(bufs.len()).min(slots.len());
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
-    let (length_mask, offset_mask) = (word(Slot::WHOLE_LEN), word(Slot::MAX_OFFSET as u64));
+    let length_mask = word(Slot::WHOLE_LEN);
     let (shortest, longest) = (word(transmit::SHORTEST as u64 - 1), word(rule.longest as u64));
     let (base, low, command) = (word(rule.base), word(u32::MAX.into()), word(command));
     let shift = _mm_cvtsi32_si128(rule.shift as i32);
@@ -114,7 +97,8 @@ fn fill_groups(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], comman
             if _mm256_movemask_pd(_mm256_castsi256_pd(is_sent)) != 0b1111 {
                 break;
             }
-            let offset = _mm256_and_si256(_mm256_srli_epi64::<48>(slot), offset_mask);
+            const OFFSET: i32 = Slot::OFFSET as i32;
+            let offset = _mm256_srli_epi64::<OFFSET>(slot);
             let buffer = _mm256_sll_epi64(_mm256_and_si256(slot, low), shift);
             let address = _mm256_add_epi64(_mm256_add_epi64(buffer, offset), base);
             const PAYLEN: i32 = transmit::PAYLEN_SHIFT as i32;

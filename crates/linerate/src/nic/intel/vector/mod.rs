@@ -4,6 +4,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use std::sync::atomic::AtomicU64;
 
@@ -31,15 +33,23 @@ pub struct Groups {
     // Read where there are vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     rule: Rule,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    width: Vectors,
 }
 
 impl Groups {
     /// The widest of those that are wanted; `None`: one by one. `base` is there if the region is in one piece for the card.
     pub fn choose(wanted: Vectors, base: Option<DeviceAddress>, shift: u32, longest: usize) -> Option<Groups> {
         let rule = Rule { base: base?, shift, longest };
-        (wanted != Vectors::Scalar && Vectors::Avx2.is_there()).then_some(Groups { rule })
+        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
+        let width = widths.find(|&width| (wanted == Vectors::Best || wanted == width) && width.is_there())?;
+        Some(Groups { rule, width })
     }
+}
 
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+impl Groups {
     /// Exchanges the buffers of groups of received packets for fresh ones, until a group has anything but whole packets
     /// without `errors`, or a slice ends. Returns how many packets.
     #[inline(always)]
@@ -51,19 +61,39 @@ impl Groups {
         fresh: &[u32],
         errors: u64,
     ) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        return avx2::take(ring, bufs, slots, fresh, errors, self.rule);
-        #[cfg(not(target_arch = "x86_64"))]
-        0
+        // SAFETY: `choose` has found these instructions; where there is AVX-512, there is AVX2.
+        unsafe {
+            match self.width {
+                Vectors::Avx512 if slots.len() >= avx512::GROUP => {
+                    avx512::take(ring, bufs, slots, fresh, errors, &self.rule)
+                }
+                _ => avx2::take(ring, bufs, slots, fresh, errors, &self.rule),
+            }
+        }
     }
 
     /// Writes descriptors with this command for groups of packets in one buffer each, until a group has anything else, or a
     /// slice ends. Returns how many packets.
     #[inline(always)]
     pub fn fill(&self, ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        return avx2::fill(ring, bufs, slots, command, self.rule);
-        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: `choose` has found these instructions; where there is AVX-512, there is AVX2.
+        unsafe {
+            match self.width {
+                Vectors::Avx512 if slots.len() >= avx512::GROUP => avx512::fill(ring, bufs, slots, command, &self.rule),
+                _ => avx2::fill(ring, bufs, slots, command, &self.rule),
+            }
+        }
+    }
+}
+
+/// Where there are none, a queue never has groups.
+#[cfg(not(target_arch = "x86_64"))]
+impl Groups {
+    pub fn take(&self, _: &[[AtomicU64; 2]], _: &mut [u32], _: &mut [Slot], _: &[u32], _: u64) -> usize {
+        0
+    }
+
+    pub fn fill(&self, _: &[[AtomicU64; 2]], _: &mut [u32], _: &[Slot], _: u64) -> usize {
         0
     }
 }
