@@ -50,7 +50,13 @@ impl Slot {
     /// `len` bytes of data behind the [`HEADROOM`] of buffer `buf`.
     #[inline(always)]
     pub(crate) const fn new(buf: u32, len: u16, more: bool) -> Slot {
-        Slot(buf as u64 | (len as u64) << LEN | (HEADROOM as u64) << Self::OFFSET | if more { MORE } else { 0 })
+        Slot(Slot::at(buf, HEADROOM, len as usize).0 | if more { MORE } else { 0 })
+    }
+
+    /// A packet of `len` bytes at this offset of buffer `buf`; they lie within the buffer.
+    #[inline(always)]
+    pub(crate) const fn at(buf: u32, offset: usize, len: usize) -> Slot {
+        Slot(buf as u64 | (len as u64) << LEN | (offset as u64) << Self::OFFSET)
     }
 
     /// The number of the buffer in its region.

@@ -2,121 +2,20 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
-use linerate::memory::{
-    Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions,
-};
+use fake_virtio::{COMMON, Memory, PACKED, SPLIT};
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
-use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
+use linerate::pci::IoPorts;
 use linerate::port::{Device, Link};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
 
-/// Offsets in BAR 0.
-const COMMON: usize = 0;
-const NOTIFY: usize = 0x1000;
-const ISR: usize = 0x2000;
-const DEVICE: usize = 0x3000;
-const BAR: usize = 0x4000;
-
-/// Offered in both halves, since nobody looks at the selection: `VERSION_1` and `ACCESS_PLATFORM` above.
-const SPLIT: u32 = 0b011;
-/// And `RING_PACKED`.
-const PACKED: u32 = 0b111;
-
-/// A device of plain memory: what is written is what is read.
-struct Memory {
-    config: Mutex<[u8; 256]>,
-    bar: Arc<Mapping>,
-    mapped: Mutex<Vec<Arc<Mapping>>>,
-    /// Of a legacy one.
-    ports: Option<IoPorts>,
-}
-
-impl Memory {
-    fn new(features: u32) -> Arc<Memory> {
-        let mut config = [0; 256];
-        config[0x06] = 1 << 4; // there are capabilities
-        config[0x34] = 0x40;
-        for (index, offset) in [COMMON, NOTIFY, ISR, DEVICE].into_iter().enumerate() {
-            let at = 0x40 + 0x18 * index;
-            let next = if index < 3 { at + 0x18 } else { 0 };
-            config[at..at + 4].copy_from_slice(&[0x09, next as u8, 20, index as u8 + 1]);
-            config[at + 8..at + 12].copy_from_slice(&(offset as u32).to_le_bytes());
-            config[at + 12..at + 16].copy_from_slice(&0x1000u32.to_le_bytes());
-        }
-        let bar = Arc::new(Mapping::new(BAR, PageSize::Ordinary, None).unwrap());
-        let device = Memory { config: Mutex::new(config), bar, mapped: Mutex::default(), ports: None };
-        device.set_32(COMMON + 4, features);
-        device.set_32(COMMON + 24, 64); // the size of all queues
-        Arc::new(device)
-    }
-
-    /// Sets 32 bits of the BAR.
-    fn set_32(&self, offset: usize, value: u32) {
-        let word = &self.bar.words(offset & !7, 1)[0];
-        let shift = offset % 8 * 8;
-        let set = |old: u64| Some(old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift);
-        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
-    }
-
-    /// Sets a byte of configuration space.
-    fn set_config(&self, at: usize, value: u8) {
-        self.config.lock().unwrap()[at] = value;
-    }
-
-    fn device(self: &Arc<Memory>) -> Arc<dyn PciDevice> {
-        self.clone()
-    }
-}
-
-impl DmaSpace for Memory {
-    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
-        let mut mapped = self.mapped.lock().unwrap();
-        mapped.push(memory.clone());
-        Ok(Addresses::Contiguous(Contiguous((mapped.len() as DeviceAddress) << 32)))
-    }
-
-    fn unmap(&self, _: DeviceAddress) {}
-}
-
-impl Bus for Memory {
-    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
-        (0..count).map(|_| Interrupt::new()).collect()
-    }
-}
-
-impl PciDevice for Memory {
-    fn address(&self) -> &str {
-        "0000:00:00.0"
-    }
-
-    fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<(), Error> {
-        let config = self.config.lock().unwrap();
-        bytes.copy_from_slice(&config[usize::from(offset)..usize::from(offset) + bytes.len()]);
-        Ok(())
-    }
-
-    fn write_config(&self, _: u16, _: &[u8]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn map_bar(&self, bar: u8) -> Result<MappedBar, Error> {
-        assert_eq!(bar, 0, "it has one BAR");
-        Ok(MappedBar::new(self.bar.clone()))
-    }
-
-    fn io_ports(&self, _: u8) -> Result<IoPorts, Error> {
-        self.ports.clone().ok_or(Error::BadDevice { why: "it has no I/O ports" })
-    }
-
-    fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
-        self
-    }
-}
+#[path = "../benches/fake_virtio/mod.rs"]
+mod fake_virtio;
 
 fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
-use super::queue::{Chains, HeaderLayout, VirtioRx, VirtioTx};
+use super::queue::{HeaderLayout, VirtioRx, VirtioTx};
 use super::registers::{config as device_config, control as command, feature, header, status};
 use super::ring::{Layout, Ring};
+use super::sent::Sent;
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
 use crate::batch::{Batch, MAX_CHAIN};
@@ -125,7 +126,7 @@ impl Hardware {
             offloads: features & feature::GUEST_CSUM != 0,
         };
         let region = config.pool.region();
-        if !layout.mergeable && region.room() < config.max_frame {
+        if !layout.mergeable && region.room() - (layout.len as usize) < config.max_frame {
             return Err(Error::BufferTooSmall {
                 port: config.name,
                 buffer_size: region.buffer_size(),
@@ -410,7 +411,7 @@ impl Hardware {
         let pool = &self.config.pool;
         Ok(VirtioTx {
             ring: self.ring(memory),
-            chains: Chains::new(memory.size),
+            sent: Sent::new(memory.size),
             layout: self.layout,
             doorbell,
             addresses,
@@ -509,7 +510,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             return Ok(());
         }
         self.stopped = true;
-        self.hardware.release(&self.chains.held())
+        self.hardware.release(&self.sent.held())
     }
 }
 

@@ -16,6 +16,7 @@ mod packed;
 mod queue;
 mod registers;
 mod ring;
+mod sent;
 mod split;
 mod transport;
 

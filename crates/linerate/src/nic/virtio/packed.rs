@@ -27,34 +27,23 @@ pub(super) struct Packed {
     driver: Shared<AtomicU32>,
     /// When the device wants notifications.
     device: Shared<AtomicU32>,
-    next: Place,
-    oldest: Place,
-    /// Something was offered and not published.
-    offered: bool,
-}
-
-/// A place in the ring, and whether the round has an odd number.
-#[derive(Clone, Copy)]
-struct Place {
-    index: u16,
-    odd: bool,
-}
-
-impl Place {
-    const FIRST: Place = Place { index: 0, odd: true };
-
-    fn advance(&mut self, count: u16, size: u16) {
-        self.index += count;
-        if self.index >= size {
-            self.index -= size;
-            self.odd = !self.odd;
-        }
-    }
+    // Descriptors offered, published, and taken back. They count on for ever: `place` and `is_odd` say where in the ring
+    // that is, and in which round.
+    offered: usize,
+    published: usize,
+    taken: usize,
 }
 
 impl Packed {
-    fn size(&self) -> u16 {
-        self.ring.len() as u16
+    #[inline(always)]
+    fn place(&self, at: usize) -> usize {
+        at & (self.ring.len() - 1)
+    }
+
+    /// True in the first round, and in every other one from there on.
+    #[inline(always)]
+    fn is_odd(&self, at: usize) -> bool {
+        at & self.ring.len() == 0
     }
 }
 
@@ -70,9 +59,9 @@ impl Ring for Packed {
             ring: Shared::new(memory, offset, size.into()),
             driver: Shared::new(memory, offset + driver, 1),
             device: Shared::new(memory, offset + device, 1),
-            next: Place::FIRST,
-            oldest: Place::FIRST,
-            offered: false,
+            offered: 0,
+            published: 0,
+            taken: 0,
         };
         packed.forbid_interrupts();
         packed
@@ -80,50 +69,49 @@ impl Ring for Packed {
 
     #[inline(always)]
     fn offer(&mut self, parts: &[Part]) {
-        let (id, size) = (parts[0].descriptor, self.size());
-        let first = self.next;
+        let (id, first) = (parts[0].descriptor, self.place(self.offered));
         let mut first_word = 0;
         for (index, part) in parts.iter().enumerate() {
-            let mut flags = if self.next.odd { AVAILABLE } else { USED };
+            let mut flags = if self.is_odd(self.offered) { AVAILABLE } else { USED };
             flags |= if part.writable { WRITE } else { 0 };
             flags |= if index + 1 < parts.len() { NEXT } else { 0 };
             let word = u64::from(part.len) | u64::from(id) << 32 | u64::from(flags) << 48;
-            let descriptor = &self.ring[usize::from(self.next.index)];
+            let descriptor = &self.ring[self.place(self.offered)];
             descriptor[0].store(part.address, Relaxed);
             if index == 0 {
                 first_word = word;
             } else {
                 descriptor[1].store(word, Relaxed);
             }
-            self.next.advance(1, size);
+            self.offered = self.offered.wrapping_add(1);
         }
         // The first one last: with its flags the device may take the whole chain (2.8.21.1).
-        self.ring[usize::from(first.index)][1].store(first_word, Release);
-        self.offered = true;
+        self.ring[first][1].store(first_word, Release);
     }
 
     #[inline(always)]
     fn publish(&mut self) -> bool {
-        if !std::mem::take(&mut self.offered) {
+        if self.published == self.offered {
             return false;
         }
+        self.published = self.offered;
         // As for split queues: what the device wants is read after it can see the descriptors.
         fence(SeqCst);
         self.device[0].load(Relaxed) & WANTED != DISABLE
     }
 
     #[inline(always)]
-    fn finished(&self) -> Option<(u16, u32)> {
+    fn finished(&mut self) -> Option<(u16, u32)> {
+        const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
         // Acquire: the packet is read after the flags that tell of it.
-        let word = self.ring[usize::from(self.oldest.index)][1].load(Acquire);
-        let flags = (word >> 48) as u16;
-        let (available, used) = (flags & AVAILABLE != 0, flags & USED != 0);
-        (available == self.oldest.odd && used == self.oldest.odd).then_some(((word >> 32) as u16, word as u32))
+        let word = self.ring[self.place(self.taken)][1].load(Acquire);
+        let done = if self.is_odd(self.taken) { DONE } else { 0 };
+        (word & DONE == done).then_some(((word >> 32) as u16, word as u32))
     }
 
     #[inline(always)]
     fn take(&mut self, descriptors: u16) {
-        self.oldest.advance(descriptors, self.size());
+        self.taken = self.taken.wrapping_add(descriptors.into());
     }
 
     fn allow_interrupts(&mut self) {
@@ -168,7 +156,7 @@ mod tests {
         finish(&ring, 3, 2, true);
         assert_eq!(ring.finished(), Some((2, 7)));
         ring.take(2);
-        assert_eq!((ring.oldest.index, ring.oldest.odd), (1, false));
+        assert_eq!((ring.place(ring.taken), ring.is_odd(ring.taken)), (1, false));
         assert_eq!(ring.finished(), None);
     }
 

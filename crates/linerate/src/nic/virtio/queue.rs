@@ -1,7 +1,7 @@
 //! Receive and send, top-down: what happens to a packet between a virtqueue and a batch.
 //!
-//! Every buffer that the device gets begins with the header (5.1.6), which lies in the slot's
-//! headroom, right in front of the data, so that programs never see it:
+//! Every packet that the device gets or gives begins with a header (5.1.6), which lies right in front of the data, outside
+//! of the slot, so that programs never see it:
 //!
 //! ```text
 //!   buffer   [ headroom ........ | header | data ............................ ]
@@ -9,15 +9,20 @@
 //!                                  device wants the header in one of its own
 //! ```
 //!
+//! In a packet that was received header and data are in the same cache line; in one that began elsewhere the header takes
+//! the end of the headroom.
+//!
 //! Receiving exchanges a full buffer for an empty one of the batch and offers that in its place;
 //! sending takes the batch's buffers, and gives back those that the device has finished with.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::hardware::Hardware;
 use super::registers::{feature, header};
 use super::ring::{Part, Ring};
+use super::sent::{NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
@@ -26,6 +31,9 @@ use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
+
+/// The shorter header's length.
+const SHORT: u32 = header::SHORT_LEN as u32;
 
 /// A receive queue.
 pub(super) struct VirtioRx<R: Ring, L: Locate> {
@@ -37,7 +45,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     /// Where the device sees the region.
     pub(super) addresses: L,
     pub(super) shift: u32,
-    /// Bytes for data in a buffer.
+    /// Bytes that the device may write in a buffer, header and data.
     pub(super) room: u32,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
@@ -86,12 +94,19 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
             return self.recv_copied(batch);
         }
         let before = batch.len();
-        batch.resume(&mut self.partial);
+        if !self.partial.is_empty() {
+            batch.resume(&mut self.partial);
+        }
         // Once round the ring at most, so that a device that lies cannot keep us here.
         for _ in 0..self.bufs.len() {
             let (slots, fresh) = batch.window(&self.pool, usize::MAX);
             let offered = slots.len();
-            let received = self.take_run(slots, fresh);
+            let received = match self.layout {
+                HeaderLayout { separate: true, .. } | HeaderLayout { offloads: true, .. } => 0,
+                HeaderLayout { mergeable: true, .. } => self.take_run::<{ header::LEN }, true>(slots, fresh),
+                HeaderLayout { len: SHORT, .. } => self.take_run::<{ header::SHORT_LEN }, false>(slots, fresh),
+                _ => self.take_run::<{ header::LEN }, false>(slots, fresh),
+            };
             batch.received(offered, received);
             if received == offered && offered > 0 || !self.take_careful(batch) {
                 break;
@@ -132,40 +147,37 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until the device has no
     /// more, or something else. Returns how many.
     #[inline(always)]
-    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+    fn take_run<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         if self.missing > 0 || self.broken {
             return 0;
         }
+        let (memory, addresses) = (self.pool.region().mapping(), &self.addresses);
+        let (shift, len) = (self.shift, self.room);
+        let most = (len as usize - HEADER).min(self.longest);
         let (mut done, mut bytes) = (0, 0);
         for (slot, &new) in slots.iter_mut().zip(fresh) {
             let Some((id, written)) = self.ring.finished() else { break };
-            let Some(index) = self.index(id) else { break };
-            let len = written.wrapping_sub(self.layout.len);
-            if !self.is_plain(index) || len.wrapping_sub(1) >= self.room || len as usize > self.longest {
+            let Some(buf) = self.bufs.get_mut(usize::from(id)) else { break };
+            let length = (written as usize).wrapping_sub(HEADER);
+            if length.wrapping_sub(1) >= most {
                 break;
             }
-            *slot = Slot::new(self.bufs[index], len as u16, false);
-            self.bufs[index] = new;
-            self.ring.take(self.layout.descriptors());
-            self.refill(index);
-            bytes += len as usize;
+            const LAST: usize = HEADROOM + header::NUM_BUFFERS - 2;
+            if MERGEABLE && memory.word(((*buf as usize) << shift) + LAST).load(Relaxed) >> 16 != 1 {
+                break;
+            }
+            *slot = Slot::at(*buf, HEADROOM + HEADER, length);
+            *buf = new;
+            let address = addresses.locate(((new as usize) << shift) + HEADROOM);
+            self.ring.take(1);
+            self.ring.offer(&[Part { descriptor: id, address, len, writable: true }]);
+            bytes += length;
             done += 1;
         }
         if done > 0 {
             self.counters.moved_packets(done, done, bytes);
         }
         done
-    }
-
-    /// True if a packet that begins here has one buffer, and needs nothing to be done.
-    #[inline(always)]
-    fn is_plain(&self, index: usize) -> bool {
-        let HeaderLayout { mergeable, offloads, .. } = self.layout;
-        if !mergeable && !offloads {
-            return true; // a look at the header costs a cache line
-        }
-        let bytes = self.header(index);
-        (!mergeable || bytes[header::NUM_BUFFERS..] == [1, 0]) && (!offloads || !offload(bytes).is_needed())
     }
 
     /// Which buffer an id means; `None` if there is no such.
@@ -176,11 +188,11 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         (id.is_multiple_of(each) && index < self.bufs.len()).then_some(index)
     }
 
-    /// The header in front of a buffer's data.
+    /// The header in a buffer that begins a packet.
     #[inline(always)]
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
-        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM - self.layout.len as usize;
+        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM;
         self.pool.region().mapping().read(at, &mut bytes);
         bytes
     }
@@ -189,12 +201,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[inline(always)]
     pub(super) fn refill(&mut self, index: usize) {
         let HeaderLayout { len, separate, .. } = self.layout;
-        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM - len as usize;
+        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM;
         let address = self.addresses.locate(at);
         let descriptor = index as u16 * self.layout.descriptors();
-        let part = Part { descriptor, address, len: len + self.room, writable: true };
+        let part = Part { descriptor, address, len: self.room, writable: true };
         if separate {
-            let data = Part { descriptor: descriptor + 1, address: address + u64::from(len), len: self.room, ..part };
+            let (address, rest) = (address + u64::from(len), self.room - len);
+            let data = Part { descriptor: descriptor + 1, address, len: rest, ..part };
             self.ring.offer(&[Part { len, ..part }, data]);
         } else {
             self.ring.offer(&[part]);
@@ -232,9 +245,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 true => (1, self.layout.len),
                 false => (self.missing, 0),
             };
-            let most = self.layout.len + self.room;
             let len = written.wrapping_sub(skipped);
-            let possible = len.wrapping_sub(1) < most - skipped && usize::from(buffers) <= MAX_CHAIN;
+            let possible = len.wrapping_sub(1) < self.room - skipped && usize::from(buffers) <= MAX_CHAIN;
             if self.dropping || !possible || self.so_far + len as usize > self.longest {
                 self.drop_buffer(batch, index, buffers);
                 if self.missing == 0 {
@@ -247,9 +259,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 return self.keep_beginning(batch);
             };
             let mut slot = Slot::new(self.bufs[index], len as u16, buffers > 1);
-            if !is_first {
-                slot.set_data(HEADROOM - self.layout.len as usize, len as usize);
-            } else if self.layout.offloads {
+            slot.set_data(HEADROOM + skipped as usize, len as usize);
+            if is_first && self.layout.offloads {
                 let todo = offload(header);
                 if todo.is_needed() {
                     todo.note(&mut slot, self.pool.region());
@@ -310,7 +321,7 @@ fn offload(header: [u8; header::LEN]) -> Offload {
 /// A transmit queue.
 pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) ring: R,
-    pub(super) chains: Chains,
+    pub(super) sent: Sent,
     pub(super) layout: HeaderLayout,
     pub(super) doorbell: Notify,
     /// Where the device sees the region.
@@ -330,70 +341,6 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) hardware: Arc<Hardware>,
 }
 
-/// Which descriptors are free, and what the device has.
-pub(super) struct Chains {
-    free: Vec<u16>,
-    /// By descriptor: the next of its chain.
-    next: Box<[u16]>,
-    /// By descriptor: the buffer, or [`NO_BUFFER`].
-    bufs: Box<[u32]>,
-    /// By first descriptor: how many the chain has; 0 for all others.
-    len: Box<[u16]>,
-    /// By first descriptor: bytes of the packet.
-    bytes: Box<[u32]>,
-}
-
-/// A descriptor of no buffer: a header.
-const NO_BUFFER: u32 = u32::MAX;
-
-impl Chains {
-    pub fn new(size: u16) -> Chains {
-        let count = usize::from(size);
-        Chains {
-            free: (0..size).rev().collect(),
-            next: vec![0; count].into(),
-            bufs: vec![NO_BUFFER; count].into(),
-            len: vec![0; count].into(),
-            bytes: vec![0; count].into(),
-        }
-    }
-
-    /// Notes a packet of so many bytes in these descriptors and buffers.
-    #[inline(always)]
-    fn note(&mut self, parts: &[(Part, u32)], bytes: usize) {
-        let first = usize::from(parts[0].0.descriptor);
-        (self.len[first], self.bytes[first]) = (parts.len() as u16, bytes as u32);
-        for (index, (part, buf)) in parts.iter().enumerate() {
-            let descriptor = usize::from(part.descriptor);
-            self.bufs[descriptor] = *buf;
-            self.next[descriptor] = parts.get(index + 1).map_or(0, |(next, _)| next.descriptor);
-        }
-    }
-
-    /// Frees the chain that begins with `id`, and hands its buffers over; how many descriptors it has, and
-    /// its packet bytes. `None` if there is no such.
-    #[inline(always)]
-    fn release(&mut self, id: u16, mut buffer: impl FnMut(u32)) -> Option<(u16, u32)> {
-        let count = *self.len.get(usize::from(id)).filter(|&&count| count > 0)?;
-        self.len[usize::from(id)] = 0;
-        let mut descriptor = id;
-        for _ in 0..count {
-            let buf = std::mem::replace(&mut self.bufs[usize::from(descriptor)], NO_BUFFER);
-            if buf != NO_BUFFER {
-                buffer(buf);
-            }
-            self.free.push(descriptor);
-            descriptor = self.next[usize::from(descriptor)];
-        }
-        Some((count, self.bytes[usize::from(id)]))
-    }
-
-    /// The buffers that the device has.
-    pub fn held(&self) -> Vec<u32> {
-        self.bufs.iter().copied().filter(|&buf| buf != NO_BUFFER).collect()
-    }
-}
-
 impl<R: Ring, L: Locate> TxQueue for VirtioTx<R, L> {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pool) || !self.copies.is_empty() {
@@ -403,7 +350,7 @@ impl<R: Ring, L: Locate> TxQueue for VirtioTx<R, L> {
     }
 
     fn buffers(&self) -> usize {
-        self.chains.held().len() + self.copies.len() + self.copies.cached()
+        self.sent.held().len() + self.copies.len() + self.copies.cached()
     }
 
     fn stop(mut self: Box<Self>) -> Result<()> {
@@ -437,20 +384,32 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// Offers packets in one buffer each, until one is not, or the ring is full. Returns how many.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
-        let header = self.layout.len as usize;
+        if self.layout.separate {
+            return 0;
+        }
+        match self.layout.len as usize {
+            header::LEN => self.fill_behind::<{ header::LEN }>(slots),
+            _ => self.fill_behind::<{ header::SHORT_LEN }>(slots),
+        }
+    }
+
+    /// The same, behind headers of so many bytes.
+    #[inline(always)]
+    fn fill_behind<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
+        let (memory, addresses) = (self.pool.region().mapping(), &self.addresses);
+        let (shift, longest) = (self.shift, self.longest);
         let mut filled = 0;
-        for slot in slots {
+        for slot in slots.iter().take(self.sent.free()) {
             let length = slot.whole_len();
-            if self.layout.separate || length.wrapping_sub(1) >= self.longest || slot.offset() < header {
+            if length.wrapping_sub(1) >= longest || slot.offset() < HEADER {
                 break;
             }
-            let Some(descriptor) = self.chains.free.pop() else { break };
-            let at = ((slot.buf() as usize) << self.shift) + slot.offset() - header;
-            self.pool.region().mapping().write(at, &[0; header::LEN][..header]);
-            let len = (header + length) as u32;
-            let part = Part { descriptor, address: self.addresses.locate(at), len, writable: false };
-            self.chains.note(&[(part, slot.buf())], length);
-            self.ring.offer(&[part]);
+            let at = ((slot.buf() as usize) << shift) + slot.offset() - HEADER;
+            memory.write(at, &[0; HEADER]);
+            let descriptor = self.sent.add(slot.buf());
+            self.sent.note(1, length);
+            let len = (HEADER + length) as u32;
+            self.ring.offer(&[Part { descriptor, address: addresses.locate(at), len, writable: false }]);
             filled += 1;
         }
         filled
@@ -459,26 +418,13 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// Takes the buffers of all packets that the device has finished with: they count as sent now.
     #[inline(always)]
     fn reclaim(&mut self, batch: &mut Batch) {
-        let (mut packets, mut slots, mut sum) = (0, 0, 0);
-        for _ in 0..self.chains.len.len() {
-            let Some((id, _)) = self.ring.finished() else { break };
-            let taken = self.chains.release(id, |buf| {
-                batch.put(&[buf]);
-                slots += 1;
-            });
-            let Some((count, bytes)) = taken else {
-                if !self.broken {
-                    self.broken = true;
-                    self.counters.dropped();
-                }
-                break;
-            };
-            self.ring.take(count);
-            packets += 1;
-            sum += bytes as usize;
-        }
+        let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch);
         if packets > 0 {
-            self.counters.moved_packets(packets, slots, sum);
+            self.counters.moved_packets(packets, slots, bytes);
+        }
+        if lie && !self.broken {
+            self.broken = true;
+            self.counters.dropped();
         }
     }
 
@@ -497,19 +443,19 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         // The header of zeros is for all: nothing can be written there.
         let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
-        if !possible || length == 0 || length > self.longest || needed > self.chains.len.len() {
+        if !possible || length == 0 || length > self.longest || needed > self.sent.len() {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);
             return count;
         }
-        if needed > self.chains.free.len() {
+        if needed > self.sent.free() {
             return 0;
         }
         let mut parts = Vec::with_capacity(needed);
         let mut add = |address, len, buf| {
-            let descriptor = self.chains.free.pop().expect("counted above");
-            parts.push((Part { descriptor, address, len, writable: false }, buf));
+            let descriptor = self.sent.add(buf);
+            parts.push(Part { descriptor, address, len, writable: false });
         };
         let place = |slot: &Slot| ((slot.buf() as usize) << self.shift) + slot.offset();
         if in_front {
@@ -531,8 +477,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             let address = self.addresses.locate(place(slot) - with_header as usize);
             add(address, slot.len() as u32 + with_header, slot.buf());
         }
-        self.chains.note(&parts, length);
-        let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
+        self.sent.note(needed, length);
         self.ring.offer(&parts);
         count
     }

@@ -28,7 +28,7 @@ pub(super) trait Ring: Send + 'static {
 
     /// The oldest chain that the device has finished with and that was not [taken](Ring::take): its
     /// id, and how many bytes the device has written.
-    fn finished(&self) -> Option<(u16, u32)>;
+    fn finished(&mut self) -> Option<(u16, u32)>;
 
     /// Goes on behind the oldest finished chain, which has this many descriptors.
     fn take(&mut self, descriptors: u16);

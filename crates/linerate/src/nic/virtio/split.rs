@@ -2,7 +2,7 @@
 //! ring of what the device has used.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU16, AtomicU32, fence};
 
 use super::registers::legacy;
@@ -28,11 +28,14 @@ pub(super) struct Split {
     used_ring: Shared<AtomicU32>,
     /// The available index at which the device wants a notification.
     notify_at: Shared<AtomicU16>,
-    mask: u16,
+    size: usize,
     event_idx: bool,
-    next: u16,
-    published: u16,
-    taken: u16,
+    // What was offered, published, seen of what the device has used, and taken of it. They count on for ever; in the rings
+    // are their lower halves. (Fields of 16 bits side by side would be loaded as one, right behind a store to one of them.)
+    offered: usize,
+    published: usize,
+    seen: usize,
+    taken: usize,
 }
 
 impl Ring for Split {
@@ -53,10 +56,11 @@ impl Ring for Split {
             used: Shared::new(memory, offset + device, 2),
             used_ring: Shared::new(memory, offset + device + 4, 2 * count),
             notify_at: Shared::new(memory, offset + device + 4 + 8 * count, 1),
-            mask: size - 1,
+            size: count,
             event_idx,
-            next: 0,
+            offered: 0,
             published: 0,
+            seen: 0,
             taken: 0,
         };
         split.forbid_interrupts();
@@ -68,39 +72,42 @@ impl Ring for Split {
         for (index, part) in parts.iter().enumerate() {
             let next = parts.get(index + 1).map(|part| part.descriptor);
             let flags = if part.writable { WRITE } else { 0 } | if next.is_some() { NEXT } else { 0 };
-            let descriptor = &self.table[usize::from(part.descriptor & self.mask)];
+            let descriptor = &self.table[usize::from(part.descriptor) & (self.size - 1)];
             descriptor[0].store(part.address, Relaxed);
             let word = u64::from(part.len) | u64::from(flags) << 32 | u64::from(next.unwrap_or(0)) << 48;
             descriptor[1].store(word, Relaxed);
         }
-        let place = RING + usize::from(self.next & self.mask);
+        let place = RING + (self.offered & (self.size - 1));
         self.available[place].store(parts[0].descriptor, Relaxed);
-        self.next = self.next.wrapping_add(1);
+        self.offered = self.offered.wrapping_add(1);
     }
 
     #[inline(always)]
     fn publish(&mut self) -> bool {
-        let old = std::mem::replace(&mut self.published, self.next);
-        if old == self.next {
+        let old = std::mem::replace(&mut self.published, self.offered);
+        if old == self.offered {
             return false;
         }
-        self.available[INDEX].store(self.next, Release);
         // The device may have stopped looking just before (2.7.13.4.1): what it wants is read after
         // the index was written.
-        fence(SeqCst);
+        self.available[INDEX].store(self.offered as u16, SeqCst);
         match self.event_idx {
-            true => passes(self.notify_at[0].load(Relaxed), old, self.next),
-            false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
+            true => passes(self.notify_at[0].load(SeqCst), old as u16, self.offered as u16),
+            false => self.used[FLAGS].load(SeqCst) & QUIET == 0,
         }
     }
 
     #[inline(always)]
-    fn finished(&self) -> Option<(u16, u32)> {
-        // Acquire: entry and packet are read after the index that tells of them.
-        if self.used[INDEX].load(Acquire) == self.taken {
-            return None;
+    fn finished(&mut self) -> Option<(u16, u32)> {
+        if self.seen == self.taken {
+            // Acquire: entry and packet are read after the index that tells of them.
+            let more = self.used[INDEX].load(Acquire).wrapping_sub(self.taken as u16);
+            if more == 0 {
+                return None;
+            }
+            self.seen = self.taken.wrapping_add(more.into());
         }
-        let entry = usize::from(self.taken & self.mask);
+        let entry = self.taken & (self.size - 1);
         let (id, len) = (&self.used_ring[2 * entry], &self.used_ring[2 * entry + 1]);
         Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
     }
@@ -112,14 +119,14 @@ impl Ring for Split {
 
     fn allow_interrupts(&mut self) {
         self.available[FLAGS].store(0, Relaxed);
-        self.available[RING + usize::from(self.mask) + 1].store(self.taken, Relaxed);
+        self.available[RING + self.size].store(self.taken as u16, Relaxed);
         fence(SeqCst);
     }
 
     fn forbid_interrupts(&mut self) {
         // With event indexes the flags do not count; one that lies behind is passed once in 2^16.
         self.available[FLAGS].store(QUIET, Relaxed);
-        self.available[RING + usize::from(self.mask) + 1].store(self.taken.wrapping_sub(1), Relaxed);
+        self.available[RING + self.size].store(self.taken.wrapping_sub(1) as u16, Relaxed);
     }
 }
 

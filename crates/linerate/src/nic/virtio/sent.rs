@@ -1,0 +1,157 @@
+//! What a transmit queue's device has: packets, in the order in which they went.
+
+use std::ops::Range;
+
+use super::ring::Ring;
+use crate::batch::Batch;
+
+/// In the place of a buffer: a descriptor of a header alone.
+pub(super) const NO_BUFFER: u32 = u32::MAX;
+
+/// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early.
+const BYTES: u32 = (1 << 24) - 1;
+const COUNT: u32 = 24;
+const EARLY: u32 = 1 << 31;
+
+/// Descriptors go round in turn, and a packet's first one is its id:
+///
+/// ```text
+///            clean                         next
+///   [ free | sent | sent | early | sent | free | free ]
+/// ```
+///
+/// A device may finish in another order: what comes back too early waits until all before it has come back.
+pub(super) struct Sent {
+    /// By descriptor: the buffer, or [`NO_BUFFER`].
+    bufs: Box<[u32]>,
+    /// By a packet's first descriptor: its word; 0 for all others.
+    packets: Box<[u32]>,
+    /// The oldest descriptor that the device has, and the next free one; they count on for ever.
+    clean: usize,
+    next: usize,
+    /// There are headers in descriptors of their own.
+    has_headers: bool,
+}
+
+/// What came back.
+#[derive(Default)]
+pub(super) struct Returned {
+    pub packets: usize,
+    pub slots: usize,
+    pub bytes: usize,
+    /// And something that the device never had.
+    pub lie: bool,
+}
+
+impl Sent {
+    pub fn new(size: u16) -> Sent {
+        let count = usize::from(size);
+        Sent { bufs: vec![0; count].into(), packets: vec![0; count].into(), clean: 0, next: 0, has_headers: false }
+    }
+
+    /// Descriptors in all: a power of two.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.bufs.len()
+    }
+
+    /// How many are free.
+    #[inline(always)]
+    pub fn free(&self) -> usize {
+        self.len() - self.next.wrapping_sub(self.clean)
+    }
+
+    #[inline(always)]
+    fn place(&self, at: usize) -> usize {
+        at & self.len().wrapping_sub(1)
+    }
+
+    /// The next free descriptor, for this buffer; there is one.
+    #[inline(always)]
+    pub fn add(&mut self, buf: u32) -> u16 {
+        let place = self.place(self.next);
+        self.bufs[place] = buf;
+        self.has_headers |= buf == NO_BUFFER;
+        self.next = self.next.wrapping_add(1);
+        place as u16
+    }
+
+    /// A packet of so many bytes is in the last `count` descriptors.
+    #[inline(always)]
+    pub fn note(&mut self, count: usize, bytes: usize) {
+        let first = self.place(self.next.wrapping_sub(count));
+        self.packets[first] = (count as u32) << COUNT | bytes as u32;
+    }
+
+    /// Takes what the device has finished with, and gives its buffers to the batch.
+    #[inline(always)]
+    pub fn reclaim(&mut self, ring: &mut impl Ring, batch: &mut Batch) -> Returned {
+        let first = self.clean;
+        let mut returned = Returned::default();
+        for _ in 0..self.len() {
+            let Some((id, _)) = ring.finished() else { break };
+            let (place, oldest) = (usize::from(id), self.place(self.clean));
+            let packet = self.packets[oldest];
+            if place == oldest && packet >> COUNT == 1 {
+                ring.take(1);
+                self.release(oldest, 1, packet, &mut returned);
+            } else if !self.note_early(place, ring) {
+                returned.lie = true;
+                break;
+            }
+        }
+        // Whose turn it is now.
+        while let (place, packet) = (self.place(self.clean), self.packets[self.place(self.clean)])
+            && packet & EARLY != 0
+        {
+            self.release(place, (packet & !EARLY) as usize >> COUNT, packet, &mut returned);
+        }
+        returned.slots = self.clean.wrapping_sub(first);
+        if returned.slots > 0 {
+            let start = self.place(first);
+            let wrapped = (start + returned.slots).saturating_sub(self.len());
+            let headers = self.give(start..start + returned.slots - wrapped, batch) + self.give(0..wrapped, batch);
+            returned.slots -= headers;
+        }
+        returned
+    }
+
+    /// The oldest packet, of `count` descriptors, has come back.
+    #[inline(always)]
+    fn release(&mut self, place: usize, count: usize, packet: u32, returned: &mut Returned) {
+        self.packets[place] = 0;
+        self.clean = self.clean.wrapping_add(count);
+        returned.packets += 1;
+        returned.bytes += (packet & BYTES) as usize;
+    }
+
+    /// A packet of several descriptors has come back, or one that is not the oldest; or, false, there is no such.
+    #[cold]
+    fn note_early(&mut self, place: usize, ring: &mut impl Ring) -> bool {
+        let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
+            return false;
+        };
+        ring.take((*packet >> COUNT) as u16);
+        *packet |= EARLY;
+        true
+    }
+
+    /// Gives the buffers in these places to the batch; how many of them are headers.
+    #[inline(always)]
+    fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
+        let bufs = &self.bufs[places];
+        if !self.has_headers {
+            batch.put(bufs);
+            return 0;
+        }
+        bufs.iter().filter(|&&buf| buf != NO_BUFFER).for_each(|&buf| batch.put(&[buf]));
+        bufs.iter().filter(|&&buf| buf == NO_BUFFER).count()
+    }
+
+    /// The buffers that the device has.
+    pub fn held(&self) -> Vec<u32> {
+        let taken =
+            (0..self.next.wrapping_sub(self.clean)).map(|at| self.bufs[self.place(self.clean.wrapping_add(at))]);
+        taken.filter(|&buf| buf != NO_BUFFER).collect()
+    }
+}
