@@ -5,10 +5,12 @@
 #![allow(missing_docs)] // what the macros make
 
 mod fake;
+mod fake_virtio;
 
 use std::hint::black_box;
 
 use fake::{Fake, touch};
+use fake_virtio::{Card, MERGEABLE, PACKED, SPLIT};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use linerate::Batch;
 use linerate::memory::RegionOptions;
@@ -43,6 +45,24 @@ fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
     black_box((fake, batch))
 }
 
+/// The same of a VirtIO device.
+fn virtio_waiting(features: u32) -> (Card, Batch) {
+    let mut card = Card::new(Vectors::Scalar, features | MERGEABLE);
+    let mut batch = Batch::new();
+    for _ in 0..3 {
+        card.complete_receive(PACKETS);
+        (0..PACKETS / 32).for_each(|_| card.forward(&mut batch));
+        card.complete_transmit();
+    }
+    card.complete_receive(PACKETS);
+    (card, batch)
+}
+
+fn virtio_forward((mut card, mut batch): (Card, Batch)) -> (Card, Batch) {
+    (0..PACKETS / 32).for_each(|_| card.forward(&mut batch));
+    black_box((card, batch))
+}
+
 /// At most 3 % more instructions than were counted when this line was last changed.
 fn limit(counted: u64) -> LibraryBenchmarkConfig {
     let mut config = LibraryBenchmarkConfig::default();
@@ -50,29 +70,44 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(110_501))]
+#[library_benchmark(config = limit(116_645))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(20_167))]
+#[library_benchmark(config = limit(22_095))]
 #[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(112_549))]
+#[library_benchmark(config = limit(118_693))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(12_890))]
+#[library_benchmark(config = limit(13_289))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
 fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-library_benchmark_group!(name = path, benchmarks = [batch_1, batch_32, avx2_1, avx2_32]);
+#[library_benchmark(config = limit(43_937))]
+#[bench::thirty_two(args = (SPLIT), setup = virtio_waiting)]
+fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+#[library_benchmark(config = limit(44_646))]
+#[bench::thirty_two(args = (PACKED), setup = virtio_waiting)]
+fn virtio_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+library_benchmark_group!(
+    name = path,
+    benchmarks = [batch_1, batch_32, avx2_1, avx2_32, virtio_split_32, virtio_packed_32]
+);
 main!(library_benchmark_groups = path);

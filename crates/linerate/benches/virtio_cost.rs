@@ -5,111 +5,54 @@
 mod fake_virtio;
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use fake_virtio::{AVAILABLE, HEADER, Memory, NUM_BUFFERS, PACKED, Queue, SPLIT, USED};
-use linerate::memory::{Mapping, Pool, Region, RegionOptions};
-use linerate::nic::Config;
-use linerate::nic::virtio::Virtio;
-use linerate::port::{Device, RxQueue, TxQueue};
+use fake_virtio::{AVAILABLE, Card, MERGEABLE, PACKED, Packed, Queue, RING, SPLIT, USED, WRITTEN};
+use linerate::port::Vectors;
 use linerate::{Batch, HEADROOM};
 
-const RING: usize = 512;
 /// Packets in one round: half a ring, so that both rings are never full.
 const ROUND: usize = 256;
 const ROUNDS: usize = 3000;
-const WRITTEN: u32 = HEADER as u32 + 60;
-/// In the second half of the features.
-const MERGEABLE: u32 = 1 << 15;
+/// The fewest buffers that any driver can do with: the receive ring is full, and a round is on its way.
+const BUFFERS: usize = RING + ROUND;
 
 fn main() {
-    let clock = quanta::Clock::new();
-    let stamp = || clock.raw();
-    let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
-    for (name, features) in [("split", SPLIT), ("packed", PACKED)] {
-        for mergeable in [false, true] {
-            for batch_size in [1, 8, 32, 64, 256] {
-                let features = features | if mergeable { MERGEABLE } else { 0 };
-                let calls = ROUND / batch_size;
-                let mut card = Card::new(features);
-                let mut batch = Batch::with_capacity(batch_size);
-                let mut total = f64::MAX;
-                for _ in 0..ROUNDS {
-                    card.complete_receive();
-                    let start = stamp();
-                    for _ in 0..calls {
-                        card.forward(&mut batch);
-                    }
-                    let cycles = (stamp() - start) as f64 - overhead;
-                    assert_eq!(card.tx_end.finish(RING, 0, |_| ()), ROUND);
-                    total = total.min(cycles / ROUND as f64);
-                }
-                let mut bound = f64::MAX;
-                let mut cheapest = Cheapest { card: Card::new(features), next: 0, mergeable };
-                for round in 0..ROUNDS {
-                    if round > 0 {
-                        cheapest.card.tx_end.finish(RING, 0, |_| ());
-                    }
-                    cheapest.card.complete_receive();
-                    let start = stamp();
-                    for _ in 0..calls {
-                        cheapest.forward(batch_size);
-                    }
-                    bound = bound.min(((stamp() - start) as f64 - overhead) / ROUND as f64);
-                }
+    let paths = [("scalar", Vectors::Scalar), ("avx512", Vectors::Avx512)];
+    for (path, vectors) in paths.into_iter().filter(|(_, path)| path.is_there()) {
+        for (ring, features) in [("split", SPLIT | MERGEABLE), ("packed", PACKED | MERGEABLE)] {
+            for batch_size in [1, 8, 16, 32, 64, 256] {
+                let total = cost(&mut Card::new(vectors, features), ROUND / batch_size, {
+                    let mut batch = Batch::with_capacity(batch_size);
+                    move |card| card.forward(&mut batch)
+                });
+                let bound = cost(&mut Card::new(vectors, features), ROUND / batch_size, {
+                    let mut cheapest = Cheapest { next: 0 };
+                    move |card| cheapest.forward(card, batch_size)
+                });
                 let ratio = total / bound;
                 println!(
-                    "ring={name} mergeable={mergeable} batch={batch_size} total={total:.1} bound={bound:.1} ratio={ratio:.2}"
+                    "path={path} ring={ring} batch={batch_size} total={total:.1} bound={bound:.1} ratio={ratio:.2}"
                 );
             }
         }
     }
 }
 
-/// The driver on a device of memory, and the device's ends of its queues.
-struct Card {
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
-    rx_end: Queue,
-    tx_end: Queue,
-    packets: Arc<Mapping>,
-    _port: Virtio,
-}
-
-impl Card {
-    fn new(features: u32) -> Card {
-        let device = Memory::new(features);
-        device.set_32(fake_virtio::COMMON + 24, RING as u32);
-        let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
-        let mut port = Virtio::open(&device.device(), Config { ring: RING, ..Config::new("fake", pool) }).unwrap();
-        let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
-        let [rx_end, tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
-        let packets = device.mapped.lock().unwrap()[0].clone();
-        Card { rx, tx, rx_end, tx_end, packets, _port: port }
+/// Cycles per packet of the best of many rounds, each of so many calls.
+fn cost(card: &mut Card, calls: usize, mut forward: impl FnMut(&mut Card)) -> f64 {
+    let clock = quanta::Clock::new();
+    let overhead = (0..10_000).map(|_| (clock.raw(), clock.raw())).map(|(a, b)| b - a).min().unwrap_or(0);
+    let mut best = u64::MAX;
+    for _ in 0..ROUNDS {
+        card.complete_receive(ROUND);
+        let start = clock.raw();
+        (0..calls).for_each(|_| forward(card));
+        best = best.min(clock.raw() - start - overhead);
+        card.complete_transmit();
     }
-
-    /// A round of packets of 60 bytes, each in one buffer, as the header says.
-    fn complete_receive(&mut self) {
-        let packets = &self.packets;
-        let received = self.rx_end.finish(ROUND, WRITTEN, |address| {
-            let at = address as u32 as usize + NUM_BUFFERS;
-            let word = &packets.words(at & !7, 1)[0];
-            word.store(word.load(Relaxed) & !(0xFFFF << (at % 8 * 8)) | 1 << (at % 8 * 8), Relaxed);
-        });
-        assert_eq!(received, ROUND);
-    }
-
-    #[inline(never)]
-    fn forward(&mut self, batch: &mut Batch) {
-        self.rx.recv(batch);
-        for bytes in &mut *batch {
-            bytes[48] = bytes[48].wrapping_add(1);
-        }
-        self.tx.send(batch);
-        batch.clear();
-    }
+    best as f64 / ROUND as f64
 }
 
 /// What no driver can leave out: read what the device has finished with; read and clear each packet's header; write a new
@@ -117,29 +60,25 @@ impl Card {
 /// and say what there is for the device, and ask whether it wants to be told. Addresses are computed, not looked up, and all
 /// comes in the order in which it went.
 struct Cheapest {
-    card: Card,
     next: usize,
-    mergeable: bool,
 }
 
 impl Cheapest {
     #[inline(never)]
-    fn forward(&mut self, count: usize) {
-        let first = self.next % RING;
+    fn forward(&mut self, card: &Card, count: usize) {
+        let (first, buffer) = (self.next % RING, self.next % BUFFERS);
         self.next += count;
-        let words = self.card.packets.words(0, RING * 2048 / 8);
-        let packets = words[first * 256..].chunks_exact(256).take(count);
+        let words = card.packets.words(0, BUFFERS * 2048 / 8);
+        let packets = words[buffer * 256..].chunks_exact(256).take(count);
         const HEADER_AT: usize = HEADROOM / 8;
         let packets = packets.inspect(|packet| {
-            if self.mergeable {
-                black_box(packet[HEADER_AT + 1].load(Relaxed));
-            }
+            black_box(packet[HEADER_AT + 1].load(Relaxed));
             packet[HEADER_AT + 7].store(packet[HEADER_AT + 7].load(Relaxed) + 1, Relaxed);
             packet[HEADER_AT].store(0, Relaxed);
             packet[HEADER_AT + 1].store(0, Relaxed);
         });
         let address = |index: usize| (1 << 32) + (index * 2048) as u64;
-        match (&self.card.rx_end, &self.card.tx_end) {
+        match (&card.rx_end, &card.tx_end) {
             (Queue::Split(rx), Queue::Split(tx)) => {
                 black_box((rx.used[1].load(Acquire), tx.used[1].load(Acquire)));
                 for (index, _) in packets.enumerate() {
@@ -160,7 +99,7 @@ impl Cheapest {
                     black_box(queue.used[0].load(SeqCst));
                 }
             }
-            (Queue::Packed { ring: rx, .. }, Queue::Packed { ring: tx, .. }) => {
+            (Queue::Packed(Packed { ring: rx, .. }), Queue::Packed(Packed { ring: tx, .. })) => {
                 let odd = (self.next - count) / RING % 2 == 0;
                 let (received_flags, flags) = if odd { (USED, AVAILABLE) } else { (AVAILABLE, USED) };
                 for (index, _) in packets.enumerate() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
 use crate::packet::{Bytes, Packets};
-use crate::slot::Slot;
+use crate::slot::{HEADROOM, Slot};
 
 /// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
 pub(crate) const MAX_CHAIN: usize = 64;
@@ -100,7 +100,7 @@ impl Batch {
         let (slots, bufs) = self.window(pool, count);
         let count = slots.len();
         for (slot, &buf) in slots.iter_mut().zip(bufs) {
-            *slot = Slot::new(buf, len as u16, false);
+            *slot = Slot::new(buf, HEADROOM, len as u16, false);
         }
         self.received(count, count);
         count

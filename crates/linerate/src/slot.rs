@@ -47,16 +47,10 @@ impl Slot {
     /// The largest offset that a slot can name.
     pub const MAX_OFFSET: usize = 0xFFF;
 
-    /// `len` bytes of data behind the [`HEADROOM`] of buffer `buf`.
+    /// `len` bytes of data at this offset of buffer `buf`; they lie within the buffer.
     #[inline(always)]
-    pub(crate) const fn new(buf: u32, len: u16, more: bool) -> Slot {
-        Slot(Slot::at(buf, HEADROOM, len as usize).0 | if more { MORE } else { 0 })
-    }
-
-    /// A packet of `len` bytes at this offset of buffer `buf`; they lie within the buffer.
-    #[inline(always)]
-    pub(crate) const fn at(buf: u32, offset: usize, len: usize) -> Slot {
-        Slot(buf as u64 | (len as u64) << LEN | (offset as u64) << Self::OFFSET)
+    pub(crate) const fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
+        Slot(buf as u64 | (len as u64) << LEN | (offset as u64) << Self::OFFSET | if more { MORE } else { 0 })
     }
 
     /// The number of the buffer in its region.
@@ -163,13 +157,13 @@ mod tests {
     #[test]
     fn is_eight_bytes_and_keeps_its_fields_apart() {
         assert_eq!(size_of::<Slot>(), 8);
-        let mut slot = Slot::new(u32::MAX, u16::MAX, true);
+        let mut slot = Slot::new(u32::MAX, HEADROOM, u16::MAX, true);
         assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 65_535, HEADROOM));
         assert!(slot.has_more());
         slot.set_data(Slot::MAX_OFFSET, 1);
         assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 1, 4_095));
         assert!(slot.has_more());
-        assert!(!Slot::new(0, 0, false).has_more());
+        assert!(!Slot::new(0, HEADROOM, 0, false).has_more());
         slot.set_unfinished(true);
         assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
         slot.set_unfinished(false);

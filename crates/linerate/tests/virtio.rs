@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fake_virtio::{COMMON, Memory, PACKED, SPLIT};
+use fake_virtio::{COMMON, Memory, PACKED, Queue, SPLIT};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
@@ -112,6 +112,26 @@ fn capabilities_and_sizes_that_cannot_be_are_refused() {
     let mut port = open(&device, &pool).unwrap();
     assert!(message(port.rx(0)).contains("outside their BAR"));
     assert_eq!(pool.available(), 1024);
+}
+
+#[test]
+fn a_device_that_gives_back_what_it_never_had_is_given_nothing_more() {
+    for features in [SPLIT, PACKED] {
+        let (device, pool) = (Memory::new(features), pool());
+        let mut port = open(&device, &pool).unwrap();
+        let (_rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [_, mut end] = Queue::pair(&device, 64, features == PACKED);
+        let mut batch = Batch::new();
+        batch.alloc(&pool, 8, 60);
+        assert_eq!(tx.send(&mut batch), 8);
+        let mut chain = end.accept().unwrap();
+        chain.id = 8;
+        end.finish(chain, 0);
+        batch.alloc(&pool, 8, 60);
+        assert_eq!((tx.send(&mut batch), tx.buffers()), (0, 8));
+        let statistics = port.statistics().unwrap();
+        assert_eq!((statistics.tx_packets, statistics.drops.tx_too_long), (0, 1));
+    }
 }
 
 /// What the device writes into the rings, between two calls.

@@ -6,9 +6,14 @@ use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::sync::{Arc, Mutex};
 
-use linerate::memory::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Shared};
+use linerate::memory::{
+    Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions, Shared,
+};
+use linerate::nic::Config;
+use linerate::nic::virtio::Virtio;
 use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
-use linerate::{Error, Result};
+use linerate::port::{Device, RxQueue, TxQueue, Vectors};
+use linerate::{Batch, Error, Result};
 
 /// Offsets in BAR 0.
 pub const COMMON: usize = 0;
@@ -21,6 +26,8 @@ const BAR: usize = 0x4000;
 pub const SPLIT: u32 = 0b011;
 /// And `RING_PACKED`.
 pub const PACKED: u32 = 0b111;
+/// In the lower half only, since it means nothing above: `MRG_RXBUF`.
+pub const MERGEABLE: u32 = 1 << 15;
 
 /// A device of plain memory: what is written is what is read.
 pub struct Memory {
@@ -117,14 +124,15 @@ impl PciDevice for Memory {
 pub const HEADER: usize = 12;
 pub const NUM_BUFFERS: usize = 10;
 
-/// Of a packed queue's descriptors (2.8.1).
+/// Of a packed queue's descriptors (2.8.1), and of both (2.7.5, 2.8.7).
 pub const AVAILABLE: u64 = 1 << 55;
 pub const USED: u64 = 1 << 63;
+const NEXT: u64 = 1;
 
-/// The device's end of a queue, whose packets have one descriptor each.
+/// The device's end of a queue.
 pub enum Queue {
     Split(Split),
-    Packed { ring: Descriptors, next: usize },
+    Packed(Packed),
 }
 
 /// A split queue's parts (2.7).
@@ -136,7 +144,23 @@ pub struct Split {
     pub used: Shared<AtomicU16>,
     /// Id and length.
     pub used_ring: Shared<AtomicU32>,
-    next: u16,
+    accepted: u16,
+    finished: u16,
+}
+
+/// A packed queue (2.8).
+pub struct Packed {
+    pub ring: Descriptors,
+    accepted: usize,
+    finished: usize,
+}
+
+/// What the driver has offered: its id, how many descriptors it has, and the first one's address.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    pub id: u16,
+    pub count: usize,
+    pub address: DeviceAddress,
 }
 
 impl Queue {
@@ -147,49 +171,142 @@ impl Queue {
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
         [table / 2, 0].map(|back| match is_packed {
-            true => Queue::Packed { ring: Shared::new(&rings, table - back, size), next: 0 },
+            true => Queue::Packed(Packed { ring: Shared::new(&rings, table - back, size), accepted: 0, finished: 0 }),
             false => Queue::Split(Split {
                 table: Shared::new(&rings, table - back, size),
                 available: Shared::new(&rings, driver - back, size + 2),
                 used: Shared::new(&rings, used - back, 2),
                 used_ring: Shared::new(&rings, used - back + 4, 2 * size),
-                next: 0,
+                accepted: 0,
+                finished: 0,
             }),
         })
     }
 
-    /// Finishes up to `most` packets, with so many bytes written to each; `each` gets their addresses. Returns how many.
-    pub fn finish(&mut self, most: usize, written: u32, each: impl Fn(DeviceAddress)) -> usize {
-        (0..most).take_while(|_| self.finish_one(written, &each)).count()
+    /// Finishes up to `most` packets in turn, with so many bytes written to each; `each` gets their addresses. Returns how
+    /// many.
+    pub fn finish_in_turn(&mut self, most: usize, written: u32, each: impl Fn(DeviceAddress)) -> usize {
+        let mut done = 0;
+        while done < most
+            && let Some(chain) = self.accept()
+        {
+            each(chain.address);
+            self.finish(chain, written);
+            done += 1;
+        }
+        done
     }
 
-    fn finish_one(&mut self, written: u32, each: impl Fn(DeviceAddress)) -> bool {
+    /// The next chain that the driver has offered.
+    pub fn accept(&mut self) -> Option<Chain> {
         match self {
-            Queue::Split(split) => {
-                if split.available[1].load(Acquire) == split.next {
-                    return false;
+            Queue::Split(Split { table, available, accepted, .. }) => {
+                if available[1].load(Acquire) == *accepted {
+                    return None;
                 }
-                let place = usize::from(split.next) % split.table.len();
-                let id = split.available[2 + place].load(Relaxed);
-                each(split.table[usize::from(id)][0].load(Relaxed));
-                split.used_ring[2 * place].store(id.into(), Relaxed);
-                split.used_ring[2 * place + 1].store(written, Relaxed);
-                split.next = split.next.wrapping_add(1);
-                split.used[1].store(split.next, Release);
+                let id = available[2 + usize::from(*accepted) % table.len()].load(Relaxed);
+                *accepted = accepted.wrapping_add(1);
+                let (mut count, mut last) = (1, &table[usize::from(id)]);
+                let address = last[0].load(Relaxed);
+                while last[1].load(Relaxed) >> 32 & NEXT != 0 {
+                    last = &table[(last[1].load(Relaxed) >> 48) as usize];
+                    count += 1;
+                }
+                Some(Chain { id, count, address })
             }
-            Queue::Packed { ring, next } => {
-                let odd = *next / ring.len() % 2 == 0;
-                let descriptor = &ring[*next % ring.len()];
-                let word = descriptor[1].load(Acquire);
+            Queue::Packed(Packed { ring, accepted, .. }) => {
+                let odd = *accepted / ring.len() % 2 == 0;
+                let first = &ring[*accepted % ring.len()];
+                let word = first[1].load(Acquire);
                 if (word & AVAILABLE != 0) != odd || (word & USED != 0) == odd {
-                    return false;
+                    return None;
                 }
-                each(descriptor[0].load(Relaxed));
-                let flags = if odd { AVAILABLE | USED } else { 0 };
-                descriptor[1].store(word & 0xFFFF << 32 | u64::from(written) | flags, Release);
-                *next += 1;
+                let mut count = 1;
+                while ring[(*accepted + count - 1) % ring.len()][1].load(Relaxed) >> 48 & NEXT != 0 {
+                    count += 1;
+                }
+                *accepted += count;
+                Some(Chain { id: (word >> 32) as u16, count, address: first[0].load(Relaxed) })
             }
         }
-        true
+    }
+
+    /// The device has finished with it, and has written so many bytes.
+    pub fn finish(&mut self, chain: Chain, written: u32) {
+        match self {
+            Queue::Split(Split { used, used_ring, finished, .. }) => {
+                let place = usize::from(*finished) % (used_ring.len() / 2);
+                used_ring[2 * place].store(chain.id.into(), Relaxed);
+                used_ring[2 * place + 1].store(written, Relaxed);
+                *finished = finished.wrapping_add(1);
+                used[1].store(*finished, Release);
+            }
+            Queue::Packed(Packed { ring, finished, .. }) => {
+                let flags = if *finished / ring.len() % 2 == 0 { AVAILABLE | USED } else { 0 };
+                let word = u64::from(written) | u64::from(chain.id) << 32 | flags;
+                ring[*finished % ring.len()][1].store(word, Release);
+                *finished += chain.count;
+            }
+        }
+    }
+}
+
+/// Writes into the header at this place of the region in how many buffers its packet is.
+pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
+    let at = header + NUM_BUFFERS;
+    let (word, shift) = (&packets.words(at & !7, 1)[0], at % 8 * 8);
+    word.store(word.load(Relaxed) & !(0xFFFF << shift) | u64::from(buffers) << shift, Relaxed);
+}
+
+/// Descriptors of a [`Card`]'s rings.
+pub const RING: usize = 512;
+/// Bytes that it writes for each packet.
+pub const WRITTEN: u32 = HEADER as u32 + 60;
+
+/// The driver on a device of memory, and the device's ends of its queues.
+pub struct Card {
+    pub rx: Box<dyn RxQueue>,
+    pub tx: Box<dyn TxQueue>,
+    pub rx_end: Queue,
+    pub tx_end: Queue,
+    pub packets: Arc<Mapping>,
+    _port: Virtio,
+}
+
+impl Card {
+    pub fn new(vectors: Vectors, features: u32) -> Card {
+        let device = Memory::new(features);
+        device.set_32(COMMON + 24, RING as u32);
+        let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+        let mut port =
+            Virtio::open(&device.device(), Config { ring: RING, vectors, ..Config::new("fake", pool) }).unwrap();
+        let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [rx_end, tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
+        let packets = device.mapped.lock().unwrap()[0].clone();
+        Card { rx, tx, rx_end, tx_end, packets, _port: port }
+    }
+
+    /// Receives `count` packets of 60 bytes, each in one buffer, as the header says.
+    pub fn complete_receive(&mut self, count: usize) {
+        let packets = &self.packets;
+        let set_buffers = |address| set_buffers(packets, address as u32 as usize, 1);
+        let received = self.rx_end.finish_in_turn(count, WRITTEN, set_buffers);
+        assert_eq!(received, count);
+    }
+
+    /// Sends all that was given, and returns how many.
+    pub fn complete_transmit(&mut self) -> usize {
+        self.tx_end.finish_in_turn(RING, 0, |_| ())
+    }
+
+    /// Receives a batch, touches a byte of each packet, sends it.
+    #[inline(never)]
+    pub fn forward(&mut self, batch: &mut Batch) {
+        self.rx.recv(batch);
+        for bytes in &mut *batch {
+            bytes[48] = bytes[48].wrapping_add(1);
+        }
+        self.tx.send(batch);
+        batch.clear();
     }
 }

@@ -6,7 +6,7 @@ use super::{Batch, MAX_CHAIN};
 use crate::memory::{Pool, View};
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::packet::stamp;
-use crate::slot::Slot;
+use crate::slot::{HEADROOM, Slot};
 
 /// What has become of a packet that was to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl Batch {
         let slots = &mut slots[*end..*end + count];
         for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
             let part = room.min(len - index * room);
-            *slot = Slot::new(buf, part as u16, index + 1 < count);
+            *slot = Slot::new(buf, HEADROOM, part as u16, index + 1 < count);
         }
         if let Some(offload) = offload {
             offload.note(&mut slots[0], cache.pool().region());

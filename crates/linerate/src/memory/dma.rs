@@ -142,6 +142,8 @@ unsafe impl Word for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Word for AtomicU64 {}
 // SAFETY: two of those.
+unsafe impl Word for [AtomicU32; 2] {}
+// SAFETY: as above.
 unsafe impl Word for [AtomicU64; 2] {}
 
 /// A part of a mapping that a device reads and writes as it likes: a ring, an index, flags.
@@ -166,9 +168,9 @@ impl<T: Word> Shared<T> {
     /// `count` of them from byte `offset` of `memory` on.
     ///
     /// # Panics
-    /// If they do not lie inside the mapping, or not aligned to their size.
+    /// If they do not lie inside the mapping, or not aligned.
     pub fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
-        assert!(offset.is_multiple_of(size_of::<T>()));
+        assert!(offset.is_multiple_of(align_of::<T>()));
         let first = memory.range(offset, count * size_of::<T>()).cast::<T>().as_ptr();
         Shared { first, count, _memory: memory.clone() }
     }

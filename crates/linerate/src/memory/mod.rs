@@ -14,6 +14,7 @@
 mod depot;
 mod dma;
 mod mapping;
+mod placement;
 mod pool;
 mod region;
 
@@ -22,6 +23,7 @@ pub use depot::Depot;
 pub(crate) use dma::Locate;
 pub use dma::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaMap, DmaSpace, Paged, Shared, Word};
 pub use mapping::{Mapping, PageSize};
+pub(crate) use placement::Placement;
 pub use pool::Pool;
 pub(crate) use pool::{Cache, Reservation};
 pub(crate) use region::View;

@@ -138,6 +138,12 @@ impl<'a> View<'a> {
     /// A view of nothing, for no slots.
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
+    /// The first buffer's first byte; only for who may look into buffers by their numbers.
+    #[inline(always)]
+    pub fn base(self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The data of a slot of this region.
     #[inline(always)]
     pub fn bytes(self, slot: &'a Slot) -> &'a [u8] {
@@ -166,7 +172,7 @@ impl<'a> View<'a> {
         const SHORT: usize = 4 * LINE;
         let len = slot.len();
         assert!(HEADROOM + len <= 1 << there.shift, "it does not fit");
-        let copy = Slot::new(buf, len as u16, false);
+        let copy = Slot::new(buf, HEADROOM, len as u16, false);
         let (from, to) = (self.data(slot), there.data(&copy));
         if len > SHORT || slot.offset() + SHORT > 1 << self.shift {
             // SAFETY: both are inside their buffers (the slots' invariants, and the check above), and no two slots have the
@@ -225,7 +231,7 @@ mod tests {
     #[test]
     fn a_slot_reaches_its_own_bytes_only() {
         let region = region(3, 512).unwrap();
-        let (mut a, mut b) = (Slot::new(1, 384, false), Slot::new(2, 384, false));
+        let (mut a, mut b) = (Slot::new(1, HEADROOM, 384, false), Slot::new(2, HEADROOM, 384, false));
         let view = region.view();
         view.bytes_mut(&mut a).fill(0xAA);
         view.bytes_mut(&mut b).fill(0xBB);

@@ -20,7 +20,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{Device, RxQueue, TxQueue};
-use crate::slot::Slot;
+use crate::slot::{HEADROOM, Slot};
 
 /// A ring's slots and indices, which both directions have.
 pub struct Ring {
@@ -165,8 +165,7 @@ impl Ring {
         let there = &mut self.slots[slot];
         let (offset, size) = (there.offset(), self.pool.region().buffer_size());
         assert!(offset + len <= size, "{len} bytes do not fit a buffer of {size}, {offset} in front");
-        *there = Slot::new(there.buf(), 0, more);
-        there.set_data(offset, len);
+        *there = Slot::new(there.buf(), offset, len as u16, more);
     }
 
     /// True where the packet goes on in the next slot.
@@ -270,7 +269,7 @@ impl TxRing {
         while ring.space() < free {
             let Some(buf) = batch.take_buffer() else { break };
             let tail = ring.tail;
-            ring.slots[tail] = Slot::new(buf, 0, false);
+            ring.slots[tail] = Slot::new(buf, HEADROOM, 0, false);
             ring.tail = ring.next(tail);
         }
         ring.time = SystemTime::now();
@@ -381,7 +380,8 @@ impl Rings {
         let pool = self.device.pool();
         let mut batch = Batch::with_capacity(1);
         batch.is_of(pool);
-        let one = || Some(ExtraBuffer { slot: Slot::new(batch.take_buffer()?, 0, false), pool: pool.clone() });
+        let one =
+            || Some(ExtraBuffer { slot: Slot::new(batch.take_buffer()?, HEADROOM, 0, false), pool: pool.clone() });
         std::iter::from_fn(one).take(count).collect()
     }
 

@@ -80,8 +80,7 @@ impl XdpRx {
                 self.counters.dropped();
                 continue;
             }
-            slots[taken] = Slot::new(buf as u32, len as u16, more);
-            slots[taken].set_data(offset, len);
+            slots[taken] = Slot::new(buf as u32, offset, len as u16, more);
             end.lent.lend(fresh[taken]);
             end.fill.push([u64::from(fresh[taken]) << shift]);
             taken += 1;

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::error::{Error, Result};
-use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 use crate::port::{QueueCounters, Statistics};
-use crate::slot::HEADROOM;
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
@@ -130,9 +129,14 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.config.max_frame + 4
     }
 
+    /// Where in a buffer the card writes.
+    pub(in crate::nic) fn placement(&self) -> Placement {
+        Placement::new(self.config.pool.region(), self.longest_written())
+    }
+
     /// Bytes that a receive descriptor may report.
     pub(in crate::nic) fn longest_slot(&self) -> usize {
-        (self.buffer_kib() as usize * 1024).min(self.config.pool.region().buffer_size() - HEADROOM)
+        (self.buffer_kib() as usize * 1024).min(self.placement().room())
     }
 
     /// Sets the bits of `mask` to those of `value`.

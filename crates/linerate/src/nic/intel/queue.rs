@@ -24,11 +24,11 @@ use super::hardware::Hardware;
 use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::memory::{Descriptors, Locate, Pool, Reservation};
+use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
 use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RxQueue, TxQueue};
-use crate::slot::{HEADROOM, Slot};
+use crate::slot::Slot;
 
 /// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
 /// card and one read of ours per batch.
@@ -44,7 +44,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) groups: Option<Groups>,
     /// Where the card sees the region.
     pub(super) addresses: L,
-    pub(super) shift: u32,
+    pub(super) placement: Placement,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
@@ -153,10 +153,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     }
 
     /// The same one by one.
-    #[inline(always)]
+    #[inline(never)]
     fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         const WHOLE: u64 = receive::DD | receive::EOP;
-        let (addresses, shift) = (self.addresses.clone(), self.shift);
+        let (addresses, placement) = (self.addresses.clone(), self.placement);
         let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
@@ -167,9 +167,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             if word & (WHOLE | C::RX_ERRORS) != WHOLE || length > longest {
                 break;
             }
-            *slot = Slot::new(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
+            *slot = placement.slot(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
             *buf = new;
-            descriptor[0].store(addresses.locate(((new as usize) << shift) + HEADROOM), Relaxed);
+            descriptor[0].store(addresses.locate(placement.data(new)), Relaxed);
             descriptor[1].store(0, Relaxed);
             done += 1;
         }
@@ -210,7 +210,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             };
             let more = word & receive::EOP == 0;
-            if !batch.push_slot(&mut Slot::new(self.bufs[self.next], length, more)) {
+            if !batch.push_slot(&mut self.placement.slot(self.bufs[self.next], length, more)) {
                 batch.put(&[new]); // longer than any card may make it
                 return self.drop_packet(batch, word);
             }
@@ -242,7 +242,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Gives the next descriptor back to the card with the buffer that is in its place.
     fn refill(&mut self) {
         let descriptor = &self.descriptors[self.next];
-        let data = ((self.bufs[self.next] as usize) << self.shift) + HEADROOM;
+        let data = self.placement.data(self.bufs[self.next]);
         descriptor[0].store(self.addresses.locate(data), Relaxed);
         descriptor[1].store(0, Relaxed);
         self.next = (self.next + 1) & (self.bufs.len() - 1);

@@ -11,7 +11,6 @@ use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Descriptors, Locate};
 use crate::pci::Bar;
-use crate::slot::HEADROOM;
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Fills the ring and starts the queue.
@@ -33,9 +32,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             let (buffers, needed) = (pool.available(), descriptors.len());
             return Err(Error::PoolExhausted { buffers, needed });
         };
-        let shift = pool.region().shift();
+        let placement = hardware.placement();
         for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
-            descriptor[0].store(addresses.locate(((buf as usize) << shift) + HEADROOM), Relaxed);
+            descriptor[0].store(addresses.locate(placement.data(buf)), Relaxed);
             descriptor[1].store(0, Relaxed);
         }
         if let Err(error) = C::start_receive_queue(hardware, queue).and_then(|()| hardware.queue_started(queue)) {
@@ -43,7 +42,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             return Err(error);
         }
         let (vectors, longest) = (hardware.config.vectors, hardware.longest_slot());
-        let groups = Groups::choose(vectors, addresses.base(), shift, longest);
+        let groups = Groups::choose(vectors, addresses.base(), placement, longest);
         Ok(IntelRx {
             groups,
             descriptors,
@@ -51,7 +50,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             next: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
             addresses,
-            shift,
+            placement,
             longest,
             pool: pool.clone(),
             counters: hardware.rx[queue as usize].counters.clone(),
@@ -105,7 +104,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
         let (vectors, longest) = (hardware.config.vectors, hardware.longest_written());
-        let groups = Groups::choose(vectors, addresses.base(), pool.region().shift(), longest);
+        let groups = Groups::choose(vectors, addresses.base(), hardware.placement(), longest);
         Ok(IntelTx {
             groups,
             bufs: vec![0; descriptors.len()].into(),

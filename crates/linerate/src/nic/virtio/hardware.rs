@@ -13,14 +13,14 @@ use super::ring::{Layout, Ring};
 use super::sent::Sent;
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
+use super::vector::{Groups, Rule};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
-use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
 use crate::port::QueueCounters;
-use crate::slot::HEADROOM;
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues; the last of them resets it before
 /// the memory that it can reach goes away.
@@ -337,6 +337,19 @@ impl Hardware {
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
+    /// Where in a buffer the device writes a packet with its header.
+    fn placement(&self) -> Placement {
+        Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.max_frame)
+    }
+
+    /// Loops over several packets at a time, where that is wanted and possible.
+    fn groups(&self, addresses: &impl Locate, longest: usize) -> Option<Groups> {
+        let HeaderLayout { len, mergeable, .. } = self.layout;
+        let (base, header) = (addresses.base()?, len as usize);
+        let rule = Rule { base, placement: self.placement(), header, mergeable, longest };
+        Groups::choose(self.config.vectors, rule)
+    }
+
     /// Starts a receive queue: from here on the device has all its buffers.
     pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
         let memory = self.claim("receive", queue, 2 * queue)?;
@@ -360,16 +373,20 @@ impl Hardware {
         let Some(bufs) = pool.take(count) else {
             return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
         };
-        let region = pool.region();
+        let placement = self.placement();
+        let room = placement.room().min(usize::from(u16::MAX));
+        let longest_single = self.config.max_frame.min(room - self.layout.len as usize);
         let mut rx = VirtioRx::<R, L> {
             ring: self.ring(memory),
             bufs: bufs.into(),
             layout: self.layout,
             doorbell,
+            groups: self.groups(&addresses, longest_single),
             addresses,
-            shift: region.shift(),
-            room: (region.buffer_size() - HEADROOM).min(usize::from(u16::MAX)) as u32,
+            placement,
+            room: room as u32,
             longest: self.config.max_frame,
+            longest_single,
             pool: pool.clone(),
             counters: self.rx[usize::from(queue)].counters.clone(),
             missing: 0,
@@ -414,9 +431,9 @@ impl Hardware {
             sent: Sent::new(memory.size),
             layout: self.layout,
             doorbell,
+            groups: self.groups(&addresses, self.config.max_frame),
             addresses,
             zeros: self.rings.addresses().at(ZEROS),
-            shift: pool.region().shift(),
             longest: self.config.max_frame,
             features: self.features,
             pool: pool.clone(),

@@ -19,6 +19,7 @@ mod ring;
 mod sent;
 mod split;
 mod transport;
+mod vector;
 
 use std::sync::Arc;
 

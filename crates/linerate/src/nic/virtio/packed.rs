@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 
-use super::ring::{Layout, NEXT, Part, Ring, WRITE};
+use super::ring::{AVAILABLE, Finished, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
 use crate::memory::{Descriptors, Mapping, Shared};
 
-/// Of a descriptor's flags (2.8.1): one of them is the round's, both are when the device is done.
-const AVAILABLE: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
+/// Of a descriptor's second word: both flags, which are the same when the device is done.
+const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
 
 /// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
 /// are not negotiated for packed queues: QEMU (10.0) leaves an old index behind where its backend was
@@ -45,9 +44,20 @@ impl Packed {
     fn is_odd(&self, at: usize) -> bool {
         at & self.ring.len() == 0
     }
+
+    /// What a descriptor's flags are when the device is done with it.
+    #[inline(always)]
+    fn is_done(&self, at: usize) -> u64 {
+        if self.is_odd(at) { DONE } else { 0 }
+    }
 }
 
 impl Ring for Packed {
+    #[inline(always)]
+    fn is_packed() -> bool {
+        true
+    }
+
     fn layout(size: u16) -> Layout {
         let driver = 16 * size as usize;
         Layout { driver, device: driver + 4, len: driver + 8 }
@@ -102,16 +112,45 @@ impl Ring for Packed {
 
     #[inline(always)]
     fn finished(&mut self) -> Option<(u16, u32)> {
-        const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
         // Acquire: the packet is read after the flags that tell of it.
         let word = self.ring[self.place(self.taken)][1].load(Acquire);
-        let done = if self.is_odd(self.taken) { DONE } else { 0 };
-        (word & DONE == done).then_some(((word >> 32) as u16, word as u32))
+        (word & DONE == self.is_done(self.taken)).then_some(((word >> 32) as u16, word as u32))
     }
 
     #[inline(always)]
     fn take(&mut self, descriptors: u16) {
         self.taken = self.taken.wrapping_add(descriptors.into());
+    }
+
+    #[inline(always)]
+    fn look(&mut self) {}
+
+    #[inline(always)]
+    fn turn(&self) -> usize {
+        self.place(self.taken)
+    }
+
+    #[inline(always)]
+    fn to_take(&self, first: usize) -> Finished<'_> {
+        let done = self.is_done(self.taken);
+        Finished { descriptors: &self.ring[self.place(self.taken)..], entries: &[], first, done }
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, count: usize) {
+        self.taken = self.taken.wrapping_add(count);
+    }
+
+    #[inline(always)]
+    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_> {
+        let flags = if self.is_odd(self.offered) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
+        let second = u64::from(writable) | u64::from(flags) << 48;
+        Offered { descriptors: &self.ring[self.place(self.offered)..], available: &[], first, second }
+    }
+
+    #[inline(always)]
+    fn offered(&mut self, count: usize) {
+        self.offered = self.offered.wrapping_add(count);
     }
 
     fn allow_interrupts(&mut self) {

@@ -22,15 +22,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::hardware::Hardware;
 use super::registers::{feature, header};
 use super::ring::{Part, Ring};
-use super::sent::{NO_BUFFER, Returned, Sent};
+use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
+use super::vector::Groups;
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
-use crate::memory::{DeviceAddress, Locate, Pool, Reservation};
+use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RxQueue, TxQueue};
-use crate::slot::{HEADROOM, Slot};
+use crate::slot::Slot;
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
@@ -44,10 +45,15 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) doorbell: Notify,
     /// Where the device sees the region.
     pub(super) addresses: L,
-    pub(super) shift: u32,
+    /// Several at a time, where the processor can.
+    pub(super) groups: Option<Groups>,
+    /// Where in a buffer the header begins.
+    pub(super) placement: Placement,
     /// Bytes that the device may write in a buffer, header and data.
     pub(super) room: u32,
     pub(super) longest: usize,
+    /// The longest packet in one buffer.
+    pub(super) longest_single: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     /// How many buffers of the current packet are still to come.
@@ -101,14 +107,10 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
         for _ in 0..self.bufs.len() {
             let (slots, fresh) = batch.window(&self.pool, usize::MAX);
             let offered = slots.len();
-            let received = match self.layout {
-                HeaderLayout { separate: true, .. } | HeaderLayout { offloads: true, .. } => 0,
-                HeaderLayout { mergeable: true, .. } => self.take_run::<{ header::LEN }, true>(slots, fresh),
-                HeaderLayout { len: SHORT, .. } => self.take_run::<{ header::SHORT_LEN }, false>(slots, fresh),
-                _ => self.take_run::<{ header::LEN }, false>(slots, fresh),
-            };
+            let received = self.take_run(slots, fresh);
             batch.received(offered, received);
-            if received == offered && offered > 0 || !self.take_careful(batch) {
+            // At the ring's end there may be more of them at its beginning.
+            if received == offered && offered > 0 || received == 0 && !self.take_careful(batch) {
                 break;
             }
         }
@@ -145,39 +147,72 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until the device has no
-    /// more, or something else. Returns how many.
+    /// more, or something else, or the ring ends. Returns how many.
     #[inline(always)]
-    fn take_run<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        if self.missing > 0 || self.broken {
+    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        if self.missing > 0 || self.broken || self.layout.separate || self.layout.offloads {
             return 0;
         }
-        let (memory, addresses) = (self.pool.region().mapping(), &self.addresses);
-        let (shift, len) = (self.shift, self.room);
-        let most = (len as usize - HEADER).min(self.longest);
+        self.ring.look();
+        let done = self.take_groups(slots, fresh);
+        if done > 0 && (done == slots.len() || self.ring.turn() == 0) {
+            return done;
+        }
+        let (slots, fresh) = (&mut slots[done..], &fresh[done..]);
+        done + match self.layout {
+            HeaderLayout { mergeable: true, .. } => self.take_singly::<{ header::LEN }, true>(slots, fresh),
+            HeaderLayout { len: SHORT, .. } => self.take_singly::<{ header::SHORT_LEN }, false>(slots, fresh),
+            _ => self.take_singly::<{ header::LEN }, false>(slots, fresh),
+        }
+    }
+
+    /// The same for groups of packets, where the processor can.
+    #[inline(always)]
+    fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let first = self.ring.turn();
+        let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
+        let view = self.pool.region().view();
+        let (done, bytes) = groups.take::<R>(finished, offered, &mut self.bufs[first..], slots, fresh, view);
+        self.taken(done, bytes)
+    }
+
+    /// The same one by one.
+    #[inline(never)]
+    fn take_singly<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let (addresses, placement, longest) = (&self.addresses, self.placement, self.longest_single);
+        let memory = self.pool.region().mapping();
+        let first = self.ring.turn();
+        let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
+        let most = finished.len().min(offered.len::<R>()).min(slots.len());
+        let (finished, offered) = (finished.first::<R>(most), offered.first::<R>(most));
         let (mut done, mut bytes) = (0, 0);
-        for (slot, &new) in slots.iter_mut().zip(fresh) {
-            let Some((id, written)) = self.ring.finished() else { break };
-            let Some(buf) = self.bufs.get_mut(usize::from(id)) else { break };
+        for (at, ((slot, &new), buf)) in (0..most).zip(slots.iter_mut().zip(fresh).zip(&mut self.bufs[first..])) {
+            let Some(written) = finished.written::<R>(at) else { break };
             let length = (written as usize).wrapping_sub(HEADER);
-            if length.wrapping_sub(1) >= most {
+            if length.wrapping_sub(1) >= longest {
                 break;
             }
-            const LAST: usize = HEADROOM + header::NUM_BUFFERS - 2;
-            if MERGEABLE && memory.word(((*buf as usize) << shift) + LAST).load(Relaxed) >> 16 != 1 {
+            const LAST: usize = header::NUM_BUFFERS - 2;
+            if MERGEABLE && memory.word(placement.data(*buf) + LAST).load(Relaxed) >> 16 != 1 {
                 break;
             }
-            *slot = Slot::at(*buf, HEADROOM + HEADER, length);
+            *slot = Slot::new(*buf, placement.offset(*buf) + HEADER, length as u16, false);
             *buf = new;
-            let address = addresses.locate(((new as usize) << shift) + HEADROOM);
-            self.ring.take(1);
-            self.ring.offer(&[Part { descriptor: id, address, len, writable: true }]);
+            offered.put::<R>(at, addresses.locate(placement.data(new)), 0);
             bytes += length;
             done += 1;
         }
-        if done > 0 {
-            self.counters.moved_packets(done, done, bytes);
-        }
-        done
+        self.taken(done, bytes)
+    }
+
+    /// So many packets were taken, and their places offered again.
+    #[inline(always)]
+    fn taken(&mut self, count: usize, bytes: usize) -> usize {
+        self.ring.taken(count);
+        self.ring.offered(count);
+        self.counters.moved_packets(count, count, bytes);
+        count
     }
 
     /// Which buffer an id means; `None` if there is no such.
@@ -192,7 +227,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[inline(always)]
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
-        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM;
+        let at = self.placement.data(self.bufs[index]);
         self.pool.region().mapping().read(at, &mut bytes);
         bytes
     }
@@ -201,7 +236,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[inline(always)]
     pub(super) fn refill(&mut self, index: usize) {
         let HeaderLayout { len, separate, .. } = self.layout;
-        let at = ((self.bufs[index] as usize) << self.shift) + HEADROOM;
+        let at = self.placement.data(self.bufs[index]);
         let address = self.addresses.locate(at);
         let descriptor = index as u16 * self.layout.descriptors();
         let part = Part { descriptor, address, len: self.room, writable: true };
@@ -258,8 +293,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 self.counters.found_no_buffer();
                 return self.keep_beginning(batch);
             };
-            let mut slot = Slot::new(self.bufs[index], len as u16, buffers > 1);
-            slot.set_data(HEADROOM + skipped as usize, len as usize);
+            let buf = self.bufs[index];
+            let mut slot = Slot::new(buf, self.placement.offset(buf) + skipped as usize, len as u16, buffers > 1);
             if is_first && self.layout.offloads {
                 let todo = offload(header);
                 if todo.is_needed() {
@@ -326,9 +361,10 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) doorbell: Notify,
     /// Where the device sees the region.
     pub(super) addresses: L,
+    /// Several at a time, where the processor can.
+    pub(super) groups: Option<Groups>,
     /// A header of zeros, for packets whose headroom is used up.
     pub(super) zeros: DeviceAddress,
-    pub(super) shift: u32,
     pub(super) longest: usize,
     /// What the device does for us ([`feature`]).
     pub(super) features: u64,
@@ -361,7 +397,9 @@ impl<R: Ring, L: Locate> TxQueue for VirtioTx<R, L> {
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
     #[inline(always)]
     fn send_own(&mut self, batch: &mut Batch) -> usize {
-        self.reclaim(batch);
+        if self.ring.finished().is_some() {
+            self.reclaim(batch);
+        }
         let (total, mut taken) = (batch.len(), 0);
         while taken < total && !self.broken {
             let filled = self.fill_run(&batch.slots()[taken..]);
@@ -381,44 +419,65 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         taken
     }
 
-    /// Offers packets in one buffer each, until one is not, or the ring is full. Returns how many.
+    /// Offers packets in one buffer each, until one is not, or the ring is full or ends. Returns how many.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         if self.layout.separate {
             return 0;
         }
-        match self.layout.len as usize {
-            header::LEN => self.fill_behind::<{ header::LEN }>(slots),
-            _ => self.fill_behind::<{ header::SHORT_LEN }>(slots),
+        let filled = self.fill_groups(slots);
+        if filled > 0 && filled == slots.len() {
+            return filled;
         }
+        filled
+            + match self.layout.len {
+                SHORT => self.fill_singly::<{ header::SHORT_LEN }>(&slots[filled..]),
+                _ => self.fill_singly::<{ header::LEN }>(&slots[filled..]),
+            }
     }
 
-    /// The same, behind headers of so many bytes.
+    /// The same for groups of packets, where the processor can.
     #[inline(always)]
-    fn fill_behind<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
-        let (memory, addresses) = (self.pool.region().mapping(), &self.addresses);
-        let (shift, longest) = (self.shift, self.longest);
+    fn fill_groups(&mut self, slots: &[Slot]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let (first, bufs, packets) = self.sent.places(slots.len());
+        let offered = self.ring.to_offer(first, 0);
+        let filled = groups.fill::<R>(offered, bufs, packets, slots, self.pool.region().view());
+        self.ring.offered(filled);
+        self.sent.added(filled);
+        filled
+    }
+
+    /// The same one by one, behind headers of so many bytes.
+    #[inline(never)]
+    fn fill_singly<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
+        let region = self.pool.region();
+        let (memory, addresses, longest) = (region.mapping(), &self.addresses, self.longest);
+        let (first, bufs, packets) = self.sent.places(slots.len());
+        let offered = self.ring.to_offer(first, 0);
         let mut filled = 0;
-        for slot in slots.iter().take(self.sent.free()) {
+        let most = offered.len::<R>().min(slots.len());
+        let offered = offered.first::<R>(most);
+        for (at, ((slot, buf), packet)) in (0..most).zip(slots.iter().zip(bufs).zip(packets)) {
             let length = slot.whole_len();
             if length.wrapping_sub(1) >= longest || slot.offset() < HEADER {
                 break;
             }
-            let at = ((slot.buf() as usize) << shift) + slot.offset() - HEADER;
-            memory.write(at, &[0; HEADER]);
-            let descriptor = self.sent.add(slot.buf());
-            self.sent.note(1, length);
-            let len = (HEADER + length) as u32;
-            self.ring.offer(&[Part { descriptor, address: addresses.locate(at), len, writable: false }]);
+            let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - HEADER;
+            memory.write(place, &[0; HEADER]);
+            (*buf, *packet) = (slot.buf(), sent::SINGLE | length as u32);
+            offered.put::<R>(at, addresses.locate(place), (HEADER + length) as u32);
             filled += 1;
         }
+        self.ring.offered(filled);
+        self.sent.added(filled);
         filled
     }
 
     /// Takes the buffers of all packets that the device has finished with: they count as sent now.
-    #[inline(always)]
+    #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
-        let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch);
+        let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch, self.groups.as_ref());
         if packets > 0 {
             self.counters.moved_packets(packets, slots, bytes);
         }
@@ -457,7 +516,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             let descriptor = self.sent.add(buf);
             parts.push(Part { descriptor, address, len, writable: false });
         };
-        let place = |slot: &Slot| ((slot.buf() as usize) << self.shift) + slot.offset();
+        let place = |slot: &Slot| ((slot.buf() as usize) << self.pool.region().shift()) + slot.offset();
         if in_front {
             let mut bytes = [0; header::LEN];
             if let Some(Offload(todo)) = todo {

@@ -1,14 +1,22 @@
 //! What both formats of a virtqueue have in common (2.6): buffers go to the device and come back, each
 //! a chain of descriptors with an id.
 
-use crate::memory::{DeviceAddress, Mapping};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use crate::memory::{DeviceAddress, Mapping};
 
 /// A virtqueue of either format, seen from the driver.
 ///
 /// The device can write whatever it likes into its parts of the ring, so ids and lengths that come
 /// out are only numbers: the caller compares them with what it has given.
 pub(super) trait Ring: Send + 'static {
+    /// Which format it is.
+    fn is_packed() -> bool
+    where
+        Self: Sized;
+
     /// How a ring is laid out.
     fn layout(size: u16) -> Layout
     where
@@ -33,6 +41,26 @@ pub(super) trait Ring: Send + 'static {
     /// Goes on behind the oldest finished chain, which has this many descriptors.
     fn take(&mut self, descriptors: u16);
 
+    /// Looks for what the device has finished with since it was looked at last.
+    fn look(&mut self);
+
+    /// The place in the ring of what is taken next.
+    fn turn(&self) -> usize;
+
+    /// What the device has finished with, as far as it was looked at, up to the ring's end, if it is chains of one
+    /// descriptor whose ids go up from `first`. Say [`taken`](Ring::taken) how many are.
+    fn to_take(&self, first: usize) -> Finished<'_>;
+
+    /// So many chains of one descriptor were taken.
+    fn taken(&mut self, count: usize);
+
+    /// Places for chains of one descriptor whose ids go up from `first`, as far as they follow each other; the device
+    /// writes `writable` bytes, or reads. Say [`offered`](Ring::offered) how many there are.
+    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_>;
+
+    /// So many were offered.
+    fn offered(&mut self, count: usize);
+
     /// The device may interrupt when the next chain is finished.
     fn allow_interrupts(&mut self);
 
@@ -50,6 +78,105 @@ pub(super) struct Part {
     /// The device writes it, otherwise it reads it.
     pub writable: bool,
 }
+
+/// What a device may have finished with.
+#[derive(Clone, Copy)]
+pub(super) struct Finished<'a> {
+    /// The descriptors, of a packed queue.
+    pub descriptors: &'a [[AtomicU64; 2]],
+    /// Ids and lengths of those that are finished, of a split queue.
+    pub entries: &'a [[AtomicU32; 2]],
+    /// The id that comes first.
+    pub first: usize,
+    /// What a packed queue's key is without the id.
+    pub done: u64,
+}
+
+/// A packed queue's key: both flags of a descriptor, and its id (2.8.1).
+pub(super) const KEY: u64 = ((AVAILABLE | USED) as u64) << 48 | 0xFFFF << 32;
+
+impl<'a> Finished<'a> {
+    /// At how many places.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.descriptors.len().max(self.entries.len())
+    }
+
+    /// The first `count` of them.
+    #[inline(always)]
+    pub fn first<R: Ring>(self, count: usize) -> Finished<'a> {
+        match R::is_packed() {
+            true => Finished { descriptors: &self.descriptors[..count], ..self },
+            false => Finished { entries: &self.entries[..count], ..self },
+        }
+    }
+
+    /// Whether there may be so many. That is a look at the last one only, since they come in turn.
+    #[inline(always)]
+    pub fn has_at_least<R: Ring>(&self, count: usize) -> bool {
+        self.len() >= count && self.written::<R>(count - 1).is_some()
+    }
+
+    /// How many bytes the device has written at this place, if it has finished with what has its turn there.
+    #[inline(always)]
+    pub fn written<R: Ring>(&self, at: usize) -> Option<u32> {
+        let id = (self.first + at) as u64;
+        let (key, expected, written) = if R::is_packed() {
+            // Acquire: the packet is read after the flags that tell of it.
+            let word = self.descriptors[at][1].load(Acquire);
+            (word & KEY, self.done | id << 32, word as u32)
+        } else {
+            let [found, written] = &self.entries[at];
+            (found.load(Relaxed).into(), id, written.load(Relaxed))
+        };
+        (key == expected).then_some(written)
+    }
+}
+
+/// Places for what a device is to be given.
+#[derive(Clone, Copy)]
+pub(super) struct Offered<'a> {
+    pub descriptors: &'a [[AtomicU64; 2]],
+    /// For ids, of a split queue.
+    pub available: &'a [AtomicU16],
+    /// The id that comes first.
+    pub first: usize,
+    /// The descriptors' second word but for what differs: the length of what is to be read, and a packed queue's id.
+    pub second: u64,
+}
+
+impl<'a> Offered<'a> {
+    /// How many.
+    #[inline(always)]
+    pub fn len<R: Ring>(&self) -> usize {
+        if R::is_packed() { self.descriptors.len() } else { self.descriptors.len().min(self.available.len()) }
+    }
+
+    /// The first `count` of them.
+    #[inline(always)]
+    pub fn first<R: Ring>(self, count: usize) -> Offered<'a> {
+        let available = if R::is_packed() { self.available } else { &self.available[..count] };
+        Offered { descriptors: &self.descriptors[..count], available, ..self }
+    }
+
+    /// Fills a place; `len` is that of what is to be read.
+    #[inline(always)]
+    pub fn put<R: Ring>(&self, at: usize, address: DeviceAddress, len: u32) {
+        let (id, second) = (self.first + at, self.second | u64::from(len));
+        self.descriptors[at][0].store(address, Relaxed);
+        if R::is_packed() {
+            // With this the device has it.
+            self.descriptors[at][1].store(second | (id as u64) << 32, Release);
+        } else {
+            self.descriptors[at][1].store(second, Relaxed);
+            self.available[at].store(id as u16, Relaxed);
+        }
+    }
+}
+
+/// Of a packed queue's descriptor's flags (2.8.1): one of them is the round's, both are when the device is done.
+pub(super) const AVAILABLE: u16 = 1 << 7;
+pub(super) const USED: u16 = 1 << 15;
 
 /// Offsets of a ring's three parts, and bytes in all.
 pub(super) struct Layout {

@@ -3,15 +3,18 @@
 use std::ops::Range;
 
 use super::ring::Ring;
+use super::vector::Groups;
 use crate::batch::Batch;
 
 /// In the place of a buffer: a descriptor of a header alone.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
 
 /// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early.
-const BYTES: u32 = (1 << 24) - 1;
-const COUNT: u32 = 24;
+const BYTES: u32 = (1 << COUNT) - 1;
+pub(super) const COUNT: u32 = 24;
 const EARLY: u32 = 1 << 31;
+/// It has one descriptor.
+pub(super) const SINGLE: u32 = 1 << COUNT;
 
 /// Descriptors go round in turn, and a packet's first one is its id:
 ///
@@ -66,6 +69,21 @@ impl Sent {
         at & self.len().wrapping_sub(1)
     }
 
+    /// Places for packets in one buffer each: the first one's descriptor, their buffers, and for their
+    /// words. Call [`added`](Sent::added) with how many there are now.
+    #[inline(always)]
+    pub fn places(&mut self, most: usize) -> (usize, &mut [u32], &mut [u32]) {
+        let first = self.place(self.next);
+        let count = most.min(self.free()).min(self.len() - first);
+        (first, &mut self.bufs[first..][..count], &mut self.packets[first..][..count])
+    }
+
+    /// So many of the places are taken.
+    #[inline(always)]
+    pub fn added(&mut self, count: usize) {
+        self.next = self.next.wrapping_add(count);
+    }
+
     /// The next free descriptor, for this buffer; there is one.
     #[inline(always)]
     pub fn add(&mut self, buf: u32) -> u16 {
@@ -85,26 +103,38 @@ impl Sent {
 
     /// Takes what the device has finished with, and gives its buffers to the batch.
     #[inline(always)]
-    pub fn reclaim(&mut self, ring: &mut impl Ring, batch: &mut Batch) -> Returned {
+    pub fn reclaim<R: Ring>(&mut self, ring: &mut R, batch: &mut Batch, groups: Option<&Groups>) -> Returned {
         let first = self.clean;
         let mut returned = Returned::default();
         for _ in 0..self.len() {
+            let oldest = self.place(self.clean);
+            ring.look();
+            let (finished, packets) = (ring.to_take(oldest), &mut self.packets[oldest..]);
+            let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(finished, packets));
+            for (at, packet) in (count..finished.len()).zip(packets.iter_mut().skip(count)) {
+                if *packet >> COUNT != 1 || finished.written::<R>(at).is_none() {
+                    break;
+                }
+                bytes += (std::mem::take(packet) & BYTES) as usize;
+                count += 1;
+            }
+            ring.taken(count);
+            self.clean = self.clean.wrapping_add(count);
+            returned.packets += count;
+            returned.bytes += bytes;
             let Some((id, _)) = ring.finished() else { break };
-            let (place, oldest) = (usize::from(id), self.place(self.clean));
-            let packet = self.packets[oldest];
-            if place == oldest && packet >> COUNT == 1 {
-                ring.take(1);
-                self.release(oldest, 1, packet, &mut returned);
-            } else if !self.note_early(place, ring) {
+            if count == 0 && !self.note_early(id.into(), ring) {
                 returned.lie = true;
                 break;
             }
         }
         // Whose turn it is now.
-        while let (place, packet) = (self.place(self.clean), self.packets[self.place(self.clean)])
-            && packet & EARLY != 0
-        {
-            self.release(place, (packet & !EARLY) as usize >> COUNT, packet, &mut returned);
+        while self.packets[self.place(self.clean)] & EARLY != 0 {
+            let place = self.place(self.clean);
+            let packet = std::mem::take(&mut self.packets[place]) & !EARLY;
+            returned.packets += 1;
+            returned.bytes += (packet & BYTES) as usize;
+            self.clean = self.clean.wrapping_add((packet >> COUNT) as usize);
         }
         returned.slots = self.clean.wrapping_sub(first);
         if returned.slots > 0 {
@@ -114,15 +144,6 @@ impl Sent {
             returned.slots -= headers;
         }
         returned
-    }
-
-    /// The oldest packet, of `count` descriptors, has come back.
-    #[inline(always)]
-    fn release(&mut self, place: usize, count: usize, packet: u32, returned: &mut Returned) {
-        self.packets[place] = 0;
-        self.clean = self.clean.wrapping_add(count);
-        returned.packets += 1;
-        returned.bytes += (packet & BYTES) as usize;
     }
 
     /// A packet of several descriptors has come back, or one that is not the oldest; or, false, there is no such.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU16, AtomicU32, fence};
 
 use super::registers::legacy;
-use super::ring::{Layout, NEXT, Part, Ring, WRITE, passes};
+use super::ring::{Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
 use crate::memory::{Descriptors, Mapping, Shared};
 
 /// Flags and index come first in both rings.
@@ -25,7 +25,7 @@ pub(super) struct Split {
     /// Flags and index.
     used: Shared<AtomicU16>,
     /// Id and length of each.
-    used_ring: Shared<AtomicU32>,
+    used_ring: Shared<[AtomicU32; 2]>,
     /// The available index at which the device wants a notification.
     notify_at: Shared<AtomicU16>,
     size: usize,
@@ -39,6 +39,11 @@ pub(super) struct Split {
 }
 
 impl Ring for Split {
+    #[inline(always)]
+    fn is_packed() -> bool {
+        false
+    }
+
     /// As legacy devices want it (2.7.2): one block, the used ring at a page of its own.
     fn layout(size: u16) -> Layout {
         let (size, page) = (size as usize, legacy::PAGE as usize);
@@ -54,7 +59,7 @@ impl Ring for Split {
             table: Shared::new(memory, offset, count),
             available: Shared::new(memory, offset + driver, count + 3),
             used: Shared::new(memory, offset + device, 2),
-            used_ring: Shared::new(memory, offset + device + 4, 2 * count),
+            used_ring: Shared::new(memory, offset + device + 4, count),
             notify_at: Shared::new(memory, offset + device + 4 + 8 * count, 1),
             size: count,
             event_idx,
@@ -99,22 +104,58 @@ impl Ring for Split {
 
     #[inline(always)]
     fn finished(&mut self) -> Option<(u16, u32)> {
+        self.look();
         if self.seen == self.taken {
-            // Acquire: entry and packet are read after the index that tells of them.
-            let more = self.used[INDEX].load(Acquire).wrapping_sub(self.taken as u16);
-            if more == 0 {
-                return None;
-            }
-            self.seen = self.taken.wrapping_add(more.into());
+            return None;
         }
         let entry = self.taken & (self.size - 1);
-        let (id, len) = (&self.used_ring[2 * entry], &self.used_ring[2 * entry + 1]);
+        let [id, len] = &self.used_ring[entry];
         Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
     }
 
     #[inline(always)]
     fn take(&mut self, _: u16) {
         self.taken = self.taken.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn look(&mut self) {
+        if self.seen == self.taken {
+            // Acquire: entry and packet are read after the index that tells of them.
+            let more = self.used[INDEX].load(Acquire).wrapping_sub(self.taken as u16);
+            self.seen = self.taken.wrapping_add(more.into());
+        }
+    }
+
+    #[inline(always)]
+    fn turn(&self) -> usize {
+        self.taken & (self.size - 1)
+    }
+
+    #[inline(always)]
+    fn to_take(&self, first: usize) -> Finished<'_> {
+        let oldest = self.turn();
+        let count = self.seen.wrapping_sub(self.taken).min(self.size - oldest);
+        Finished { descriptors: &[], entries: &self.used_ring[oldest..][..count], first, done: 0 }
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, count: usize) {
+        self.taken = self.taken.wrapping_add(count);
+    }
+
+    #[inline(always)]
+    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_> {
+        let next = RING + (self.offered & (self.size - 1));
+        let flags = if writable > 0 { WRITE } else { 0 };
+        let second = u64::from(writable) | u64::from(flags) << 32;
+        let (descriptors, available) = (&self.table[first..], &self.available[next..RING + self.size]);
+        Offered { descriptors, available, first, second }
+    }
+
+    #[inline(always)]
+    fn offered(&mut self, count: usize) {
+        self.offered = self.offered.wrapping_add(count);
     }
 
     fn allow_interrupts(&mut self) {
@@ -150,8 +191,8 @@ mod tests {
         assert_eq!((ring.available[INDEX].load(Relaxed), ring.available[RING].load(Relaxed)), (1, 2));
         assert_eq!(ring.table[2][1].load(Relaxed), 60 | u64::from(NEXT) << 32 | 3 << 48);
         assert_eq!(ring.finished(), None);
-        ring.used_ring[0].store(2, Relaxed);
-        ring.used_ring[1].store(7, Relaxed);
+        ring.used_ring[0][0].store(2, Relaxed);
+        ring.used_ring[0][1].store(7, Relaxed);
         ring.used[INDEX].store(1, Relaxed);
         assert_eq!(ring.finished(), Some((2, 7)));
         ring.take(2);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::super::descriptor::{receive, transmit};
 use super::Rule;
+use crate::memory::Placement;
 use crate::slot::{HEADROOM, Slot};
 
 const GROUP: usize = 4;
@@ -33,7 +34,8 @@ pub fn take(
     let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors));
     let (length_mask, longest) = (word(receive::LENGTH_MASK), word((rule.longest as u64) << receive::LENGTH_SHIFT));
     let (headroom, base) = (word((HEADROOM as u64) << Slot::OFFSET), word(rule.base + HEADROOM as u64));
-    let (shift, none) = (_mm_cvtsi32_si128(rule.shift as i32), _mm256_setzero_si256());
+    let (shift, lines) = rule.placement.bits();
+    let (shift, lines, none) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()), _mm256_setzero_si256());
     let mut done = 0;
     while done + GROUP <= all {
         // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
@@ -60,11 +62,16 @@ pub fn take(
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
-            let taken = _mm256_or_si256(_mm256_or_si256(buffers, length), headroom);
+            const LINE: i32 = Placement::LINE_SHIFT as i32;
+            const OFFSET: i32 = Slot::OFFSET as i32 + LINE;
+            let offset = _mm256_add_epi64(_mm256_slli_epi64::<OFFSET>(_mm256_and_si256(buffers, lines)), headroom);
+            let taken = _mm256_or_si256(_mm256_or_si256(buffers, length), offset);
             _mm256_storeu_si256(slots.as_mut_ptr().add(done).cast(), taken);
             let new = _mm_loadu_si128(fresh.as_ptr().add(done).cast());
             _mm_storeu_si128(own, new);
-            let address = _mm256_add_epi64(_mm256_sll_epi64(_mm256_cvtepu32_epi64(new), shift), base);
+            let new = _mm256_cvtepu32_epi64(new);
+            let data = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), base);
+            let address = _mm256_add_epi64(_mm256_sll_epi64(new, shift), data);
             let address = _mm256_permute4x64_epi64::<0b11_01_10_00>(address);
             let target = descriptors.cast::<__m256i>().cast_mut();
             _mm256_storeu_si256(target, _mm256_unpacklo_epi64(address, none));
@@ -83,7 +90,7 @@ pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: 
     let length_mask = word(Slot::WHOLE_LEN);
     let (shortest, longest) = (word(transmit::SHORTEST as u64 - 1), word(rule.longest as u64));
     let (base, low, command) = (word(rule.base), word(u32::MAX.into()), word(command));
-    let shift = _mm_cvtsi32_si128(rule.shift as i32);
+    let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
     let buffers_first = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
     let mut done = 0;
     while done + GROUP <= all {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::super::descriptor::{receive, transmit};
 use super::Rule;
+use crate::memory::Placement;
 use crate::slot::{HEADROOM, Slot};
 
 pub const GROUP: usize = 8;
@@ -36,7 +37,8 @@ pub fn take(
     let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors));
     let (length_mask, longest) = (word(receive::LENGTH_MASK), word((rule.longest as u64) << receive::LENGTH_SHIFT));
     let (headroom, base) = (word((HEADROOM as u64) << Slot::OFFSET), word(rule.base + HEADROOM as u64));
-    let shift = _mm_cvtsi32_si128(rule.shift as i32);
+    let (shift, lines) = rule.placement.bits();
+    let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let second_words = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
     let mut done = 0;
@@ -64,11 +66,16 @@ pub fn take(
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
-            let taken = _mm512_or_si512(_mm512_or_si512(buffers, length), headroom);
+            const LINE: u32 = Placement::LINE_SHIFT;
+            const OFFSET: u32 = Slot::OFFSET + LINE;
+            let offset = _mm512_add_epi64(_mm512_slli_epi64::<OFFSET>(_mm512_and_si512(buffers, lines)), headroom);
+            let taken = _mm512_or_si512(_mm512_or_si512(buffers, length), offset);
             _mm512_storeu_si512(slots.as_mut_ptr().add(done).cast(), taken);
             let new = _mm256_loadu_si256(fresh.as_ptr().add(done).cast());
             _mm256_storeu_si256(own, new);
-            let address = _mm512_add_epi64(_mm512_sll_epi64(_mm512_cvtepu32_epi64(new), shift), base);
+            let new = _mm512_cvtepu32_epi64(new);
+            let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), base);
+            let address = _mm512_add_epi64(_mm512_sll_epi64(new, shift), data);
             let target = descriptors.cast::<__m512i>().cast_mut();
             _mm512_storeu_si512(target, _mm512_maskz_permutexvar_epi64(FIRST_WORDS, low, address));
             _mm512_storeu_si512(target.add(1), _mm512_maskz_permutexvar_epi64(FIRST_WORDS, high, address));
@@ -86,7 +93,7 @@ pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: 
     let length_mask = word(Slot::WHOLE_LEN);
     let (shortest, longest) = (word(transmit::SHORTEST as u64), word(rule.longest as u64));
     let (base, buffer_mask, command) = (word(rule.base), word(u32::MAX.into()), word(command));
-    let shift = _mm_cvtsi32_si128(rule.shift as i32);
+    let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
     let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
     let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     let mut done = 0;

@@ -9,7 +9,7 @@ mod avx512;
 
 use std::sync::atomic::AtomicU64;
 
-use crate::memory::DeviceAddress;
+use crate::memory::{DeviceAddress, Placement};
 use crate::port::Vectors;
 use crate::slot::Slot;
 
@@ -21,8 +21,8 @@ pub const SMALLEST: usize = 4;
 pub struct Rule {
     /// The card's address of the region's first byte.
     pub base: DeviceAddress,
-    /// Bits of an offset in a buffer.
-    pub shift: u32,
+    /// Where the card writes in a buffer.
+    pub placement: Placement,
     /// The longest packet.
     pub longest: usize,
 }
@@ -39,8 +39,13 @@ pub struct Groups {
 
 impl Groups {
     /// The widest of those that are wanted; `None`: one by one. `base` is there if the region is in one piece for the card.
-    pub fn choose(wanted: Vectors, base: Option<DeviceAddress>, shift: u32, longest: usize) -> Option<Groups> {
-        let rule = Rule { base: base?, shift, longest };
+    pub fn choose(
+        wanted: Vectors,
+        base: Option<DeviceAddress>,
+        placement: Placement,
+        longest: usize,
+    ) -> Option<Groups> {
+        let rule = Rule { base: base?, placement, longest };
         let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
         let width = widths.find(|&width| (wanted == Vectors::Best || wanted == width) && width.is_there())?;
         Some(Groups { rule, width })

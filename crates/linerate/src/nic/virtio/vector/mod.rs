@@ -1,0 +1,95 @@
+//! Several packets at a time, with the vector instructions that the processor has: groups of packets in one descriptor each,
+//! that come in the order in which they went. What is anything else is left to the loops over single ones, which are the
+//! reference; a queue behaves the same whichever it has.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use super::ring::{Finished, Offered, Ring};
+use crate::memory::{DeviceAddress, Placement, View};
+use crate::port::Vectors;
+use crate::slot::Slot;
+
+/// The smallest group: fewer packets are not worth a look.
+const SMALLEST: usize = 8;
+
+/// What is the same for all packets of a queue.
+// Read where there are vectors.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[derive(Clone, Copy)]
+pub struct Rule {
+    /// The device's address of the region's first byte.
+    pub base: DeviceAddress,
+    /// Where in a buffer a header begins.
+    pub placement: Placement,
+    /// Bytes of a header.
+    pub header: usize,
+    /// It tells how many buffers a packet has.
+    pub mergeable: bool,
+    /// The longest packet.
+    pub longest: usize,
+}
+
+/// A queue's loops over groups, which there are only on a processor that has the instructions.
+#[derive(Clone, Copy)]
+pub struct Groups {
+    rule: Rule,
+}
+
+impl Groups {
+    /// Those that are wanted, if there are any.
+    pub fn choose(wanted: Vectors, rule: Rule) -> Option<Groups> {
+        let is_there = matches!(wanted, Vectors::Best | Vectors::Avx512) && Vectors::Avx512.is_there();
+        is_there.then_some(Groups { rule })
+    }
+
+    /// Exchanges the buffers of groups of received packets for fresh ones, which are offered in their places, until a group
+    /// has anything but whole packets that come in turn, or a slice ends. Returns how many packets, and their bytes. `view`
+    /// is the region's.
+    #[inline(always)]
+    pub fn take<R: Ring>(
+        &self,
+        finished: Finished<'_>,
+        offered: Offered<'_>,
+        bufs: &mut [u32],
+        slots: &mut [Slot],
+        fresh: &[u32],
+        view: View<'_>,
+    ) -> (usize, usize) {
+        if slots.len() < SMALLEST || !finished.has_at_least::<R>(SMALLEST) {
+            return (0, 0);
+        }
+        // SAFETY: `choose` has found these instructions.
+        unsafe { avx512::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view) }
+    }
+
+    /// Offers groups of packets in one buffer each, and notes buffers and packets, until a group has anything else, or a
+    /// slice ends. Returns how many packets. `view` is the region's.
+    #[inline(always)]
+    pub fn fill<R: Ring>(
+        &self,
+        offered: Offered<'_>,
+        bufs: &mut [u32],
+        packets: &mut [u32],
+        slots: &[Slot],
+        view: View<'_>,
+    ) -> usize {
+        if slots.len() < SMALLEST {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { avx512::fill::<R>(offered, bufs, packets, slots, &self.rule, view) }
+    }
+
+    /// Takes groups of packets that come back in turn, until a group has anything else, or a slice ends. Returns how many,
+    /// and their bytes.
+    #[inline(always)]
+    pub fn reclaim<R: Ring>(&self, finished: Finished<'_>, packets: &mut [u32]) -> (usize, usize) {
+        if !finished.has_at_least::<R>(SMALLEST) {
+            return (0, 0);
+        }
+        // SAFETY: as above.
+        unsafe { avx512::reclaim::<R>(finished, packets) }
+    }
+}

@@ -1,0 +1,147 @@
+//! VirtIO's queues over several packets at a time beside those over single ones: whatever the device answers, in whatever
+//! order, both leave the same packets, buffers, rings and counters.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering::Relaxed;
+
+use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers};
+use linerate::Batch;
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::nic::Config;
+use linerate::nic::virtio::Virtio;
+use linerate::port::{Device, Vectors};
+use proptest::prelude::*;
+use proptest::test_runner::{self, TestRunner};
+
+#[path = "../benches/fake_virtio/mod.rs"]
+mod fake_virtio;
+
+/// Descriptors of its rings.
+const RING: usize = 64;
+
+/// What happens to a device and its driver.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The device has received: bytes written, and in how many buffers a packet is said to be.
+    Receive(Vec<(u32, u16)>),
+    /// Of the next buffers that it has, it takes the one at this place.
+    Skip(usize),
+    /// It has sent so many of those that it was given, the one at this place first.
+    Sent(usize, usize),
+    /// The program receives, sends, and throws away.
+    Recv,
+    Send,
+    Clear,
+    /// It makes packets of its own of this length.
+    Alloc(usize, usize),
+    /// One of several buffers.
+    Push(usize),
+    /// Its batch has so many places from now on.
+    Batch(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let written = prop_oneof![30 => 72u32..=1530, 1 => Just(12u32), 1 => 0u32..12, 1 => 1531u32..=70_000];
+    let buffers = prop_oneof![60 => Just(1u16), 1 => Just(0u16), 1 => Just(2u16), 1 => any::<u16>()];
+    let step = prop_oneof![
+        6 => prop::collection::vec((written, buffers), 1..60).prop_map(Step::Receive),
+        1 => (1usize..6).prop_map(Step::Skip),
+        5 => (1usize..64, prop_oneof![9 => Just(0usize), 1 => 0usize..5]).prop_map(|(count, first)| Step::Sent(count, first)),
+        6 => Just(Step::Recv),
+        4 => Just(Step::Send),
+        1 => Just(Step::Clear),
+        2 => (1usize..50, prop_oneof![0usize..20, 60usize..=1920]).prop_map(|(count, len)| Step::Alloc(count, len)),
+        1 => (1usize..9000).prop_map(Step::Push),
+        1 => prop_oneof![1usize..=12, 30usize..=70].prop_map(Step::Batch),
+    ];
+    prop::collection::vec(step, 1..100)
+}
+
+/// Everything that can be seen, after each step.
+fn trace(vectors: Vectors, features: u32, steps: &[Step]) -> Vec<u64> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    let region = Region::new(&RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None }).unwrap();
+    let (device, pool) = (Memory::new(features), Pool::new(region));
+    device.set_32(COMMON + 24, RING as u32);
+    let config = Config { ring: RING, vectors, ..Config::new("fake", pool.clone()) };
+    let mut port = Virtio::open(&device.device(), config).unwrap();
+    let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+    let [mut rx_end, mut tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
+    let [packets, rings] = [0, 1].map(|index| device.mapped.lock().unwrap()[index].clone());
+    let (mut batch, mut waiting, mut given) = (Batch::with_capacity(32), VecDeque::new(), VecDeque::new());
+    let mut seen = Vec::new();
+    for step in steps {
+        match step {
+            Step::Receive(frames) => {
+                for &(written, buffers) in frames {
+                    let Some(chain) = waiting.pop_front().or_else(|| rx_end.accept()) else { break };
+                    set_buffers(&packets, chain.address as u32 as usize, buffers);
+                    rx_end.finish(chain, written);
+                }
+            }
+            Step::Skip(place) => {
+                waiting.extend(std::iter::from_fn(|| rx_end.accept()).take(*place));
+                if !waiting.is_empty() {
+                    waiting.rotate_left(1);
+                }
+            }
+            Step::Sent(count, first) => {
+                given.extend(std::iter::from_fn(|| tx_end.accept()));
+                for at in (0..*count).map(|number| if number == 0 { *first } else { 0 }) {
+                    let Some(chain) = given.remove(at) else { break };
+                    tx_end.finish(chain, 0);
+                }
+            }
+            Step::Recv => drop(rx.recv(&mut batch)),
+            Step::Send => drop(tx.send(&mut batch)),
+            Step::Clear => batch.clear(),
+            Step::Alloc(count, len) => drop(batch.alloc(&pool, *count, *len)),
+            Step::Push(len) => drop(batch.push(&pool, &vec![*len as u8; *len])),
+            Step::Batch(capacity) => batch = Batch::with_capacity(*capacity),
+        }
+        let mut hash = DefaultHasher::new();
+        rings.words(0, rings.len() / 8).iter().for_each(|word| word.load(Relaxed).hash(&mut hash));
+        let first = packets.words(0, 1).as_ptr().addr();
+        for mut packet in batch.packets() {
+            (packet.len(), packet.slots(), packet.first_mut().as_ptr().addr() - first).hash(&mut hash);
+        }
+        (batch.len(), batch.cached(), pool.available(), rx.buffers(), tx.buffers()).hash(&mut hash);
+        format!("{:?} {:?}", port.statistics().unwrap(), port.queue_statistics()).hash(&mut hash);
+        seen.push(hash.finish());
+        let held = pool.available() + batch.len() + batch.cached() + rx.buffers() + tx.buffers();
+        assert_eq!(held, 512, "a buffer is lost, or there twice");
+    }
+    // What is given back out of turn comes back, too, once all is.
+    given.extend(std::iter::from_fn(|| tx_end.accept()));
+    given.iter().for_each(|chain| tx_end.finish(*chain, 0));
+    batch.clear();
+    tx.send(&mut batch);
+    assert_eq!(tx.buffers(), 0);
+    for chain in &given {
+        let header = chain.address as u32 as usize;
+        assert!(
+            (0..HEADER)
+                .all(|at| packets.words((header + at) & !7, 1)[0].load(Relaxed) >> ((header + at) % 8 * 8) & 0xFF == 0)
+        );
+    }
+    seen
+}
+
+#[test]
+fn all_paths_do_the_same() {
+    let paths: Vec<_> = [Vectors::Best, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
+    let features = prop::sample::select(vec![SPLIT, PACKED, SPLIT | MERGEABLE, PACKED | MERGEABLE]);
+    let cases = test_runner::Config { cases: 2000, failure_persistence: None, ..test_runner::Config::default() };
+    TestRunner::new(cases)
+        .run(&(features, steps()), |(features, steps)| {
+            let reference = trace(Vectors::Scalar, features, &steps);
+            for &path in &paths {
+                let seen = trace(path, features, &steps);
+                let differs = reference.iter().zip(&seen).position(|(a, b)| a != b);
+                prop_assert!(differs.is_none(), "{path:?} differs after step {differs:?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+}
