@@ -10,7 +10,8 @@ use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use crate::Common;
-use crate::run::{Outcome, Run, send};
+use crate::profile::Stamps;
+use crate::run::{Outcome, Run, cycles, send};
 
 /// Which packets are forwarded.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -59,6 +60,7 @@ struct Way {
     chains: bool,
     rules: Rules,
     filtered: Arc<AtomicU64>,
+    stamps: Option<Stamps>,
 }
 
 impl Way {
@@ -72,16 +74,42 @@ impl Way {
     /// As [`turn`](Way::turn); what the rules do not keep goes to the port for the rest.
     fn turn_dividing(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
         let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
-        if self.batch.is_empty() && !waiting {
-            self.rx.recv(&mut self.batch);
-            self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
-            if self.chains {
-                self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
-            } else {
-                (&mut self.batch).into_iter().for_each(touch);
-            }
+        if !self.batch.is_empty() || waiting {
+            return send(tx, &mut self.batch, self.chains);
         }
+        if self.stamps.as_mut().is_some_and(Stamps::is_due) {
+            return self.turn_stamped(tx, rest);
+        }
+        self.rx.recv(&mut self.batch);
+        self.work(rest);
         send(tx, &mut self.batch, self.chains)
+    }
+
+    /// The program's own part.
+    #[inline(always)]
+    fn work(&mut self, rest: Option<&mut Rest>) {
+        self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
+        if self.chains {
+            self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
+        } else {
+            (&mut self.batch).into_iter().for_each(touch);
+        }
+    }
+
+    /// As [`turn_dividing`](Way::turn_dividing), noting what each part takes.
+    #[cold]
+    fn turn_stamped(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
+        let begin = cycles();
+        self.rx.recv(&mut self.batch);
+        let received = cycles();
+        self.work(rest);
+        let touched = cycles();
+        let sent = send(tx, &mut self.batch, self.chains);
+        let end = cycles();
+        if let Some(stamps) = &self.stamps {
+            stamps.note(sent, [begin, received, touched, end]);
+        }
+        sent
     }
 }
 
@@ -108,18 +136,38 @@ pub fn run(
     [a, b]: [&str; 2],
     rest: Option<&str>,
     count: Option<u64>,
+    profile: bool,
     rules: &Rules,
     common: &Common,
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     let mut run = Run::open("fwd", &names, common)?;
+    let filtered = start(&mut run, profile, rules, common)?;
+    run.finish(
+        |packets| count.is_some_and(|count| packets >= count),
+        |reports| {
+            let (outcome, filtered) = (judge(reports), filtered.load(Ordering::Relaxed));
+            Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
+        },
+    )
+}
+
+/// Lets a run with two ports, or three, forward; returns where it counts what the rules have taken out.
+pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
     let filtered = Arc::<AtomicU64>::default();
+    let profile = profile.then(|| run.profile());
     for queue in 0..run.queues() {
         let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
         let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
         let batch = || Batch::with_capacity(common.batch.into());
-        let way =
-            |rx, rules: &Rules| Way { rx, batch: batch(), chains, rules: rules.clone(), filtered: filtered.clone() };
+        let way = |rx, rules: &Rules| Way {
+            rx,
+            batch: batch(),
+            chains,
+            rules: rules.clone(),
+            filtered: filtered.clone(),
+            stamps: profile.clone().map(Stamps::new),
+        };
         let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
         let (mut to_a, mut to_b) = (a.tx(queue)?, b.tx(queue)?);
         let mut rest = match rest {
@@ -148,13 +196,7 @@ pub fn run(
             packets
         });
     }
-    run.finish(
-        |packets| count.is_some_and(|count| packets >= count),
-        |reports| {
-            let (outcome, filtered) = (judge(reports), filtered.load(Ordering::Relaxed));
-            Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
-        },
-    )
+    Ok(filtered)
 }
 
 /// `linerate filter` with one port: receives, and tells what the rules say of it. Nothing is sent anywhere.
@@ -181,7 +223,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 }
 
 /// What the tester at one port sent must have arrived, touched, at the tester of the other.
-fn judge(reports: &[Option<Report>]) -> Outcome {
+pub fn judge(reports: &[Option<Report>]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
     for (sender, receiver) in [(a, b), (b, a)] {

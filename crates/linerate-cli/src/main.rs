@@ -4,12 +4,13 @@
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: what is served, and attached to switches
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
-//! - `show`: the live table and the JSON lines
+//! - `show`: the live table and the JSON lines; `profile`: where a forwarder's cycles go
 
 mod bind;
 mod fwd;
 mod generate;
 mod ports;
+mod profile;
 mod run;
 mod serve;
 mod show;
@@ -47,6 +48,9 @@ enum Command {
         /// Stop after this many packets
         #[arg(long)]
         count: Option<u64>,
+        /// Show where the cycles go: receive, touch, send
+        #[arg(long)]
+        profile: bool,
         #[command(flatten)]
         rules: fwd::Rules,
         #[command(flatten)]
@@ -294,10 +298,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     // clap ends with 2 by itself where the usage is wrong.
     let outcome = match Cli::parse().command {
-        Command::Fwd { a, b, rest, count, rules, common } => {
-            fwd::run([&a, &b], rest.as_deref(), count, &rules, &common)
+        Command::Fwd { a, b, rest, count, profile, rules, common } => {
+            fwd::run([&a, &b], rest.as_deref(), count, profile, &rules, &common)
         }
-        Command::Filter { a, b: Some(b), count, rules, common } => fwd::run([&a, &b], None, count, &rules, &common),
+        Command::Filter { a, b: Some(b), count, rules, common } => {
+            fwd::run([&a, &b], None, count, false, &rules, &common)
+        }
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, LazyLock};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
 
+use crate::profile::{Parts, Profile};
 use crate::show::{Rates, Show};
 use crate::{Common, Wait};
 
@@ -49,6 +50,41 @@ pub struct Run {
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
     common: Common,
+    profile: Option<Arc<Profile>>,
+}
+
+/// What a run measured.
+pub struct Measured {
+    pub seconds: f64,
+    /// Packets moved, and the TSC cycles of the turns that moved some.
+    pub packets: u64,
+    pub cycles: u64,
+    pub outcome: Outcome,
+    /// What drivers did against the models' datasheet.
+    pub breaches: u64,
+    pub ports: Vec<Value>,
+    /// Of each port.
+    pub statistics: Vec<Statistics>,
+    /// Where the cycles went, if that was asked.
+    pub parts: Option<Parts>,
+    /// A thread has panicked.
+    pub panicked: bool,
+}
+
+impl Measured {
+    /// True if nothing was lost or damaged.
+    pub fn is_good(&self) -> bool {
+        let Outcome { lost, corrupted, .. } = self.outcome;
+        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked
+    }
+
+    pub fn mpps(&self) -> f64 {
+        self.packets as f64 / self.seconds / 1e6
+    }
+
+    pub fn cycles_per_packet(&self) -> f64 {
+        per_packet((0, 0), (self.packets, self.cycles))
+    }
 }
 
 /// What a run found out.
@@ -135,12 +171,18 @@ impl Run {
             threads: Vec::new(),
             stop: Arc::default(),
             common: common.clone(),
+            profile: None,
         })
     }
 
     /// One thread's waiting, as chosen.
     pub fn waiter(&self) -> Waiter {
         Waiter::new(self.common.wait.into())
+    }
+
+    /// Shows where the cycles go; for who notes it there.
+    pub fn profile(&mut self) -> Arc<Profile> {
+        self.profile.get_or_insert_default().clone()
     }
 
     /// The ports.
@@ -197,50 +239,79 @@ impl Run {
     /// Shows what goes on until the time is over, `done` answers yes, or somebody presses Ctrl-C;
     /// then lets what is on its way arrive, ends the threads, and prints the summary.
     pub fn finish(
-        mut self,
+        self,
         done: impl Fn(u64) -> bool,
         judge: impl Fn(&[Option<Report>]) -> Outcome,
     ) -> Result<ExitCode, Error> {
-        self.await_links()?;
+        let (command, mut show) = (self.command, Show::new(self.common.json));
+        let measured = self.measure(done, judge, Some(&mut show))?;
+        let Measured { seconds, packets, cycles, ports, breaches, .. } = &measured;
+        let Outcome { lost, corrupted, reordered, filtered } = measured.outcome;
+        let mut summary = json!({
+            "command": command, "seconds": round(*seconds), "ports": ports,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
+            "breaches": breaches,
+            "mpps": round(*packets as f64 / seconds / 1e6),
+            "cycles_per_packet": round(per_packet((0, 0), (*packets, *cycles))),
+        });
+        if let Some(parts) = &measured.parts {
+            summary["profile"] = parts.json();
+        }
+        show.summary(&json!({ "summary": summary }));
+        Ok(if measured.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// As [`finish`](Run::finish), for who wants to see the result; shown only if `show` is there.
+    pub fn measure(
+        mut self,
+        done: impl Fn(u64) -> bool,
+        judge: impl Fn(&[Option<Report>]) -> Outcome,
+        mut show: Option<&mut Show>,
+    ) -> Result<Measured, Error> {
+        self.await_links(show.is_some())?;
         std::mem::take(&mut self.turns).into_iter().for_each(|turn| self.start(turn));
-        let mut show = Show::new(self.common.json);
         let start = Instant::now();
         let outcome = self.watch(start, done, &mut show);
-        let (seconds, moved) = (start.elapsed().as_secs_f64(), self.work());
+        let (seconds, (packets, cycles)) = (start.elapsed().as_secs_f64(), self.work());
         self.drain(&judge);
         self.stop.store(true, Ordering::Relaxed);
-        let Run { command, devices, threads, .. } = self;
+        let Run { devices, threads, profile, .. } = self;
         // Each is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
 
-        let Outcome { lost, corrupted, reordered, filtered } = judge(&reports(&devices));
+        let outcome = judge(&reports(&devices));
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let ports = devices.iter().map(|device| Ok(port_summary(&**device, &device.statistics()?)));
-        let ports = ports.collect::<Result<Vec<_>, Error>>()?;
-        show.summary(&json!({"summary": {
-            "command": command, "seconds": round(seconds), "ports": ports,
-            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
-            "breaches": breaches,
-            "mpps": round(moved.0 as f64 / seconds / 1e6),
-            "cycles_per_packet": round(per_packet((0, 0), moved)),
-        }}));
-        let good = lost == 0 && corrupted == 0 && breaches == 0 && !panicked;
-        Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
+        let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(&**device, statistics));
+        Ok(Measured {
+            seconds,
+            packets,
+            cycles,
+            outcome,
+            breaches,
+            ports: ports.collect(),
+            statistics,
+            parts: profile.map(|profile| profile.parts()),
+            panicked,
+        })
     }
 
     /// Waits for the links of cards, which negotiate after each reset, and says what was opened.
-    fn await_links(&self) -> Result<(), Error> {
+    fn await_links(&self, tell: bool) -> Result<(), Error> {
         let start = Instant::now();
         for device in self.devices.iter().filter(|device| !device.name().starts_with("sim:")) {
             let mut link = device.link()?;
             while link == Link::Down && start.elapsed() < LINK {
                 std::thread::park_timeout(TICK);
                 link = device.link()?;
+            }
+            if !tell && link != Link::Down {
+                continue;
             }
             let link = match link {
                 Link::Up { mbits: 0 } => "link up".to_string(),
@@ -261,14 +332,14 @@ impl Run {
     }
 
     /// Shows the rates every second, until the end.
-    fn watch(&self, start: Instant, done: impl Fn(u64) -> bool, show: &mut Show) -> Result<(), Error> {
-        let interrupts = on_interrupt();
+    fn watch(&self, start: Instant, done: impl Fn(u64) -> bool, show: &mut Option<&mut Show>) -> Result<(), Error> {
+        let interrupts = interrupts();
         // More seconds than the clock has are no end.
         let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
         let mut last = (start, self.statistics()?, self.work());
         loop {
             let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
-            if interrupts.recv_timeout(TICK.min(left)) != Err(RecvTimeoutError::Timeout) {
+            if interrupts.wait(TICK.min(left)) {
                 return Ok(());
             }
             let (now, work) = (Instant::now(), self.work());
@@ -276,7 +347,9 @@ impl Run {
             if over || self.threads.iter().any(|(_, thread)| thread.is_finished()) {
                 return Ok(());
             }
-            if now - last.0 >= Duration::from_secs(1) {
+            if let Some(show) = show
+                && now - last.0 >= Duration::from_secs(1)
+            {
                 let statistics = self.statistics()?;
                 let seconds = (now - last.0).as_secs_f64();
                 let pairs = last.1.iter().zip(&statistics);
@@ -286,7 +359,8 @@ impl Run {
                     .zip(pairs)
                     .map(|(device, (before, now))| Rates::new(device.name(), before, now, seconds))
                     .collect();
-                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work));
+                let parts = self.profile.as_ref().map(|profile| profile.parts());
+                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work), parts);
                 last = (now, statistics, work);
             }
         }
@@ -362,14 +436,36 @@ pub fn drops(drops: &Drops) -> Value {
     Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }
 
-/// Ctrl-C, SIGTERM and SIGHUP arrive here.
-fn on_interrupt() -> Receiver<()> {
-    let (sender, receiver): (Sender<()>, _) = channel();
-    let kept = sender.clone();
-    if let Err(error) = ctrlc::set_handler(move || sender.send(()).unwrap_or_default()) {
-        eprintln!("note: Ctrl-C will not print a summary: {error}");
-        // Without a sender the channel would count as closed, and the run as interrupted.
-        std::mem::forget(kept);
+/// Ctrl-C, SIGTERM and SIGHUP arrive here, once for all runs of the process.
+pub struct Interrupts(Option<Mutex<Receiver<()>>>);
+
+impl Interrupts {
+    /// Waits so long; true if one of them came.
+    pub fn wait(&self, time: Duration) -> bool {
+        match &self.0 {
+            Some(receiver) => {
+                let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+                receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
+            }
+            None => {
+                std::thread::park_timeout(time);
+                false
+            }
+        }
     }
-    receiver
+}
+
+/// The process's.
+pub fn interrupts() -> &'static Interrupts {
+    static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
+        let (sender, receiver) = channel();
+        match ctrlc::set_handler(move || sender.send(()).unwrap_or_default()) {
+            Ok(()) => Interrupts(Some(Mutex::new(receiver))),
+            Err(error) => {
+                eprintln!("note: Ctrl-C will not print a summary: {error}");
+                Interrupts(None)
+            }
+        }
+    });
+    &INTERRUPTS
 }

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write, stdout};
 use linerate::port::Statistics;
 use serde_json::{Value, json};
 
+use crate::profile::Parts;
 use crate::run::drops;
 
 /// One port's rates over the last interval.
@@ -69,14 +70,18 @@ impl Show {
     }
 
     /// One interval.
-    pub fn tick(&mut self, seconds: f64, ports: &[Rates], cycles_per_packet: f64) {
+    pub fn tick(&mut self, seconds: f64, ports: &[Rates], cycles_per_packet: f64, parts: Option<Parts>) {
         if self.json {
             let ports: Vec<Value> = ports
                 .iter()
                 .map(|port| json!({"name": port.name, "rx": port.rx.json(), "tx": port.tx.json(), "drops": port.drops}))
                 .collect();
             let cycles = (cycles_per_packet * 10.0).round() / 10.0;
-            print(&format!("{}\n", json!({"seconds": seconds.round(), "ports": ports, "cycles_per_packet": cycles})));
+            let mut line = json!({"seconds": seconds.round(), "ports": ports, "cycles_per_packet": cycles});
+            if let Some(parts) = parts {
+                line["profile"] = parts.json();
+            }
+            print(&format!("{line}\n"));
             return;
         }
         let mut text = String::new();
@@ -93,7 +98,10 @@ impl Show {
                 rx.mpps, rx.gbits, rx.wire_gbits, tx.mpps, tx.gbits, tx.wire_gbits
             );
         }
-        self.lines = ports.len() + 1;
+        if let Some(Parts { receive, touch, send }) = parts {
+            text += &format!("cycles/packet: receive {receive:.1}, touch {touch:.1}, send {send:.1}\n");
+        }
+        self.lines = ports.len() + 1 + usize::from(parts.is_some());
         print(&text);
     }
 
@@ -127,6 +135,10 @@ impl Show {
             summary["reordered"],
             summary["breaches"],
         );
+        if let Some(profile) = summary.get("profile") {
+            let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);
+            text += &format!("cycles/packet: receive {receive}, touch {touch}, send {send}\n");
+        }
         print(&text);
     }
 }

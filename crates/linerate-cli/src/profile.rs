@@ -1,0 +1,77 @@
+//! Where a forwarder's cycles go: the ixy paper's table of the path's parts, while it runs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::run::cycles;
+
+/// One turn in so many is looked at, so that stamps cost little beside what they measure.
+const EVERY: u32 = 32;
+
+/// Cycles of the turns that were looked at, and their packets; of all threads.
+#[derive(Default)]
+pub struct Profile {
+    packets: AtomicU64,
+    receive: AtomicU64,
+    touch: AtomicU64,
+    send: AtomicU64,
+}
+
+/// Cycles per packet, by part of the path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts {
+    pub receive: f64,
+    pub touch: f64,
+    pub send: f64,
+}
+
+impl Profile {
+    /// What was noted so far.
+    pub fn parts(&self) -> Parts {
+        let packets = self.packets.load(Ordering::Relaxed).max(1) as f64;
+        let of = |part: &AtomicU64| part.load(Ordering::Relaxed) as f64 / packets;
+        Parts { receive: of(&self.receive), touch: of(&self.touch), send: of(&self.send) }
+    }
+}
+
+impl Parts {
+    pub fn json(&self) -> Value {
+        let round = |value: f64| (value * 10.0).round() / 10.0;
+        json!({"receive": round(self.receive), "touch": round(self.touch), "send": round(self.send)})
+    }
+}
+
+/// One thread's stamps.
+pub struct Stamps {
+    profile: std::sync::Arc<Profile>,
+    turn: u32,
+    /// What a stamp costs, which is not the path's.
+    cost: u64,
+}
+
+impl Stamps {
+    pub fn new(profile: std::sync::Arc<Profile>) -> Stamps {
+        let cost = (0..1000).map(|_| (cycles(), cycles())).map(|(first, second)| second - first).min().unwrap_or(0);
+        Stamps { profile, turn: 0, cost }
+    }
+
+    /// True in those turns that are looked at.
+    #[inline]
+    pub fn is_due(&mut self) -> bool {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn.is_multiple_of(EVERY)
+    }
+
+    /// A turn moved so many packets, and its parts were over at these times.
+    pub fn note(&self, packets: usize, [begin, received, touched, sent]: [u64; 4]) {
+        if packets > 0 {
+            let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+            let part = |from: u64, to: u64| (to - from).saturating_sub(self.cost);
+            add(&self.profile.packets, packets as u64);
+            add(&self.profile.receive, part(begin, received));
+            add(&self.profile.touch, part(received, touched));
+            add(&self.profile.send, part(touched, sent));
+        }
+    }
+}
