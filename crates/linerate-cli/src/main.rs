@@ -1,14 +1,17 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `sink`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
+//! - `fwd`, `generate`, `sink`, `latency`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
+//! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: what is served, and attached to switches
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
 //! - `show`: the live table and the JSON lines; `profile`: where a forwarder's cycles go
 
+mod bench;
 mod bind;
 mod fwd;
 mod generate;
+mod latency;
 mod ports;
 mod profile;
 mod run;
@@ -89,6 +92,19 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Measure how long frames take: through fwd, from the wire of one model to that of another; or from a port to another
+    Latency {
+        /// Where frames enter, for example sim:0
+        a: String,
+        /// Where they leave
+        b: String,
+        #[command(flatten)]
+        load: latency::Load,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Measure what the ixy paper measured, and write a report
+    Bench(bench::Bench),
     /// Take cards from the kernel, for programs to use
     Bind {
         /// The cards' addresses, for example 0000:03:00.0
@@ -260,7 +276,7 @@ impl From<Wait> for port::Wait {
 }
 
 /// The library's choice of pages, with names for people.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Pages {
     /// 2 MiB hugepages where enough are free, otherwise ordinary pages
     Auto,
@@ -307,6 +323,8 @@ fn main() -> ExitCode {
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
+        Command::Latency { a, b, load, common } => latency::run([&a, &b], &load, &common),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),
         Command::Sim { socket, wire, device, vfs, seconds, json } => {

@@ -63,8 +63,6 @@ pub struct Measured {
     /// What drivers did against the models' datasheet.
     pub breaches: u64,
     pub ports: Vec<Value>,
-    /// Of each port.
-    pub statistics: Vec<Statistics>,
     /// Where the cycles went, if that was asked.
     pub parts: Option<Parts>,
     /// A thread has panicked.
@@ -295,7 +293,6 @@ impl Run {
             outcome,
             breaches,
             ports: ports.collect(),
-            statistics,
             parts: profile.map(|profile| profile.parts()),
             panicked,
         })

@@ -144,7 +144,7 @@ impl Show {
 }
 
 /// Output that nobody reads any more, as in `linerate … | head -1`, is no error.
-fn print(text: &str) {
+pub fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

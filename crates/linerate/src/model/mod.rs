@@ -52,7 +52,7 @@ pub use breach::Breach;
 pub use function::Function;
 pub use named::{named, open_named, open_with_wire};
 pub use runner::Runner;
-pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Traffic, Wire, from_fn};
+pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Timed, Traffic, Wire, from_fn};
 
 use crate::nic::ixgbe::registers::*;
 use crate::pci::{Bar, Bus, Doorbell};
@@ -279,6 +279,20 @@ impl Card {
         let core = &mut *self.core();
         core.cable_in = plugged;
         self.update_link(core);
+    }
+
+    /// From now on nobody but the caller of [`step`](Card::step) moves its packets: doorbells are single stores, as they are
+    /// while a [`Runner`] runs it.
+    pub fn stepped_by_hand(&self) {
+        self.watchful.store(false, Ordering::Relaxed);
+    }
+
+    /// Puts another wire in the place of the one that is there, as a rule around it.
+    pub fn rewire(&self, change: impl FnOnce(Box<dyn Wire>) -> Box<dyn Wire>) {
+        let mut core = self.core();
+        let unplugged = Box::new(Cable::unplugged());
+        let old = std::mem::replace(&mut core.wire, unplugged);
+        core.wire = change(old);
     }
 
     /// Lets the wire bring no new frames from now on.

@@ -45,7 +45,7 @@ impl Runner {
 
     /// Runs `card`, too, as long as it lives. Its doorbells become single stores.
     pub fn run(&self, card: &Arc<Card>) {
-        card.watchful.store(false, Ordering::Relaxed);
+        card.stepped_by_hand();
         self.cards.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(card));
     }
 }

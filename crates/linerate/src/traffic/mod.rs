@@ -14,10 +14,12 @@
 
 mod checker;
 mod generator;
+mod latency;
 mod rate;
 mod stamp;
 
 pub use checker::{Checker, Report};
 pub use generator::Generator;
+pub use latency::Latency;
 pub use rate::{Pacer, Rate};
 pub use stamp::touch;

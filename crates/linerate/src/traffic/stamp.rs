@@ -35,6 +35,17 @@ pub fn touch(frame: &mut [u8]) {
     }
 }
 
+/// The flow and the sequence number that a frame says it has; nothing is checked.
+#[inline]
+pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
+    if frame.len() < SHORTEST || frame[STAMP..FLOW] != MAGIC.to_be_bytes() {
+        return None;
+    }
+    let mut sequence = [0; 8];
+    sequence[2..].copy_from_slice(&frame[SEQUENCE..SHORTEST]);
+    Some((u16::from_be_bytes([frame[FLOW], frame[FLOW + 1]]), u64::from_be_bytes(sequence)))
+}
+
 /// What a frame says of itself.
 pub(super) enum Read {
     /// No stamp: not ours.

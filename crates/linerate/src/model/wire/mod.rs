@@ -3,18 +3,20 @@
 //! A [`Wire`] takes the frames that the card sends and gives those that it receives, without CRC.
 //! [`Cable`] leads to another model, [`Traffic`] to a generator and a checking sink, [`Tap`] to an
 //! interface of Linux, [`Port`] to any port of ours, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a
-//! test.
+//! test; [`Timed`] goes around any of them.
 
 mod cable;
 mod capture;
 mod port;
 mod tap;
+mod timed;
 mod traffic;
 
 pub use cable::Cable;
 pub use capture::{Record, Replay};
 pub use port::Port;
 pub use tap::Tap;
+pub use timed::Timed;
 pub use traffic::Traffic;
 
 pub use crate::traffic::Report;

@@ -1,0 +1,92 @@
+//! How long packets take through a forwarder.
+
+use linerate::Error;
+use linerate::traffic::Rate;
+
+use super::Plan;
+use super::published::IXY_LATENCY;
+use super::report::{Cell, Section};
+use crate::latency::{self, Load, Times};
+use crate::{Common, Wait};
+
+fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
+    // A clock is read twice a frame that is looked at: fewer of them where there are many.
+    let every = if packets > 500e3 { 8 } else { 1 };
+    let load = Load { rate: Vec::new(), size: 64, every };
+    let times = latency::measure(plan.names(), Rate::Packets(packets), &load, common)?;
+    plan.step();
+    Ok(times)
+}
+
+fn cells(times: &Times) -> [Cell; 5] {
+    [0.5, 0.99, 0.999, 0.9999, 1.0].map(|part| Cell::Number(times.quantile(part) as f64 / 1000.0, 2))
+}
+
+/// What the figures are of.
+fn of_what(plan: &Plan) -> &'static str {
+    match plan.is_model() {
+        true => {
+            "From wire to wire of the models, in microseconds; a real card adds some 3 of its own. Model and forwarder have a \
+                 processor each, if nothing else runs: the longest times are the system's, not the forwarder's. "
+        }
+        false => "From port to port, stamped in software, in microseconds. ",
+    }
+}
+
+/// Table 1.
+pub fn by_load(plan: &Plan) -> Result<Section, Error> {
+    let mut rows = Vec::new();
+    for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
+        for load in [0.05, 0.5, 1.5] {
+            let times = measure(plan, load * 1e6, &Common { wait, ..plan.common() })?;
+            let mut row = vec![name.into(), Cell::Number(load, 2), Cell::Number(times.lost as f64, 0)];
+            row.extend(cells(&times));
+            rows.push(row);
+        }
+    }
+    for (load, [median, p99, p99_9, p99_99]) in IXY_LATENCY {
+        let mut row = vec!["ixy in C, polling".into(), Cell::Number(load, 2), Cell::Nothing];
+        row.extend([median, p99, p99_9, p99_99].map(|time| Cell::Number(time, 2)));
+        row.push(Cell::Nothing);
+        rows.push(row);
+    }
+    Ok(Section {
+        name: "latency",
+        title: "Latency by load and waiting (table 1)",
+        columns: vec!["waiting", "Mpps", "lost", "median", "99 %", "99.9 %", "99.99 %", "longest"],
+        rows,
+        compares: format!(
+            "{}Comparable: what waiting costs beside polling. ixy's are those of the authors' later measurements, every packet \
+             captured before and behind the forwarder (github.com/ixy-languages); its loads are the card's, larger than a \
+             model's.",
+            of_what(plan)
+        ),
+        plot: None,
+    })
+}
+
+/// Table 3.
+pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
+    let mut rows = Vec::new();
+    for ring in [64, 512, 4096] {
+        // More than any model brings, and so more than any forwarder takes from it.
+        for (name, load) in [("half a million", 0.5), ("overload", 20.0)] {
+            let times = measure(plan, load * 1e6, &Common { ring, ..plan.common() })?;
+            let mut row = vec![Cell::Number(ring.into(), 0), name.into(), Cell::Number(times.arrived / 1e6, 2)];
+            row.extend(cells(&times));
+            rows.push(row);
+        }
+    }
+    Ok(Section {
+        name: "overload",
+        title: "Latency by ring size and overload (table 3)",
+        columns: vec!["ring", "load", "Mpps out", "median", "99 %", "99.9 %", "99.99 %", "longest"],
+        rows,
+        compares: format!(
+            "{}Comparable: as in the paper (section 5.4 of its first version), overload makes latency grow with the ring, since \
+             a full ring is what a packet waits behind, and with less load the ring does not matter.",
+            of_what(plan)
+        ),
+        plot: None,
+    })
+}

@@ -1,0 +1,184 @@
+//! netmap's reference costs: pipes, the switch, and a producer and a consumer of different speeds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate::memory::{Pool, Region, RegionOptions};
+use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::traffic::Generator;
+use linerate::{Batch, Error, Options};
+
+use super::Plan;
+use super::published::{NETMAP_PIPE, NETMAP_VALE};
+use super::report::{Cell, Section};
+
+/// Two ends of what is named, of this process: one sends, the other receives.
+struct Ends {
+    tx: Box<dyn TxQueue>,
+    rx: Box<dyn RxQueue>,
+    pool: Arc<Pool>,
+    _ports: [Box<dyn Device>; 2],
+}
+
+impl Ends {
+    fn open(names: [&str; 2]) -> Result<Ends, Error> {
+        let pool = Pool::new(Region::new(&RegionOptions::default())?);
+        let options = Options { local: true, ring: 512, pool: Some(pool.clone()), ..Options::default() };
+        let [mut a, mut b] = options.open(names)?;
+        let (tx, rx, mut back) = (a.tx(0)?, b.rx(0)?, b.tx(0)?);
+        // Every buffer holds a frame from one end to the other, whoever has it later.
+        let mut generator = Generator::new(1518, 1);
+        let mut all = Batch::with_capacity(pool.available());
+        all.alloc(&pool, pool.available(), generator.frame_len());
+        (&mut all).into_iter().for_each(|frame| generator.fill(frame));
+        all.clear();
+        // A switch learns where an address is from a frame that comes from there: one whose addresses are exchanged.
+        let mut frame = [0; 60];
+        Generator::new(64, 1).fill(&mut frame);
+        frame[..12].rotate_left(6);
+        let other = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+        let mut turned = Batch::new();
+        turned.push(&other, &frame);
+        back.send(&mut turned);
+        Ok(Ends { tx, rx, pool, _ports: [a, b] })
+    }
+}
+
+/// Nanoseconds per packet of one thread that sends and receives.
+fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
+    let Ends { mut tx, mut rx, pool, _ports } = Ends::open(names)?;
+    let (mut ours, mut theirs, mut packets) = (Batch::new(), Batch::new(), 0);
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        for _ in 0..64 {
+            ours.alloc(&pool, 32 - ours.len(), size);
+            tx.send(&mut ours);
+            packets += rx.recv(&mut theirs);
+            theirs.clear();
+        }
+    }
+    Ok(begin.elapsed().as_nanos() as f64 / packets.max(1) as f64)
+}
+
+/// Nanoseconds to copy so many bytes from one buffer to another, over a region's worth of them.
+fn copying(size: usize, time: Duration) -> f64 {
+    const BUFFERS: usize = 1024;
+    let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
+    let (begin, mut copies) = (Instant::now(), 0u64);
+    while begin.elapsed() < time {
+        for (from, to) in from.chunks_exact(2048).zip(to.chunks_exact_mut(2048)) {
+            to[128..128 + size].copy_from_slice(&from[128..128 + size]);
+        }
+        std::hint::black_box(&mut to);
+        copies += BUFFERS as u64;
+    }
+    begin.elapsed().as_nanos() as f64 / copies as f64
+}
+
+/// Pipe, and switch by packet size.
+pub fn by_size(plan: &Plan) -> Result<Section, Error> {
+    let mut rows = Vec::new();
+    let pipe = cost(["B{0", "B}0"], 60, plan.time)?;
+    plan.step();
+    let row = |what: &str, size: usize, cost: f64, bound: Option<f64>, published: Cell| {
+        vec![
+            what.into(),
+            Cell::Number(size as f64, 0),
+            Cell::Number(cost, 1),
+            Cell::Number(1000.0 / cost, 1),
+            bound.map_or(Cell::Nothing, |bound| Cell::Number(bound, 1)),
+            published,
+        ]
+    };
+    rows.push(row("pipe", 60, pipe, None, Cell::Number(NETMAP_PIPE, 0)));
+    for size in [60, 256, 512, 1024, 1500] {
+        let copy = copying(size, plan.time / 4);
+        let cost = cost(["valebench:a", "valebench:b"], size, plan.time)?;
+        let published = if size == 60 { Cell::Number(NETMAP_VALE, 0) } else { Cell::Nothing };
+        rows.push(row("switch", size, cost, Some(copy), published));
+        plan.step();
+    }
+    Ok(Section {
+        name: "netmap",
+        title: "What a pipe and a switch cost (netmap's reference figures)",
+        columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns", "netmap, Mpps"],
+        rows,
+        compares: "One thread sends and receives, 32 packets at a time. Pipes move slots; a switch copies bytes, which takes as \
+                   long as it takes. netmap's are those of its manual, of its authors' machines; it copies once for each \
+                   receiver, as this does."
+            .to_string(),
+        plot: None,
+    })
+}
+
+/// A thread's extra work for each packet.
+fn work(nanoseconds: u64) {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_nanos(nanoseconds) {
+        std::hint::spin_loop();
+    }
+}
+
+/// A producer and a consumer, one slower than the other.
+pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
+    let mut rows = Vec::new();
+    for (produces, consumes) in [(0, 0), (0, 100), (100, 0), (100, 100), (100, 1000)] {
+        let Ends { mut tx, mut rx, pool, _ports } = Ends::open(["I{0", "I}0"])?;
+        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (over, count) = (stop.clone(), sent.clone());
+        let producer = std::thread::spawn(move || {
+            let mut batch = Batch::new();
+            while !over.load(Ordering::Relaxed) {
+                if batch.is_empty() {
+                    batch.alloc(&pool, 32, 60);
+                    if produces > 0 {
+                        (0..batch.len()).for_each(|_| work(produces));
+                    }
+                }
+                let taken = tx.send(&mut batch);
+                count.fetch_add(taken as u64, Ordering::Relaxed);
+                if taken == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut batch, mut packets, mut calls, mut empty) = (Batch::with_capacity(256), 0u64, 0u64, 0u64);
+        let begin = Instant::now();
+        while begin.elapsed() < plan.time {
+            let received = rx.recv(&mut batch);
+            if received == 0 {
+                empty += 1;
+                std::thread::yield_now();
+                continue;
+            }
+            if consumes > 0 {
+                (0..received).for_each(|_| work(consumes));
+            }
+            batch.clear();
+            (packets, calls) = (packets + received as u64, calls + 1);
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        // A producer that panicked has counted too few, which shows.
+        let _ = producer.join();
+        rows.push(vec![
+            Cell::Number(produces as f64, 0),
+            Cell::Number(consumes as f64, 0),
+            Cell::Number(packets as f64 / seconds / 1e6, 2),
+            Cell::Number(packets as f64 / calls.max(1) as f64, 1),
+            Cell::Number(empty as f64 / seconds / 1e6, 2),
+        ]);
+        plan.step();
+    }
+    Ok(Section {
+        name: "imbalance",
+        title: "A producer and a consumer of different speeds (Rizzo's question)",
+        columns: vec!["ns to produce", "ns to consume", "Mpps", "packets a look", "empty looks, M/s"],
+        rows,
+        compares: "Over a pipe between two threads. The slower side sets the rate; the faster one should not make it slower by \
+                   looking too often: with a slow consumer packets come in full batches, with a slow producer as it makes them."
+            .to_string(),
+        plot: None,
+    })
+}

@@ -1,0 +1,127 @@
+//! Where the cycles of a forwarded packet go.
+
+use std::sync::Arc;
+
+use linerate::memory::{Pool, Region, RegionOptions};
+use linerate::model::{Card, Traffic};
+use linerate::nic::Config;
+use linerate::nic::ixgbe::Ixgbe;
+use linerate::port::Device;
+use linerate::traffic::{Generator, touch};
+use linerate::{Batch, Error};
+
+use super::Plan;
+use super::forwarding::forward;
+use super::published::{DPDK_PARTS, IXY_PARTS};
+use super::report::{Cell, Section};
+use crate::profile::Parts;
+use crate::run::cycles;
+
+/// Packets at a time.
+const BATCH: usize = 32;
+
+/// Table 2.
+pub fn parts(plan: &Plan) -> Result<Section, Error> {
+    let elsewhere = forward(plan, &plan.common(), true)?.parts.unwrap_or_default();
+    let here = on_one_processor(plan)?;
+    plan.step();
+    let memory = memory(plan)?;
+    plan.step();
+    let row = |what: &str, Parts { receive, touch, send }: Parts, memory: Cell| {
+        let number = |value| Cell::Number(value, 1);
+        vec![what.into(), number(receive), number(touch), number(send), memory, number(receive + touch + send)]
+    };
+    let [ixy_receive, ixy_touch, ixy_send, ixy_memory] = IXY_PARTS;
+    let [dpdk_receive, dpdk_touch, dpdk_send] = DPDK_PARTS;
+    let difference = Parts {
+        receive: elsewhere.receive - here.receive,
+        touch: elsewhere.touch - here.touch,
+        send: elsewhere.send - here.send,
+    };
+    let (ixy, dpdk) = (
+        Parts { receive: ixy_receive, touch: ixy_touch, send: ixy_send },
+        Parts { receive: dpdk_receive, touch: dpdk_touch, send: dpdk_send },
+    );
+    let mut ixy = row("ixy, 1.2 GHz", ixy, Cell::Number(ixy_memory, 1));
+    ixy[5] = Cell::Number(IXY_PARTS.iter().sum(), 1);
+    let device = if plan.is_model() { "models on another processor" } else { "these cards" };
+    let rows = vec![
+        row(device, elsewhere, "in the others".into()),
+        row("model on the same processor", here, "in the others".into()),
+        row("difference: lines of memory between processors", difference, Cell::Nothing),
+        vec![
+            "taking and giving back a buffer by hand".into(),
+            Cell::Nothing,
+            Cell::Nothing,
+            Cell::Nothing,
+            Cell::Number(memory, 1),
+            Cell::Nothing,
+        ],
+        ixy,
+        row("DPDK, 1.2 GHz", dpdk, "in the others".into()),
+    ];
+    Ok(Section {
+        name: "parts",
+        title: "Cycles per packet by part of the path (table 2)",
+        columns: vec!["", "receive", "forward", "send", "memory", "sum"],
+        rows,
+        compares: "TSC cycles, batches of 32. A forwarder's buffers go round with its batches, so that memory has no part of its \
+                   own; what allocating would cost is beside it. Comparable: which part is how large. Theirs are perf's, of the \
+                   authors' raw data (github.com/emmericp/ixy-perf-measurements, profiling), and their cycles are longer: at 1.2 \
+                   GHz memory is nearer. Without any card, the driver alone is what cargo bench --bench driver_cost prints."
+            .to_string(),
+        plot: None,
+    })
+}
+
+/// The same where one thread is card and forwarder, in turn, so that no line of memory has to come from another processor.
+fn on_one_processor(plan: &Plan) -> Result<Parts, Error> {
+    let pool = Pool::new(Region::new(&RegionOptions::default())?);
+    let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
+    let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
+    cards.iter().for_each(|card| card.stepped_by_hand());
+    let open = |card: &Arc<Card>| Ixgbe::open(card.bar(), card.bus(), Config::new("bench", pool.clone()));
+    let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
+    let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
+    let (mut batch, mut sums, mut packets) = (Batch::with_capacity(BATCH), [0; 3], 0);
+    let cost = (0..1000).map(|_| (cycles(), cycles())).map(|(first, second)| second - first).min().unwrap_or(0);
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < plan.time {
+        for card in &cards {
+            card.step(BATCH);
+        }
+        let start = cycles();
+        rx.recv(&mut batch);
+        let received = cycles();
+        (&mut batch).into_iter().for_each(touch);
+        let touched = cycles();
+        let sent = tx.send(&mut batch);
+        let end = cycles();
+        batch.clear();
+        if sent > 0 {
+            packets += sent as u64;
+            for (sum, (from, to)) in sums.iter_mut().zip([(start, received), (received, touched), (touched, end)]) {
+                *sum += (to - from).saturating_sub(cost);
+            }
+        }
+    }
+    let [receive, touch, send] = sums.map(|sum| sum as f64 / packets.max(1) as f64);
+    plan.step();
+    Ok(Parts { receive, touch, send })
+}
+
+/// Cycles to take a packet's buffer from the pool, and to give it back.
+fn memory(plan: &Plan) -> Result<f64, Error> {
+    let pool = Pool::new(Region::new(&RegionOptions::default())?);
+    let mut batch = Batch::with_capacity(BATCH);
+    let (begin, mut spent, mut packets) = (std::time::Instant::now(), 0, 0);
+    while begin.elapsed() < plan.time / 4 {
+        let start = cycles();
+        for _ in 0..1000 {
+            packets += batch.alloc(&pool, BATCH, 60) as u64;
+            batch.clear();
+        }
+        spent += cycles() - start;
+    }
+    Ok(spent as f64 / packets.max(1) as f64)
+}

@@ -1,0 +1,246 @@
+//! What an experiment found: tables, pictures, and the page that shows them.
+
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use plotters::prelude::*;
+use serde_json::{Value, json};
+
+/// One experiment's result.
+#[derive(Default)]
+pub struct Section {
+    /// Its name on the command line, and its files'.
+    pub name: &'static str,
+    /// What it shows, and which part of the paper that is.
+    pub title: &'static str,
+    /// What can be compared with what was published, and what cannot.
+    pub compares: String,
+    pub columns: Vec<&'static str>,
+    pub rows: Vec<Vec<Cell>>,
+    pub plot: Option<Plot>,
+}
+
+/// What stands in a table.
+#[derive(Clone)]
+pub enum Cell {
+    Text(String),
+    /// With so many digits behind the point.
+    Number(f64, usize),
+    /// Not measured, or not published.
+    Nothing,
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_string())
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Cell::Text(text) => f.write_str(text),
+            Cell::Number(value, digits) => write!(f, "{value:.digits$}"),
+            Cell::Nothing => f.write_str("-"),
+        }
+    }
+}
+
+impl Cell {
+    fn json(&self) -> Value {
+        match self {
+            Cell::Text(text) => json!(text),
+            // As it is shown: more digits would mean nothing.
+            Cell::Number(..) => self.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value)),
+            Cell::Nothing => Value::Null,
+        }
+    }
+}
+
+/// A picture: lines over an axis of powers of two.
+pub struct Plot {
+    pub x: &'static str,
+    pub y: &'static str,
+    pub lines: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+impl Plot {
+    /// As SVG; nothing if there is nothing to draw.
+    fn svg(&self, title: &str) -> Option<String> {
+        let points = || self.lines.iter().flat_map(|(_, points)| points);
+        let (first, last) =
+            (points().map(|point| point.0).reduce(f64::min)?, points().map(|point| point.0).reduce(f64::max)?);
+        let top = points().map(|point| point.1).reduce(f64::max)? * 1.1;
+        let mut svg = String::new();
+        {
+            let root = SVGBackend::with_string(&mut svg, (720, 400)).into_drawing_area();
+            let mut chart = ChartBuilder::on(&root)
+                .caption(title, ("sans-serif", 16))
+                .margin(12)
+                .x_label_area_size(40)
+                .y_label_area_size(56)
+                .build_cartesian_2d((first..last.max(first + 1.0)).log_scale().base(2.0), 0.0..top.max(1e-9))
+                .ok()?;
+            chart
+                .configure_mesh()
+                .x_desc(self.x)
+                .y_desc(self.y)
+                .x_label_formatter(&|x| format!("{x:.0}"))
+                .draw()
+                .ok()?;
+            for (index, (name, points)) in self.lines.iter().enumerate() {
+                let colour = Palette99::pick(index).to_rgba();
+                let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3);
+                chart
+                    .draw_series(line)
+                    .ok()?
+                    .label(name)
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+            }
+            let mut labels = chart.configure_series_labels();
+            let labels = labels.position(SeriesLabelPosition::LowerRight).background_style(WHITE.mix(0.8));
+            labels.border_style(BLACK.mix(0.3)).draw().ok()?;
+            root.present().ok()?;
+        }
+        Some(svg)
+    }
+}
+
+impl Section {
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let shown: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(Cell::to_string).collect()).collect();
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|column| {
+                let cells = shown.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+                cells.chain([self.columns[column].chars().count()]).max().unwrap_or(0)
+            })
+            .collect();
+        let mut text = format!("\n{}\n", self.title);
+        let line = |cells: &mut dyn Iterator<Item = &str>| -> String {
+            cells.zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect::<String>() + "\n"
+        };
+        text += &line(&mut self.columns.iter().copied());
+        shown.iter().for_each(|row| text += &line(&mut row.iter().map(String::as_str)));
+        text
+    }
+
+    fn csv(&self) -> String {
+        let quoted = |cell: &str| match cell.contains([',', '"']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell.to_string(),
+        };
+        let line = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n";
+        let mut csv = line(self.columns.iter().map(ToString::to_string).collect());
+        self.rows.iter().for_each(|row| csv += &line(row.iter().map(Cell::to_string).collect()));
+        csv
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Vec<Cell>| {
+            let cells = self.columns.iter().zip(row).map(|(column, cell)| (column.to_string(), cell.json()));
+            Value::Object(cells.collect())
+        };
+        json!({
+            "name": self.name, "title": self.title, "compares": self.compares,
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    fn html(&self) -> String {
+        let mut html = format!("<h2 id=\"{}\">{}</h2>\n", self.name, escaped(self.title));
+        if let Some(svg) = self.plot.as_ref().and_then(|plot| plot.svg(self.title)) {
+            html += &svg;
+        }
+        html += "<table><tr>";
+        self.columns.iter().for_each(|column| html += &format!("<th>{}</th>", escaped(column)));
+        html += "</tr>\n";
+        for row in &self.rows {
+            html += "<tr>";
+            row.iter().for_each(|cell| html += &format!("<td>{}</td>", escaped(&cell.to_string())));
+            html += "</tr>\n";
+        }
+        html += &format!("</table>\n<p>{}</p>\n", escaped(&self.compares));
+        html
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// All sections, and the machine that they are of.
+pub struct Report {
+    machine: String,
+    date: String,
+    ports: [String; 2],
+    quick: bool,
+    sections: Vec<Section>,
+}
+
+impl Report {
+    pub fn new(ports: &[String; 2], quick: bool) -> Report {
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        Report { machine: machine(), date, ports: ports.clone(), quick, sections: Vec::new() }
+    }
+
+    pub fn add(&mut self, section: Section) {
+        self.sections.push(section);
+    }
+
+    pub fn json(&self) -> Value {
+        json!({"summary": {
+            "command": "bench", "machine": self.machine, "date": self.date, "ports": self.ports, "quick": self.quick,
+            "experiments": self.sections.iter().map(Section::json).collect::<Vec<_>>(),
+        }})
+    }
+
+    /// Writes all files.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let write = |name: String, text: &str| std::fs::write(folder.join(name), text);
+        for section in &self.sections {
+            write(format!("{}.csv", section.name), &section.csv())?;
+            if let Some(svg) = section.plot.as_ref().and_then(|plot| plot.svg(section.title)) {
+                write(format!("{}.svg", section.name), &svg)?;
+            }
+        }
+        write("bench.json".to_string(), &format!("{:#}\n", self.json()))?;
+        write("index.html".to_string(), &self.html())
+    }
+
+    fn html(&self) -> String {
+        let [a, b] = &self.ports;
+        let time = if self.quick { "a quick run, of which small differences mean nothing" } else { "a full run" };
+        let contents: String = self
+            .sections
+            .iter()
+            .map(|s| format!("<li><a href=\"#{}\">{}</a></li>", s.name, escaped(s.title)))
+            .collect();
+        let sections: String = self.sections.iter().map(Section::html).collect();
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate bench</title>\n\
+             <style>body {{ font: 16px/1.5 sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em }}\n\
+             table {{ border-collapse: collapse }} th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid \
+             #ddd }}\n p {{ color: #333 }}</style></head>\n<body><h1>linerate bench</h1>\n\
+             <p>{}, {}; {} and {}; {time}. What stands beside figures of others was measured on their machines: shapes and \
+             ratios can be compared, absolute figures cannot. The paper is Emmerich and others, \"User Space Network \
+             Drivers\", ANCS 2019.</p>\n<ul>{contents}</ul>\n{sections}</body></html>\n",
+            escaped(&self.machine),
+            escaped(&self.date),
+            escaped(a),
+            escaped(b),
+        )
+    }
+}
+
+/// The processor, how many of them, and the kernel.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let model = model.map_or("an unknown processor", |(_, model)| model);
+    format!("{model}, {processors} processors, Linux {}", kernel.trim())
+}

@@ -1,0 +1,105 @@
+//! What measures: `fwd --profile`, `latency`, `bench`. What they print depends on the machine; that they print what they say,
+//! and write what they promise, does not.
+
+mod kit;
+
+use kit::{expect, linerate, summary, text};
+use serde_json::Value;
+
+/// A positive number.
+#[track_caller]
+fn positive(value: &Value) -> f64 {
+    let number = value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"));
+    assert!(number > 0.0, "{number}");
+    number
+}
+
+#[test]
+fn a_profile_says_where_the_cycles_go() {
+    let output = expect(0, &mut linerate(&["fwd", "sim:p0", "sim:p1", "--count", "500000", "--profile", "--json"]));
+    let profile = &summary(&output.stdout)["profile"];
+    for part in ["receive", "touch", "send"] {
+        positive(&profile[part]);
+    }
+    let output = expect(0, &mut linerate(&["fwd", "sim:p0", "sim:p1", "--count", "500000", "--profile"]));
+    assert!(text(&output.stdout).contains("cycles/packet: receive "));
+}
+
+/// The times of each load, which grow from the shortest to the longest.
+#[track_caller]
+fn check_loads(output: &[u8], loads: usize) {
+    let found = summary(output)["loads"].as_array().unwrap().clone();
+    assert_eq!(found.len(), loads);
+    for load in found {
+        assert!(load["looked_at"].as_u64() > Some(100) && load["corrupted"] == 0, "{load}");
+        let times = ["min", "median", "p90", "p99", "p99_9", "p99_99", "max"];
+        let times = times.map(|name| load["microseconds"][name].as_f64().unwrap());
+        assert!(times[0] > 0.0 && times.is_sorted(), "{load}");
+    }
+}
+
+#[test]
+fn latency_is_of_the_forwarder_from_wire_to_wire() {
+    let arguments = ["latency", "sim:l0", "sim:l1", "--rate", "20k,10Mbit", "--seconds", "0.5", "--json"];
+    check_loads(&expect(0, &mut linerate(&arguments)).stdout, 2);
+    let text = text(&expect(0, &mut linerate(&arguments[..7])).stdout);
+    assert!(text.contains("through fwd") && text.contains("p99.99"), "{text}");
+}
+
+#[test]
+fn latency_is_of_what_lies_between_two_other_ports() {
+    for ports in [["L{0", "L}0"], ["valelat:a", "valelat:b"], ["sim:c0?wire=sim:c1", "sim:c1?wire=sim:c0"]] {
+        let rest = ["--rate", "20k", "--size", "128", "--every", "2", "--seconds", "0.5", "--json"];
+        let arguments = [&["latency"][..], &ports, &rest].concat();
+        check_loads(&expect(0, &mut linerate(&arguments)).stdout, 1);
+    }
+}
+
+#[test]
+fn latency_without_anything_between_is_a_failure() {
+    let arguments = ["latency", "null:", "N{0", "--seconds", "0.2", "--json"];
+    let output = expect(1, &mut linerate(&arguments));
+    assert_eq!(summary(&output.stdout)["loads"][0]["looked_at"], 0);
+}
+
+#[test]
+fn a_report_has_tables_pictures_and_what_others_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report");
+    let arguments =
+        ["bench", "--quick", "--only", "batch,parts,iommu,netmap", "--json", "--out", out.to_str().unwrap()];
+    let output = expect(0, &mut linerate(&arguments));
+    let report = summary(&output.stdout);
+    let experiments = report["experiments"].as_array().unwrap();
+    let names: Vec<_> = experiments.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["batch", "iommu", "parts", "netmap"]);
+    let rows = experiments[0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 9);
+    for row in rows {
+        positive(&row["Mpps"]);
+        positive(&row["cycles/packet"]);
+        positive(&row["ixy 1.2 GHz"]);
+    }
+    assert_eq!(experiments[1]["rows"][0]["Mpps"], Value::Null, "what cannot be measured here says so");
+    for row in experiments[3]["rows"].as_array().unwrap() {
+        assert!(positive(&row["ns/packet"]) < 1e6, "packets arrive: {row}");
+    }
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(read("batch.csv").lines().count(), 10);
+    assert!(read("batch.svg").starts_with("<svg") && read("bench.json").contains("\"machine\""));
+    let page = read("index.html");
+    for part in ["<svg", "figure 6", "table 2", "not measured here", "ixy on two 82599"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_is_an_error_that_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let output = expect(1, &mut linerate(&["bench", "--only", "iommu", "--out", file.to_str().unwrap()]));
+    assert!(text(&output.stderr).contains("--out"), "{}", text(&output.stderr));
+    let output = expect(2, &mut linerate(&["bench", "--only", "batch,colour"]));
+    assert!(text(&output.stderr).contains("'colour'") && text(&output.stderr).contains("imbalance"));
+}

@@ -1,0 +1,120 @@
+//! How long frames take from where they are stamped to where they are seen again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::stamp;
+
+/// Times of recognisable frames, by flow and sequence number, since the smallest frame has no room for one of its own.
+///
+/// ```
+/// use linerate::traffic::{Generator, Latency};
+/// let (latency, mut generator) = (Latency::new(1), Generator::new(64, 1));
+/// let mut frame = vec![0; generator.frame_len()];
+/// generator.fill(&mut frame);
+/// latency.leaves(&frame);
+/// latency.arrives(&frame);
+/// assert_eq!(latency.take().len(), 1);
+/// ```
+pub struct Latency {
+    /// When frames left, in nanoseconds, and below that a part of what names them; 0 if none.
+    left: Box<[AtomicU64]>,
+    origin: Instant,
+    every: u64,
+    times: Mutex<Vec<u64>>,
+}
+
+/// Frames that can be on their way at a time.
+const PLACES: usize = 1 << 16;
+/// Bits of a place's word that say which of the frames that share the place it is.
+const NAME_BITS: u32 = 20;
+
+impl Latency {
+    /// Looks at one of `every` frames of each flow.
+    pub fn new(every: u64) -> Arc<Latency> {
+        Arc::new(Latency {
+            left: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            origin: Instant::now(),
+            every: every.max(1),
+            times: Mutex::default(),
+        })
+    }
+
+    /// A frame leaves now. Frames without a stamp are passed over.
+    #[inline]
+    pub fn leaves(&self, frame: &[u8]) {
+        if let Some((place, name)) = self.place(frame) {
+            place.store(self.now() << NAME_BITS | name, Ordering::Relaxed);
+        }
+    }
+
+    /// A frame arrives now: what it took is noted, once.
+    #[inline]
+    pub fn arrives(&self, frame: &[u8]) {
+        let Some((place, name)) = self.place(frame) else { return };
+        let word = place.swap(0, Ordering::Relaxed);
+        if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
+            let time = self.now().saturating_sub(word >> NAME_BITS);
+            self.times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
+        }
+    }
+
+    /// What was noted since this was called last, in nanoseconds.
+    pub fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Never 0, so that a place that is in use is not.
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Where a frame's time is kept, and what tells it from others that are kept there.
+    #[inline]
+    fn place(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
+        let (flow, sequence) = stamp::name(frame)?;
+        if !sequence.is_multiple_of(self.every) {
+            return None;
+        }
+        let mixed = (sequence / self.every) ^ u64::from(flow).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(20);
+        Some((&self.left[mixed as usize % PLACES], (mixed / PLACES as u64) & ((1 << NAME_BITS) - 1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::Generator;
+
+    #[test]
+    fn each_frame_that_arrives_counts_once_and_no_other() {
+        let latency = Latency::new(2);
+        let mut generator = Generator::new(64, 3);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 60];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        frames[..30].iter().for_each(|frame| latency.leaves(frame));
+        // The second half was never sent; byte 48 is touched on the way.
+        frames.iter_mut().for_each(|frame| frame[48] += 1);
+        frames.iter().chain(&frames[..30]).for_each(|frame| latency.arrives(frame));
+        latency.arrives(&[0; 60]);
+        latency.arrives(&[]);
+        // Sequence numbers 0, 2, 4, 6 and 8 of three flows.
+        assert_eq!(latency.take().len(), 15);
+        assert!(latency.take().is_empty());
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_lost_frame_is_not_taken_for_it() {
+        let latency = Latency::new(1);
+        let mut generator = Generator::new(64, 1);
+        let mut frame = vec![0; 60];
+        generator.fill(&mut frame);
+        let lost = frame.clone();
+        latency.leaves(&lost);
+        (0..PLACES - 1).for_each(|_| generator.fill(&mut frame));
+        generator.fill(&mut frame);
+        latency.arrives(&frame);
+        assert!(latency.take().is_empty(), "a frame that was not sent, at the place of one that was");
+    }
+}
