@@ -9,9 +9,10 @@ use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
-use crate::Common;
 use crate::profile::Stamps;
 use crate::run::{Outcome, Run, cycles, send};
+use crate::tune::Tuner;
+use crate::{BatchSize, Common};
 
 /// Which packets are forwarded.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -61,6 +62,7 @@ struct Way {
     rules: Rules,
     filtered: Arc<AtomicU64>,
     stamps: Option<Stamps>,
+    tuner: Option<Tuner>,
 }
 
 impl Way {
@@ -77,12 +79,30 @@ impl Way {
         if !self.batch.is_empty() || waiting {
             return send(tx, &mut self.batch, self.chains);
         }
+        if self.tuner.is_some() {
+            return self.turn_tuned(tx, rest);
+        }
         if self.stamps.as_mut().is_some_and(Stamps::is_due) {
             return self.turn_stamped(tx, rest);
         }
         self.rx.recv(&mut self.batch);
         self.work(rest);
         send(tx, &mut self.batch, self.chains)
+    }
+
+    /// As [`turn_dividing`](Way::turn_dividing), with batches of the size that pays.
+    fn turn_tuned(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
+        let begin = cycles();
+        self.rx.recv(&mut self.batch);
+        self.work(rest);
+        let sent = send(tx, &mut self.batch, self.chains);
+        if let Some(tuner) = &mut self.tuner {
+            tuner.moved(sent, cycles() - begin);
+            if self.batch.is_empty() && self.batch.capacity() != tuner.size() {
+                self.batch = Batch::with_capacity(tuner.size());
+            }
+        }
+        sent
     }
 
     /// The program's own part.
@@ -159,7 +179,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
     for queue in 0..run.queues() {
         let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
         let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
-        let batch = || Batch::with_capacity(common.batch.into());
+        let batch = || Batch::with_capacity(common.batch.packets());
         let way = |rx, rules: &Rules| Way {
             rx,
             batch: batch(),
@@ -167,6 +187,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             rules: rules.clone(),
             filtered: filtered.clone(),
             stamps: profile.clone().map(Stamps::new),
+            tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
         };
         let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
         let (mut to_a, mut to_b) = (a.tx(queue)?, b.tx(queue)?);
@@ -205,7 +226,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
     let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;
-        let mut batch = Batch::with_capacity(common.batch.into());
+        let mut batch = Batch::with_capacity(common.batch.packets());
         let (rules, filtered, mut waiter) = (rules.clone(), filtered.clone(), run.waiter());
         run.spawn(move || {
             rx.recv(&mut batch);

@@ -111,7 +111,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         });
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
         let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
-        let batch = Batch::with_capacity(common.batch.into());
+        let batch = Batch::with_capacity(common.batch.packets());
         let mut sender = Sender { tx, pool, batch, generator: generator.with_flows(flows), pacer, left };
         run.spawn(move || sender.turn());
     }

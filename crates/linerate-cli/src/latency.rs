@@ -172,7 +172,7 @@ fn from_port_to_port(
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
     let [sent, received, corrupted] = [(); 3].map(|()| Arc::<AtomicU64>::default());
-    let (mut batch, stamps, mut waiter) = (Batch::with_capacity(common.batch.into()), latency.clone(), run.waiter());
+    let (mut batch, stamps, mut waiter) = (Batch::with_capacity(common.batch.packets()), latency.clone(), run.waiter());
     let (count, bad, mut checker) = (received.clone(), corrupted.clone(), Checker::default());
     run.spawn(move || {
         rx.recv(&mut batch);
@@ -190,7 +190,7 @@ fn from_port_to_port(
     });
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = Pacer::new(rate, generator.frame_len());
-    let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.into()), latency.clone(), sent.clone());
+    let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
     let end = common.seconds.and_then(|seconds| std::time::Instant::now().checked_add(seconds));
     run.spawn(move || {
         if batch.is_empty() && end.is_none_or(|end| std::time::Instant::now() < end) {

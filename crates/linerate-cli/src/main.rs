@@ -5,7 +5,8 @@
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: what is served, and attached to switches
 //! - `run`: what those share: opened ports, pinned threads, the end of a run
-//! - `show`: the live table and the JSON lines; `profile`: where a forwarder's cycles go
+//! - `show`: the live table and the JSON lines; `profile`: where a forwarder's cycles go;
+//!   `tune`: `--batch auto`
 
 mod bench;
 mod bind;
@@ -20,14 +21,17 @@ mod show;
 mod sim;
 mod sink;
 mod switch;
+mod tune;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::port;
+use tune::Tuner;
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
 #[derive(Parser)]
@@ -213,9 +217,9 @@ enum Switch {
 /// What all commands that move packets take.
 #[derive(Args, Clone)]
 struct Common {
-    /// Packets that are received or sent at a time
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    batch: u16,
+    /// Packets that are received or sent at a time: 1 to 4096, or auto, where fwd looks for what costs least
+    #[arg(long, default_value = "32")]
+    batch: BatchSize,
     /// Descriptors in each ring, a power of two from 64 to 4096
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16))]
     ring: u16,
@@ -252,6 +256,35 @@ struct Common {
     /// One JSON object per second and line instead of a table; the last is the summary
     #[arg(long)]
     json: bool,
+}
+
+/// How many packets at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BatchSize {
+    Fixed(u16),
+    Auto,
+}
+
+impl BatchSize {
+    /// To begin with.
+    fn packets(self) -> usize {
+        match self {
+            BatchSize::Fixed(packets) => packets.into(),
+            BatchSize::Auto => Tuner::default().size(),
+        }
+    }
+}
+
+impl FromStr for BatchSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BatchSize, String> {
+        match text.parse() {
+            Ok(packets @ 1..=4096) => Ok(BatchSize::Fixed(packets)),
+            _ if text == "auto" => Ok(BatchSize::Auto),
+            _ => Err("it must be 1 to 4096, or auto".to_string()),
+        }
+    }
 }
 
 /// The library's ways to wait, with names for people.

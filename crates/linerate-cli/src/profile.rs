@@ -36,6 +36,11 @@ impl Profile {
 }
 
 impl Parts {
+    /// All of them.
+    pub fn sum(&self) -> f64 {
+        self.receive + self.touch + self.send
+    }
+
     pub fn json(&self) -> Value {
         let round = |value: f64| (value * 10.0).round() / 10.0;
         json!({"receive": round(self.receive), "touch": round(self.touch), "send": round(self.send)})

@@ -15,7 +15,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
     let mut reports = Vec::new();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;
-        let mut batch = Batch::with_capacity(common.batch.into());
+        let mut batch = Batch::with_capacity(common.batch.packets());
         let mut checker = Checker::default();
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));

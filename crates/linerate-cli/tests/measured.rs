@@ -77,6 +77,7 @@ fn a_report_has_tables_pictures_and_what_others_published() {
     assert_eq!(rows.len(), 9);
     for row in rows {
         positive(&row["Mpps"]);
+        positive(&row["alone"]);
         positive(&row["cycles/packet"]);
         positive(&row["ixy 1.2 GHz"]);
     }
@@ -102,4 +103,13 @@ fn a_report_that_cannot_be_is_an_error_that_says_why() {
     assert!(text(&output.stderr).contains("--out"), "{}", text(&output.stderr));
     let output = expect(2, &mut linerate(&["bench", "--only", "batch,colour"]));
     assert!(text(&output.stderr).contains("'colour'") && text(&output.stderr).contains("imbalance"));
+}
+
+#[test]
+fn a_batch_size_is_found_or_refused() {
+    expect(0, &mut linerate(&["fwd", "sim:b0", "sim:b1", "--count", "2000000", "--batch", "auto", "--json"]));
+    for size in ["0", "4097", "automatic"] {
+        let output = expect(2, &mut linerate(&["fwd", "sim:b0", "sim:b1", "--batch", size]));
+        assert!(text(&output.stderr).contains("1 to 4096, or auto"));
+    }
 }

@@ -19,7 +19,7 @@ const ROUNDS: usize = 3000;
 const BUFFERS: usize = RING + ROUND;
 
 fn main() {
-    let paths = [("scalar", Vectors::Scalar), ("avx512", Vectors::Avx512)];
+    let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
     for (path, vectors) in paths.into_iter().filter(|(_, path)| path.is_there()) {
         for (ring, features) in [("split", SPLIT | MERGEABLE), ("packed", PACKED | MERGEABLE)] {
             for batch_size in [1, 8, 16, 32, 64, 256] {
@@ -100,7 +100,7 @@ impl Cheapest {
                 }
             }
             (Queue::Packed(Packed { ring: rx, .. }), Queue::Packed(Packed { ring: tx, .. })) => {
-                let odd = (self.next - count) / RING % 2 == 0;
+                let odd = ((self.next - count) / RING).is_multiple_of(2);
                 let (received_flags, flags) = if odd { (USED, AVAILABLE) } else { (AVAILABLE, USED) };
                 for (index, _) in packets.enumerate() {
                     let place = first + index;

@@ -1,6 +1,7 @@
 //! A batch: the packets in one thread's hands, and the free buffers that go with them.
 
 mod copies;
+mod prefetch;
 
 pub(crate) use copies::Copied;
 

@@ -84,7 +84,7 @@ pub struct Options {
     /// (`?timestamps=on`): `packet:`.
     pub timestamps: bool,
     /// With which instructions descriptors are read and written (`?vectors=best`, `scalar`, `avx2` or `avx512`): cards of
-    /// Intel's, and `sim:`.
+    /// Intel's, `sim:`, and VirtIO.
     pub vectors: Vectors,
     /// Ports in memory and of interfaces under netmap's names are this process's own, also where
     /// another one [serves](crate::shared) them.

@@ -1,7 +1,7 @@
 //! The slot: the 8 bytes that carry a packet everywhere in this library.
-#![allow(unsafe_code)]
 
 mod debug;
+mod words;
 
 /// Bytes left free in front of a packet's data when it is received or allocated.
 ///
@@ -129,18 +129,6 @@ impl Slot {
         self.0 = self.0 & (MORE | UNFINISHED | STAMPED | UNLEARNED | u32::MAX as u64)
             | (len as u64) << LEN
             | (offset as u64) << Self::OFFSET;
-    }
-
-    /// Slots as they travel between threads. The words are slots again only once, and only in one place.
-    pub(crate) fn words(slots: &[Slot]) -> &[u64] {
-        // SAFETY: a slot is a word (`repr(transparent)`).
-        unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) }
-    }
-
-    /// Places for slots that come as words: of one who has forgotten them, and of the same region.
-    pub(crate) fn words_mut(slots: &mut [Slot]) -> &mut [u64] {
-        // SAFETY: as in `words`; what may be written is said above.
-        unsafe { std::slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
     }
 
     /// Moves the slot out, leaving an empty place.

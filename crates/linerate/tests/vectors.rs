@@ -118,3 +118,26 @@ fn all_paths_do_the_same() {
         })
         .unwrap();
 }
+
+#[test]
+fn small_batches_share_a_doorbell_and_none_is_left_out() {
+    for vectors in [Vectors::Scalar, Vectors::Best] {
+        for size in [1, 5, 16, 32] {
+            let mut fake = Fake::with(vectors, &RegionOptions::default());
+            let mut batch = Batch::with_capacity(size);
+            fake.complete_receive(100);
+            let (mut rung, mut tail, mut received) = (0, fake.receive_tail(), 0);
+            assert_eq!(tail as usize, RING - 1);
+            while fake.rx.recv(&mut batch) > 0 {
+                received += batch.len();
+                batch.clear();
+                rung += usize::from(fake.receive_tail() != tail);
+                tail = fake.receive_tail();
+                let given = (tail as usize + 1) % RING;
+                assert!(given <= received && received - given < 16 + size, "{given} of {received}");
+            }
+            assert_eq!((received, fake.receive_tail() as usize), (100, 99), "what is owed is given once nothing comes");
+            assert_eq!(rung, 100 / size / 16usize.div_ceil(size), "batches of {size}");
+        }
+    }
+}

@@ -130,7 +130,8 @@ fn trace(vectors: Vectors, features: u32, steps: &[Step]) -> Vec<u64> {
 
 #[test]
 fn all_paths_do_the_same() {
-    let paths: Vec<_> = [Vectors::Best, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
+    let paths: Vec<_> =
+        [Vectors::Best, Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
     let features = prop::sample::select(vec![SPLIT, PACKED, SPLIT | MERGEABLE, PACKED | MERGEABLE]);
     let cases = test_runner::Config { cases: 2000, failure_persistence: None, ..test_runner::Config::default() };
     TestRunner::new(cases)

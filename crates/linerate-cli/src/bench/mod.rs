@@ -22,7 +22,7 @@ use linerate::Error;
 
 use crate::run::interrupts;
 use crate::show::print;
-use crate::{Common, Pages, Wait};
+use crate::{BatchSize, Common, Pages, Wait};
 use report::{Report, Section};
 
 /// What to measure, and where to put it.
@@ -76,7 +76,7 @@ impl Plan {
     /// What all experiments begin with.
     fn common(&self) -> Common {
         Common {
-            batch: 32,
+            batch: BatchSize::Fixed(32),
             ring: 512,
             queues: 1,
             mtu: 1500,

@@ -23,7 +23,7 @@ const BATCH: usize = 32;
 /// Table 2.
 pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let elsewhere = forward(plan, &plan.common(), true)?.parts.unwrap_or_default();
-    let here = on_one_processor(plan)?;
+    let here = on_one_processor(plan, BATCH, 512)?;
     plan.step();
     let memory = memory(plan)?;
     plan.step();
@@ -74,40 +74,47 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// The same where one thread is card and forwarder, in turn, so that no line of memory has to come from another processor.
-fn on_one_processor(plan: &Plan) -> Result<Parts, Error> {
+/// The same where one thread is card and forwarder, in turn, so that no line of memory has to come from another processor, and
+/// every batch is full. The best of ten tries.
+pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
     let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
     cards.iter().for_each(|card| card.stepped_by_hand());
-    let open = |card: &Arc<Card>| Ixgbe::open(card.bar(), card.bus(), Config::new("bench", pool.clone()));
+    let config = Config { ring, ..Config::new("bench", pool) };
+    let open = |card: &Arc<Card>| Ixgbe::open(card.bar(), card.bus(), config.clone());
     let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
     let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
-    let (mut batch, mut sums, mut packets) = (Batch::with_capacity(BATCH), [0; 3], 0);
+    let (size, mut batch, mut best) = (batch, Batch::with_capacity(batch), Parts::default());
     let cost = (0..1000).map(|_| (cycles(), cycles())).map(|(first, second)| second - first).min().unwrap_or(0);
-    let begin = std::time::Instant::now();
-    while begin.elapsed() < plan.time {
-        for card in &cards {
-            card.step(BATCH);
-        }
-        let start = cycles();
-        rx.recv(&mut batch);
-        let received = cycles();
-        (&mut batch).into_iter().for_each(touch);
-        let touched = cycles();
-        let sent = tx.send(&mut batch);
-        let end = cycles();
-        batch.clear();
-        if sent > 0 {
-            packets += sent as u64;
-            for (sum, (from, to)) in sums.iter_mut().zip([(start, received), (received, touched), (touched, end)]) {
-                *sum += (to - from).saturating_sub(cost);
+    for _ in 0..10 {
+        let (begin, mut sums, mut packets) = (std::time::Instant::now(), [0; 3], 0);
+        while begin.elapsed() < plan.time / 10 {
+            for card in &cards {
+                card.step(size);
+            }
+            let start = cycles();
+            rx.recv(&mut batch);
+            let received = cycles();
+            (&mut batch).into_iter().for_each(touch);
+            let touched = cycles();
+            let sent = tx.send(&mut batch);
+            let end = cycles();
+            batch.clear();
+            if sent > 0 {
+                packets += sent as u64;
+                for (sum, (from, to)) in sums.iter_mut().zip([(start, received), (received, touched), (touched, end)]) {
+                    *sum += (to - from).saturating_sub(cost);
+                }
             }
         }
+        let [receive, touch, send] = sums.map(|sum| sum as f64 / packets.max(1) as f64);
+        let parts = Parts { receive, touch, send };
+        if best.sum() == 0.0 || parts.sum() < best.sum() {
+            best = parts;
+        }
     }
-    let [receive, touch, send] = sums.map(|sum| sum as f64 / packets.max(1) as f64);
-    plan.step();
-    Ok(Parts { receive, touch, send })
+    Ok(best)
 }
 
 /// Cycles to take a packet's buffer from the pool, and to give it back.

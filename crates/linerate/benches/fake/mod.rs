@@ -126,6 +126,11 @@ impl Fake {
         }
     }
 
+    /// Up to where the driver has said that the card has receive descriptors.
+    pub fn receive_tail(&self) -> u32 {
+        self.bar.read(RDT::at(0))
+    }
+
     pub fn statistics(&self) -> QueueStatistics {
         self.device.queue_statistics()
     }

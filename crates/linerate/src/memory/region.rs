@@ -139,6 +139,7 @@ impl<'a> View<'a> {
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
     /// The first buffer's first byte; only for who may look into buffers by their numbers.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn base(self) -> NonNull<u8> {
         self.base
@@ -159,6 +160,19 @@ impl<'a> View<'a> {
         // cannot be copied, and is borrowed uniquely here, so no other slice to these bytes exists;
         // a device has the buffer only while no slot names it.
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
+    }
+
+    /// Brings the first line of a slot's data near.
+    #[inline(always)]
+    pub fn prefetch(self, slot: &Slot) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, of an address inside the mapping.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.data(slot).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = slot;
     }
 
     /// A slot with a copy of another one's data, in a free buffer of `there`, which is the caller's.

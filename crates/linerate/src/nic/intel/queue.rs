@@ -33,12 +33,16 @@ use crate::slot::Slot;
 /// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
 /// card and one read of ours per batch.
 pub(super) const REPORT_EVERY: usize = 32;
+/// So many received descriptors are given back at a time; a quarter of the shortest ring.
+const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
 pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
     pub(super) next: usize,
+    /// Up to where the card knows that it has descriptors back.
+    pub(super) given: usize,
     pub(super) doorbell: B::Doorbell,
     /// Several at a time, where the processor can.
     pub(super) groups: Option<Groups>,
@@ -123,12 +127,18 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 break;
             }
         }
+        let received = batch.len() - before;
         if self.next != first {
-            self.counters.moved(batch.len() - before);
+            self.counters.moved(received);
+        }
+        // Of small batches several share a doorbell; at the latest when nothing more has come.
+        let owed = self.next.wrapping_sub(self.given) & (self.bufs.len() - 1);
+        if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
+            self.given = self.next;
             // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }
-        batch.len() - before
+        received
     }
 
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is

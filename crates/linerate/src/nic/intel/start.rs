@@ -48,6 +48,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             descriptors,
             bufs: bufs.into(),
             next: 0,
+            given: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
             addresses,
             placement,

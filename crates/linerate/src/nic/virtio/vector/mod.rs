@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::ring::{Finished, Offered, Ring};
@@ -11,7 +13,8 @@ use crate::memory::{DeviceAddress, Placement, View};
 use crate::port::Vectors;
 use crate::slot::Slot;
 
-/// The smallest group: fewer packets are not worth a look.
+/// Packets that are worth a look: two groups of the smaller kind, one of the larger.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 const SMALLEST: usize = 8;
 
 /// What is the same for all packets of a queue.
@@ -34,16 +37,24 @@ pub struct Rule {
 /// A queue's loops over groups, which there are only on a processor that has the instructions.
 #[derive(Clone, Copy)]
 pub struct Groups {
+    // Read where there are vectors.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     rule: Rule,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    width: Vectors,
 }
 
 impl Groups {
     /// Those that are wanted, if there are any.
     pub fn choose(wanted: Vectors, rule: Rule) -> Option<Groups> {
-        let is_there = matches!(wanted, Vectors::Best | Vectors::Avx512) && Vectors::Avx512.is_there();
-        is_there.then_some(Groups { rule })
+        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
+        let width = widths.find(|&width| (wanted == Vectors::Best || wanted == width) && width.is_there())?;
+        Some(Groups { rule, width })
     }
+}
 
+#[cfg(target_arch = "x86_64")]
+impl Groups {
     /// Exchanges the buffers of groups of received packets for fresh ones, which are offered in their places, until a group
     /// has anything but whole packets that come in turn, or a slice ends. Returns how many packets, and their bytes. `view`
     /// is the region's.
@@ -61,7 +72,12 @@ impl Groups {
             return (0, 0);
         }
         // SAFETY: `choose` has found these instructions.
-        unsafe { avx512::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view) }
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view),
+                _ => avx2::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view),
+            }
+        }
     }
 
     /// Offers groups of packets in one buffer each, and notes buffers and packets, until a group has anything else, or a
@@ -79,7 +95,12 @@ impl Groups {
             return 0;
         }
         // SAFETY: as above.
-        unsafe { avx512::fill::<R>(offered, bufs, packets, slots, &self.rule, view) }
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::fill::<R>(offered, bufs, packets, slots, &self.rule, view),
+                _ => avx2::fill::<R>(offered, bufs, packets, slots, &self.rule, view),
+            }
+        }
     }
 
     /// Takes groups of packets that come back in turn, until a group has anything else, or a slice ends. Returns how many,
@@ -90,6 +111,35 @@ impl Groups {
             return (0, 0);
         }
         // SAFETY: as above.
-        unsafe { avx512::reclaim::<R>(finished, packets) }
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::reclaim::<R>(finished, packets),
+                _ => avx2::reclaim::<R>(finished, packets),
+            }
+        }
+    }
+}
+
+/// Where there are none, a queue never has groups.
+#[cfg(not(target_arch = "x86_64"))]
+impl Groups {
+    pub fn take<R: Ring>(
+        &self,
+        _: Finished<'_>,
+        _: Offered<'_>,
+        _: &mut [u32],
+        _: &mut [Slot],
+        _: &[u32],
+        _: View<'_>,
+    ) -> (usize, usize) {
+        (0, 0)
+    }
+
+    pub fn fill<R: Ring>(&self, _: Offered<'_>, _: &mut [u32], _: &mut [u32], _: &[Slot], _: View<'_>) -> usize {
+        0
+    }
+
+    pub fn reclaim<R: Ring>(&self, _: Finished<'_>, _: &mut [u32]) -> (usize, usize) {
+        (0, 0)
     }
 }
