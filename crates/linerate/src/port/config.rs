@@ -57,6 +57,12 @@ pub enum Vectors {
 }
 
 impl Vectors {
+    /// Of those that are meant, the widest that this processor has; `None`: one at a time.
+    pub(crate) fn widest(self) -> Option<Vectors> {
+        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
+        widths.find(|&width| (self == Vectors::Best || self == width) && width.is_there())
+    }
+
     /// Whether this processor has them.
     pub fn is_there(self) -> bool {
         match self {

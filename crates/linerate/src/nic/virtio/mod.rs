@@ -4,6 +4,7 @@
 //! Modern devices, and legacy ones behind I/O ports; split and packed virtqueues.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - `sent`: what a transmit queue's device has; `vector`: several packets at a time
 //! - `ring`: what the formats of a virtqueue have in common; `split`, `packed`: the formats
 //! - `control`: commands
 //! - `hardware`: negotiation, starting and stopping queues, what they share

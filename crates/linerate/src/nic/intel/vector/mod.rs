@@ -46,9 +46,7 @@ impl Groups {
         longest: usize,
     ) -> Option<Groups> {
         let rule = Rule { base: base?, placement, longest };
-        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
-        let width = widths.find(|&width| (wanted == Vectors::Best || wanted == width) && width.is_there())?;
-        Some(Groups { rule, width })
+        Some(Groups { rule, width: wanted.widest()? })
     }
 }
 

@@ -6,10 +6,9 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::registers::header;
 use super::super::ring::{Finished, KEY, Offered, Ring};
 use super::super::sent;
-use super::Rule;
+use super::{Rule, are_single};
 use crate::memory::{Placement, View};
 use crate::slot::{HEADROOM, Slot};
 
@@ -54,8 +53,13 @@ pub fn take<R: Ring>(
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
             let behind = _mm256_slli_epi64::<LINE>(_mm256_and_si256(buffers, lines));
-            if rule.mergeable && !are_single(_mm256_add_epi64(_mm256_sll_epi64(buffers, shift), behind), view) {
-                break;
+            if rule.mergeable {
+                let mut places = [0u64; GROUP];
+                let place = _mm256_add_epi64(_mm256_sll_epi64(buffers, shift), behind);
+                _mm256_storeu_si256(places.as_mut_ptr().cast(), place);
+                if !are_single(places, view) {
+                    break;
+                }
             }
             let offset = _mm256_add_epi64(_mm256_slli_epi64::<OFFSET>(behind), offset);
             let taken = _mm256_or_si256(_mm256_or_si256(buffers, _mm256_slli_epi64::<32>(length)), offset);
@@ -71,23 +75,6 @@ pub fn take<R: Ring>(
         done += GROUP;
     }
     (done, sum(bytes))
-}
-
-/// Whether the headers at these places of the region say that their packets have one buffer each.
-///
-/// # Safety
-/// There are headers.
-#[target_feature(enable = "avx2")]
-unsafe fn are_single(headers: __m256i, view: View<'_>) -> bool {
-    let mut places = [0u64; GROUP];
-    // SAFETY: as many as are written; the device may write a header once more, so it is read as it is.
-    unsafe {
-        _mm256_storeu_si256(places.as_mut_ptr().cast(), headers);
-        places.iter().all(|&at| {
-            let buffers = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
-            buffers.cast::<u16>().read_volatile() == 1
-        })
-    }
 }
 
 /// As [`Groups::fill`](super::Groups::fill).

@@ -7,10 +7,9 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::registers::header;
 use super::super::ring::{Finished, KEY, Offered, Ring};
 use super::super::sent;
-use super::Rule;
+use super::{Rule, are_single};
 use crate::memory::{Placement, View};
 use crate::slot::{HEADROOM, Slot};
 
@@ -54,8 +53,13 @@ pub fn take<R: Ring>(
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
             let behind = _mm512_slli_epi64::<LINE>(_mm512_and_si512(buffers, lines));
-            if rule.mergeable && !are_single(_mm512_add_epi64(_mm512_sll_epi64(buffers, shift), behind), view) {
-                break;
+            if rule.mergeable {
+                let mut places = [0u64; GROUP];
+                let place = _mm512_add_epi64(_mm512_sll_epi64(buffers, shift), behind);
+                _mm512_storeu_si512(places.as_mut_ptr().cast(), place);
+                if !are_single(places, view) {
+                    break;
+                }
             }
             let offset = _mm512_add_epi64(_mm512_slli_epi64::<{ Slot::OFFSET }>(behind), offset);
             let taken = _mm512_or_si512(_mm512_or_si512(buffers, _mm512_slli_epi64::<32>(length)), offset);
@@ -72,23 +76,6 @@ pub fn take<R: Ring>(
         done += GROUP;
     }
     (done, _mm512_reduce_add_epi64(bytes) as usize)
-}
-
-/// Whether the headers at these places of the region say that their packets have one buffer each.
-///
-/// # Safety
-/// There are headers.
-#[target_feature(enable = "avx512f")]
-unsafe fn are_single(headers: __m512i, view: View<'_>) -> bool {
-    let mut places = [0u64; GROUP];
-    // SAFETY: as many as are written; the device may write a header once more, so it is read as it is.
-    unsafe {
-        _mm512_storeu_si512(places.as_mut_ptr().cast(), headers);
-        places.iter().all(|&at| {
-            let last = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
-            last.cast::<u16>().read_volatile() == 1
-        })
-    }
 }
 
 /// As [`Groups::fill`](super::Groups::fill).

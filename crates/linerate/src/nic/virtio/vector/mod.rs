@@ -8,9 +8,13 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+#[cfg(target_arch = "x86_64")]
+use super::registers::header;
 use super::ring::{Finished, Offered, Ring};
 use crate::memory::{DeviceAddress, Placement, View};
 use crate::port::Vectors;
+#[cfg(target_arch = "x86_64")]
+use crate::slot::HEADROOM;
 use crate::slot::Slot;
 
 /// Packets that are worth a look: two groups of the smaller kind, one of the larger.
@@ -47,9 +51,7 @@ pub struct Groups {
 impl Groups {
     /// Those that are wanted, if there are any.
     pub fn choose(wanted: Vectors, rule: Rule) -> Option<Groups> {
-        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
-        let width = widths.find(|&width| (wanted == Vectors::Best || wanted == width) && width.is_there())?;
-        Some(Groups { rule, width })
+        Some(Groups { rule, width: wanted.widest()? })
     }
 }
 
@@ -118,6 +120,22 @@ impl Groups {
             }
         }
     }
+}
+
+/// Whether the headers at these places of the region say that their packets have one buffer each.
+///
+/// # Safety
+/// There are headers, behind the headroom of these places.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
+    places.iter().all(|&at| {
+        // SAFETY: as the caller says; the device may write a header once more, so it is read as it is.
+        unsafe {
+            let buffers = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
+            buffers.cast::<u16>().read_volatile() == 1
+        }
+    })
 }
 
 /// Where there are none, a queue never has groups.
