@@ -200,48 +200,56 @@ pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
 /// Scaling: a thread for each queue.
 pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut rows, mut first) = (Vec::new(), None);
-    for queues in [1, 2, 4] {
+    let (mut rows, mut first) = (Vec::new(), [None; 2]);
+    for threads in [1, 2, 4] {
+        let alone = (threads <= processors).then(|| alone_at_once(plan, threads)).transpose()?;
         // Flows, so that there is something for each of them.
-        let names = plan.names().map(|name| match plan.is_model() && !name.contains("flows=") {
+        let ports = plan.names().map(|name| match plan.is_model() && !name.contains("flows=") {
             true => format!("{name}{}flows=64", if name.contains('?') { '&' } else { '?' }),
             false => name.to_string(),
         });
-        let plan = Plan { ports: names, time: plan.time, progress: plan.progress.clone() };
+        let plan = Plan { ports, time: plan.time, progress: plan.progress.clone() };
         // The models' thread has the last processor.
-        let spare = if plan.is_model() { processors.saturating_sub(1) } else { processors };
-        if queues > 1 && usize::from(queues) > spare {
+        let spare = if plan.is_model() { processors - 1 } else { processors };
+        let run = match threads == 1 || threads <= spare {
+            true => Some(forward(&plan, &Common { queues: threads as u16, ..plan.common() }, false)?),
+            false => None,
+        };
+        if run.is_none() {
             plan.step();
-            let why = format!("not measured: {queues} threads of {processors} processors");
-            rows.push(vec![
-                Cell::Number(queues.into(), 0),
-                Cell::Nothing,
-                Cell::Nothing,
-                Cell::Nothing,
-                Cell::Text(why),
-            ]);
-            continue;
         }
-        let measured = forward(&plan, &Common { queues, ..plan.common() }, false)?;
-        let cycles = measured.cycles_per_packet();
-        rows.push(vec![
-            Cell::Number(queues.into(), 0),
-            Cell::Number(measured.mpps(), 2),
-            Cell::Number(cycles, 1),
-            Cell::Number(cycles / *first.get_or_insert(cycles), 2),
-            "".into(),
-        ]);
+        let costs = [run.as_ref().map(Measured::cycles_per_packet), alone];
+        let mut row =
+            vec![Cell::Number(threads as f64, 0), run.map_or(Cell::Nothing, |run| Cell::Number(run.mpps(), 2))];
+        for (cost, first) in costs.into_iter().zip(&mut first) {
+            row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost, 1)));
+            row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost / *first.get_or_insert(cost), 2)));
+        }
+        rows.push(row);
     }
     Ok(Section {
         name: "cores",
         title: "Forwarding by processors: a thread for each queue",
-        columns: vec!["queues", "Mpps", "cycles/packet", "of one queue's", ""],
+        columns: vec!["threads", "Mpps", "cycles/packet", "of one's", "alone", "of one's"],
         rows,
-        compares: "What a packet costs one processor should not grow with queues, since they share nothing. Models are run by \
-                   one processor, so that their rate does not grow."
-            .to_string(),
+        compares: format!(
+            "{}Models are run by one processor, so that their rate does not grow; \"alone\" has cards of its own for each thread. \
+             What a packet costs a processor should not grow with their number, since they share nothing. A line is empty \
+             where the {processors} processors here are too few.",
+            of_models(plan)
+        ),
         plot: None,
     })
+}
+
+/// Cycles per packet of so many threads at once, each with cards of its own: the mean.
+fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
+    let costs = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| on_one_processor(plan, 32, 512))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        joined.map(|parts| parts.map(|parts| parts.sum())).collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(costs.iter().sum::<f64>() / threads as f64)
 }
 
 /// Table 4.
