@@ -79,30 +79,13 @@ impl Way {
         if !self.batch.is_empty() || waiting {
             return send(tx, &mut self.batch, self.chains);
         }
-        if self.tuner.is_some() {
-            return self.turn_tuned(tx, rest);
-        }
-        if self.stamps.as_mut().is_some_and(Stamps::is_due) {
-            return self.turn_stamped(tx, rest);
+        let is_due = self.stamps.as_mut().is_some_and(Stamps::is_due);
+        if is_due || self.tuner.is_some() {
+            return self.turn_timed(tx, rest, is_due);
         }
         self.rx.recv(&mut self.batch);
         self.work(rest);
         send(tx, &mut self.batch, self.chains)
-    }
-
-    /// As [`turn_dividing`](Way::turn_dividing), with batches of the size that pays.
-    fn turn_tuned(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
-        let begin = cycles();
-        self.rx.recv(&mut self.batch);
-        self.work(rest);
-        let sent = send(tx, &mut self.batch, self.chains);
-        if let Some(tuner) = &mut self.tuner {
-            tuner.moved(sent, cycles() - begin);
-            if self.batch.is_empty() && self.batch.capacity() != tuner.size() {
-                self.batch = Batch::with_capacity(tuner.size());
-            }
-        }
-        sent
     }
 
     /// The program's own part.
@@ -116,9 +99,10 @@ impl Way {
         }
     }
 
-    /// As [`turn_dividing`](Way::turn_dividing), noting what each part takes.
+    /// As [`turn_dividing`](Way::turn_dividing), looking at the clock: for the profile if it is due, and for the size of the
+    /// next batches.
     #[cold]
-    fn turn_stamped(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
+    fn turn_timed(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
         self.rx.recv(&mut self.batch);
         let received = cycles();
@@ -126,8 +110,14 @@ impl Way {
         let touched = cycles();
         let sent = send(tx, &mut self.batch, self.chains);
         let end = cycles();
-        if let Some(stamps) = &self.stamps {
+        if let Some(stamps) = self.stamps.as_ref().filter(|_| is_due) {
             stamps.note(sent, [begin, received, touched, end]);
+        }
+        if let Some(tuner) = &mut self.tuner {
+            tuner.moved(sent, end - begin);
+            if self.batch.is_empty() && self.batch.capacity() != tuner.size() {
+                self.batch = Batch::with_capacity(tuner.size());
+            }
         }
         sent
     }

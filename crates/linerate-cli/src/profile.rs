@@ -1,5 +1,6 @@
 //! Where a forwarder's cycles go: the ixy paper's table of the path's parts, while it runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
@@ -49,14 +50,14 @@ impl Parts {
 
 /// One thread's stamps.
 pub struct Stamps {
-    profile: std::sync::Arc<Profile>,
+    profile: Arc<Profile>,
     turn: u32,
     /// What a stamp costs, which is not the path's.
     cost: u64,
 }
 
 impl Stamps {
-    pub fn new(profile: std::sync::Arc<Profile>) -> Stamps {
+    pub fn new(profile: Arc<Profile>) -> Stamps {
         let cost = (0..1000).map(|_| (cycles(), cycles())).map(|(first, second)| second - first).min().unwrap_or(0);
         Stamps { profile, turn: 0, cost }
     }

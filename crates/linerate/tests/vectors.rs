@@ -10,10 +10,10 @@ use linerate::memory::{PageSize, Pages, RegionOptions};
 use linerate::nic::ixgbe::descriptor::receive;
 use linerate::port::Vectors;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 #[path = "../benches/fake/mod.rs"]
 mod fake;
+mod paths;
 
 /// What happens to a card and its driver.
 #[derive(Clone, Debug)]
@@ -102,21 +102,8 @@ fn trace(vectors: Vectors, buffers: usize, steps: &[Step]) -> Vec<u64> {
 
 #[test]
 fn all_paths_do_the_same() {
-    let paths: Vec<_> =
-        [Vectors::Best, Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
     let buffers = prop_oneof![Just(RING + 34), Just(RING + 100), Just(1024)];
-    let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
-    TestRunner::new(cases)
-        .run(&(buffers, steps()), |(buffers, steps)| {
-            let reference = trace(Vectors::Scalar, buffers, &steps);
-            for &path in &paths {
-                let seen = trace(path, buffers, &steps);
-                let differs = reference.iter().zip(&seen).position(|(a, b)| a != b);
-                prop_assert!(differs.is_none(), "{path:?} differs after step {differs:?}");
-            }
-            Ok(())
-        })
-        .unwrap();
+    paths::all_do_the_same(&(buffers, steps()), |vectors, (buffers, steps)| trace(vectors, *buffers, steps));
 }
 
 #[test]

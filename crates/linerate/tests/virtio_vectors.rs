@@ -12,10 +12,10 @@ use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::port::{Device, Vectors};
 use proptest::prelude::*;
-use proptest::test_runner::{self, TestRunner};
 
 #[path = "../benches/fake_virtio/mod.rs"]
 mod fake_virtio;
+mod paths;
 
 /// Descriptors of its rings.
 const RING: usize = 64;
@@ -130,19 +130,6 @@ fn trace(vectors: Vectors, features: u32, steps: &[Step]) -> Vec<u64> {
 
 #[test]
 fn all_paths_do_the_same() {
-    let paths: Vec<_> =
-        [Vectors::Best, Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
     let features = prop::sample::select(vec![SPLIT, PACKED, SPLIT | MERGEABLE, PACKED | MERGEABLE]);
-    let cases = test_runner::Config { cases: 2000, failure_persistence: None, ..test_runner::Config::default() };
-    TestRunner::new(cases)
-        .run(&(features, steps()), |(features, steps)| {
-            let reference = trace(Vectors::Scalar, features, &steps);
-            for &path in &paths {
-                let seen = trace(path, features, &steps);
-                let differs = reference.iter().zip(&seen).position(|(a, b)| a != b);
-                prop_assert!(differs.is_none(), "{path:?} differs after step {differs:?}");
-            }
-            Ok(())
-        })
-        .unwrap();
+    paths::all_do_the_same(&(features, steps()), |vectors, (features, steps)| trace(vectors, *features, steps));
 }

@@ -63,7 +63,7 @@ const EXPERIMENTS: [Experiment; 11] = [
     ("rings", forwarding::RINGS.len() as u64, forwarding::by_ring),
     ("pages", 6, forwarding::by_pages),
     ("iommu", 1, forwarding::by_iommu),
-    ("parts", 4, path::parts),
+    ("parts", 3, path::parts),
     ("cores", 3, forwarding::by_queues),
     ("numa", 1, forwarding::by_node),
     ("latency", 9, delays::by_load),

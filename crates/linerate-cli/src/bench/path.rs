@@ -1,6 +1,7 @@
 //! Where the cycles of a forwarded packet go.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::model::{Card, Traffic};
@@ -14,7 +15,7 @@ use super::Plan;
 use super::forwarding::forward;
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::report::{Cell, Section};
-use crate::profile::Parts;
+use crate::profile::{Parts, Profile, Stamps};
 use crate::run::cycles;
 
 /// Packets at a time.
@@ -86,9 +87,9 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
     let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
     let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
     let (size, mut batch, mut best) = (batch, Batch::with_capacity(batch), Parts::default());
-    let cost = (0..1000).map(|_| (cycles(), cycles())).map(|(first, second)| second - first).min().unwrap_or(0);
     for _ in 0..10 {
-        let (begin, mut sums, mut packets) = (std::time::Instant::now(), [0; 3], 0);
+        let profile = Arc::<Profile>::default();
+        let (begin, stamps) = (Instant::now(), Stamps::new(profile.clone()));
         while begin.elapsed() < plan.time / 10 {
             for card in &cards {
                 card.step(size);
@@ -99,17 +100,10 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
             (&mut batch).into_iter().for_each(touch);
             let touched = cycles();
             let sent = tx.send(&mut batch);
-            let end = cycles();
+            stamps.note(sent, [start, received, touched, cycles()]);
             batch.clear();
-            if sent > 0 {
-                packets += sent as u64;
-                for (sum, (from, to)) in sums.iter_mut().zip([(start, received), (received, touched), (touched, end)]) {
-                    *sum += (to - from).saturating_sub(cost);
-                }
-            }
         }
-        let [receive, touch, send] = sums.map(|sum| sum as f64 / packets.max(1) as f64);
-        let parts = Parts { receive, touch, send };
+        let parts = profile.parts();
         if best.sum() == 0.0 || parts.sum() < best.sum() {
             best = parts;
         }
@@ -121,7 +115,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
 fn memory(plan: &Plan) -> Result<f64, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let mut batch = Batch::with_capacity(BATCH);
-    let (begin, mut spent, mut packets) = (std::time::Instant::now(), 0, 0);
+    let (begin, mut spent, mut packets) = (Instant::now(), 0, 0);
     while begin.elapsed() < plan.time / 4 {
         let start = cycles();
         for _ in 0..1000 {

@@ -59,18 +59,10 @@ pub(super) enum Read {
 /// Reads and checks a frame's stamp.
 #[inline]
 pub(super) fn read(frame: &[u8]) -> Read {
-    if frame.len() < SHORTEST || frame[STAMP..FLOW] != MAGIC.to_be_bytes() {
-        return Read::Foreign;
-    }
-    if frame[CHECK..SEQUENCE] != hash(frame).to_be_bytes() {
-        return Read::Corrupted;
-    }
-    let mut sequence = [0; 8];
-    sequence[2..].copy_from_slice(&frame[SEQUENCE..SHORTEST]);
-    Read::Stamped {
-        flow: u16::from_be_bytes([frame[FLOW], frame[FLOW + 1]]),
-        sequence: u64::from_be_bytes(sequence),
-        touched: frame[TOUCHED],
+    let Some((flow, sequence)) = name(frame) else { return Read::Foreign };
+    match frame[CHECK..SEQUENCE] == hash(frame).to_be_bytes() {
+        true => Read::Stamped { flow, sequence, touched: frame[TOUCHED] },
+        false => Read::Corrupted,
     }
 }
 

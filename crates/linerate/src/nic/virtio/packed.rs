@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 
-use super::ring::{AVAILABLE, Finished, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
+use super::ring::{AVAILABLE, DONE, Finished, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
 use crate::memory::{Descriptors, Mapping, Shared};
-
-/// Of a descriptor's second word: both flags, which are the same when the device is done.
-const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
 
 /// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
 /// are not negotiated for packed queues: QEMU (10.0) leaves an old index behind where its backend was

@@ -79,6 +79,14 @@ pub(super) struct Part {
     pub writable: bool,
 }
 
+/// Of a packed queue's descriptor's flags (2.8.1): one of them is the round's, both are when the device is done.
+pub(super) const AVAILABLE: u16 = 1 << 7;
+pub(super) const USED: u16 = 1 << 15;
+/// Of its second word: both flags, which are the same when the device is done.
+pub(super) const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
+/// And its id: what tells whether, and with what, the device is done.
+pub(super) const KEY: u64 = DONE | 0xFFFF << 32;
+
 /// What a device may have finished with.
 #[derive(Clone, Copy)]
 pub(super) struct Finished<'a> {
@@ -91,9 +99,6 @@ pub(super) struct Finished<'a> {
     /// What a packed queue's key is without the id.
     pub done: u64,
 }
-
-/// A packed queue's key: both flags of a descriptor, and its id (2.8.1).
-pub(super) const KEY: u64 = ((AVAILABLE | USED) as u64) << 48 | 0xFFFF << 32;
 
 impl<'a> Finished<'a> {
     /// At how many places.
@@ -173,10 +178,6 @@ impl<'a> Offered<'a> {
         }
     }
 }
-
-/// Of a packed queue's descriptor's flags (2.8.1): one of them is the round's, both are when the device is done.
-pub(super) const AVAILABLE: u16 = 1 << 7;
-pub(super) const USED: u16 = 1 << 15;
 
 /// Offsets of a ring's three parts, and bytes in all.
 pub(super) struct Layout {

@@ -1,0 +1,24 @@
+//! Paths over several packets at a time beside the one over single ones.
+
+use linerate::port::Vectors;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Lets every path that this processor has go through 2,000 schedules; `trace` tells all that can be seen after each step,
+/// which must be what is seen of the path over single ones.
+pub fn all_do_the_same<S: Strategy>(schedules: &S, trace: impl Fn(Vectors, &S::Value) -> Vec<u64>) {
+    let paths = [Vectors::Best, Vectors::Avx2, Vectors::Avx512];
+    let paths: Vec<_> = paths.into_iter().filter(|path| path.is_there()).collect();
+    let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
+    TestRunner::new(cases)
+        .run(schedules, |schedule| {
+            let reference = trace(Vectors::Scalar, &schedule);
+            for &path in &paths {
+                let seen = trace(path, &schedule);
+                let differs = reference.iter().zip(&seen).position(|(a, b)| a != b);
+                prop_assert!(differs.is_none(), "{path:?} differs after step {differs:?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+}
