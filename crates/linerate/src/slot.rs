@@ -28,21 +28,26 @@ pub const HEADROOM: usize = 128;
 /// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
 /// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
 /// nor made outside this crate: whoever holds `&mut Slot` is the only one who can reach the bytes.
-#[repr(transparent)]
-pub struct Slot(u64);
+#[repr(C, align(8))]
+pub struct Slot {
+    buf: u32,
+    /// What stands above the buffer's number: a load of its own, of which the length takes one instruction.
+    data: u32,
+}
 
-const LEN: u32 = 32;
-const MORE: u64 = 1 << 51;
-const UNFINISHED: u64 = 1 << 50;
-const STAMPED: u64 = 1 << 49;
-const UNLEARNED: u64 = 1 << 48;
+const MORE: u32 = 1 << 19;
+const UNFINISHED: u32 = 1 << 18;
+const STAMPED: u32 = 1 << 17;
+const UNLEARNED: u32 = 1 << 16;
+const OFFSET: u32 = 20;
 
 impl Slot {
     /// A place without a buffer; its length is 0.
-    pub(crate) const EMPTY: Slot = Slot(0);
+    pub(crate) const EMPTY: Slot = Slot { buf: 0, data: 0 };
 
-    /// Where the offset stands in the word.
-    pub(crate) const OFFSET: u32 = 52;
+    /// For vectors: where the offset stands in the 64 bits.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) const OFFSET: u32 = u32::BITS + OFFSET;
 
     /// The largest offset that a slot can name.
     pub const MAX_OFFSET: usize = 0xFFF;
@@ -50,85 +55,83 @@ impl Slot {
     /// `len` bytes of data at this offset of buffer `buf`; they lie within the buffer.
     #[inline(always)]
     pub(crate) const fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
-        Slot(buf as u64 | (len as u64) << LEN | (offset as u64) << Self::OFFSET | if more { MORE } else { 0 })
+        Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
     }
 
     /// The number of the buffer in its region.
     #[inline(always)]
     pub const fn buf(&self) -> u32 {
-        self.0 as u32
+        self.buf
     }
 
     /// Bytes of data in this buffer.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty)] // a slot is a part of a packet, not a collection
     pub const fn len(&self) -> usize {
-        (self.0 >> LEN) as u16 as usize
+        self.data as u16 as usize
     }
 
     /// Bytes from the buffer's start to the data.
     #[inline(always)]
     pub const fn offset(&self) -> usize {
-        (self.0 >> Self::OFFSET) as usize
+        (self.data >> OFFSET) as usize
     }
 
     /// True where the packet continues in the next slot: a frame longer than a buffer is a chain.
     #[inline(always)]
     pub const fn has_more(&self) -> bool {
-        self.0 & MORE != 0
+        self.data & MORE != 0
     }
 
     /// True for the first slot of a packet whose sender has left checksum or segmentation to the
     /// hardware, which happens only on ports that were opened with offloads.
     #[inline(always)]
     pub const fn is_unfinished(&self) -> bool {
-        self.0 & UNFINISHED != 0
+        self.data & UNFINISHED != 0
     }
 
     /// Says so, or that it is done.
     pub(crate) const fn set_unfinished(&mut self, unfinished: bool) {
-        self.0 = self.0 & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
+        self.data = self.data & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
     }
 
     /// True for the first slot of a packet with a [timestamp](crate::Packet::timestamp).
     #[inline(always)]
     pub const fn is_stamped(&self) -> bool {
-        self.0 & STAMPED != 0
+        self.data & STAMPED != 0
     }
 
     /// Says that there is one.
     pub(crate) const fn set_stamped(&mut self) {
-        self.0 |= STAMPED;
+        self.data |= STAMPED;
     }
 
     /// True for the first slot of a packet whose source address is not to be remembered by a switch (netmap's
     /// `NS_NO_LEARN`).
     #[inline(always)]
     pub const fn is_unlearned(&self) -> bool {
-        self.0 & UNLEARNED != 0
+        self.data & UNLEARNED != 0
     }
 
     /// Says so.
     pub(crate) const fn set_unlearned(&mut self) {
-        self.0 |= UNLEARNED;
+        self.data |= UNLEARNED;
     }
 
     /// What [`whole_len`](Slot::whole_len) sees of the upper half of a slot.
-    pub(crate) const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) >> LEN;
+    pub(crate) const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) as u64;
 
     /// The length of a finished packet that ends here; of any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
-        (self.0 >> LEN & Self::WHOLE_LEN) as usize
+        (self.data & Self::WHOLE_LEN as u32) as usize
     }
 
     /// Sets where the data lies. The caller keeps `offset + len` within the buffer.
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
-        self.0 = self.0 & (MORE | UNFINISHED | STAMPED | UNLEARNED | u32::MAX as u64)
-            | (len as u64) << LEN
-            | (offset as u64) << Self::OFFSET;
+        self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
     }
 
     /// Moves the slot out, leaving an empty place.

@@ -6,7 +6,7 @@ use super::Slot;
 impl Slot {
     /// Slots as they travel between threads. The words are slots again only once, and only in one place.
     pub(crate) fn words(slots: &[Slot]) -> &[u64] {
-        // SAFETY: a slot is a word (`repr(transparent)`).
+        // SAFETY: a slot is as large as a word, and as aligned; all its bits are of its two fields.
         unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) }
     }
 

@@ -72,7 +72,7 @@ impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
         if self.groups.is_some() && batch.capacity() >= SMALLEST {
             return self.recv_in_groups(batch);
         }
-        self.recv_own::<false>(batch)
+        self.recv_singly(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -102,6 +102,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn recv_in_groups(&mut self, batch: &mut Batch) -> usize {
         self.recv_own::<true>(batch)
+    }
+
+    #[inline(never)]
+    fn recv_singly(&mut self, batch: &mut Batch) -> usize {
+        self.recv_own::<false>(batch)
     }
 
     /// Into a batch of our own region.
@@ -341,13 +346,18 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         if self.groups.is_some() && batch.len() >= SMALLEST {
             return self.send_in_groups(batch);
         }
-        self.send_each::<false>(batch)
+        self.send_singly(batch)
     }
 
     /// Apart from the way of a few packets, which pays nothing for it.
     #[inline(never)]
     fn send_in_groups(&mut self, batch: &mut Batch) -> usize {
         self.send_each::<true>(batch)
+    }
+
+    #[inline(never)]
+    fn send_singly(&mut self, batch: &mut Batch) -> usize {
+        self.send_each::<false>(batch)
     }
 
     #[inline(always)]
