@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::run::cycles;
 
-/// One turn in so many is looked at, so that stamps cost little beside what they measure.
-const EVERY: u32 = 32;
+/// One turn in so many is looked at, so that stamps cost little beside what they measure, also with batches of one. A prime:
+/// with a power of two it would be the same places of a ring again and again.
+pub const EVERY: u32 = 127;
 
 /// Cycles of the turns that were looked at, and their packets; of all threads.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use super::Plan;
 use super::forwarding::forward;
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::report::{Cell, Section};
-use crate::profile::{Parts, Profile, Stamps};
+use crate::profile::{EVERY, Parts, Profile, Stamps};
 use crate::run::cycles;
 
 /// Packets at a time.
@@ -27,6 +27,7 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let here = on_one_processor(plan, BATCH, 512)?;
     plan.step();
     let memory = memory(plan)?;
+    let singly = on_one_processor(plan, 1, 512)?;
     plan.step();
     let row = |what: &str, Parts { receive, touch, send }: Parts, memory: Cell| {
         let number = |value| Cell::Number(value, 1);
@@ -43,6 +44,8 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         Parts { receive: ixy_receive, touch: ixy_touch, send: ixy_send },
         Parts { receive: dpdk_receive, touch: dpdk_touch, send: dpdk_send },
     );
+    let stamps = profiling();
+    let share = |turn: f64| 100.0 * stamps / (f64::from(EVERY) * turn);
     let mut ixy = row("ixy, 1.2 GHz", ixy, Cell::Number(ixy_memory, 1));
     ixy[5] = Cell::Number(IXY_PARTS.iter().sum(), 1);
     let device = if plan.is_model() { "models on another processor" } else { "these cards" };
@@ -66,11 +69,16 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         title: "Cycles per packet by part of the path (table 2)",
         columns: vec!["", "receive", "forward", "send", "memory", "sum"],
         rows,
-        compares: "TSC cycles, batches of 32. A forwarder's buffers go round with its batches, so that memory has no part of its \
-                   own; what allocating would cost is beside it. Comparable: which part is how large. Theirs are perf's, of the \
-                   authors' raw data (github.com/emmericp/ixy-perf-measurements, profiling), and their cycles are longer: at 1.2 \
-                   GHz memory is nearer. Without any card, the driver alone is what cargo bench --bench driver_cost prints."
-            .to_string(),
+        compares: format!(
+            "TSC cycles, batches of 32. A forwarder's buffers go round with its batches, so that memory has no part of its own; \
+             what allocating would cost is beside it. Comparable: which part is how large. Theirs are perf's, of the authors' raw \
+             data (github.com/emmericp/ixy-perf-measurements, profiling), and their cycles are longer: at 1.2 GHz memory is \
+             nearer. Without any card, the driver alone is what cargo bench --bench driver_cost prints. What fwd --profile costs \
+             itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the sum on the same processor, and {:.1} % \
+             with batches of one.",
+            share(here.sum() * BATCH as f64),
+            share(singly.sum()),
+        ),
         plot: None,
     })
 }
@@ -109,6 +117,15 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
         }
     }
     Ok(best)
+}
+
+/// Cycles that a turn takes longer when it is looked at.
+fn profiling() -> f64 {
+    const TURNS: u32 = 100_000;
+    let stamps = Stamps::new(Arc::default());
+    let start = cycles();
+    (0..TURNS).for_each(|_| stamps.note(BATCH, [cycles(), cycles(), cycles(), cycles()]));
+    (cycles() - start) as f64 / f64::from(TURNS)
 }
 
 /// Cycles to take a packet's buffer from the pool, and to give it back.
