@@ -23,9 +23,12 @@ fn main() {
     let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
     let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
     let there = paths.into_iter().filter(|(_, path)| path.is_there());
-    for ((path, vectors), batch_size) in there.flat_map(|path| [1, 4, 8, 16, 32, 64, 128, 256].map(|size| (path, size)))
-    {
-        let mut fake = Fake::with(vectors, &RegionOptions::default());
+    let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
+    // Behind an IOMMU packets are in one piece for the card; over uio, in hugepages.
+    let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
+    for (((path, vectors), page), batch_size) in cases.flat_map(|case| sizes.map(|size| (case, size))) {
+        let memory = page.map_or("one piece", |_| "hugepages");
+        let mut fake = Fake::seeing(vectors, &RegionOptions::default(), page);
         let mut batch = Batch::with_capacity(batch_size);
         let calls = ROUND / batch_size;
 
@@ -88,7 +91,7 @@ fn main() {
 
         let [receive, touch, send] = parts;
         println!(
-            "path={path} batch={batch_size} receive={receive:.1} touch={touch:.1} send={send:.1} total={total:.1} \
+            "path={path} memory={memory:?} batch={batch_size} receive={receive:.1} touch={touch:.1} send={send:.1} total={total:.1} \
              bound={:.1} ratio={:.2} descriptors={:.1}",
             bounds[0],
             total / bounds[0],

@@ -21,8 +21,17 @@ const PACKETS: usize = 256;
 
 /// A card with packets waiting, after a first round that filled caches and rings.
 fn waiting(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
+    waiting_in(None, vectors, batch_size)
+}
+
+/// The same where it sees packets in hugepages.
+fn waiting_in_pages(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
+    waiting_in(Some(2 << 20), vectors, batch_size)
+}
+
+fn waiting_in(page: Option<usize>, vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
     assert!(vectors.is_there(), "this processor has no {vectors:?}");
-    let mut fake = Fake::with(vectors, &RegionOptions::default());
+    let mut fake = Fake::seeing(vectors, &RegionOptions::default(), page);
     let mut batch = Batch::with_capacity(batch_size);
     for _ in 0..3 {
         fake.complete_receive(PACKETS);
@@ -46,8 +55,8 @@ fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
 }
 
 /// The same of a VirtIO device.
-fn virtio_waiting(features: u32) -> (Card, Batch) {
-    let mut card = Card::new(Vectors::Scalar, features | MERGEABLE);
+fn virtio_waiting(vectors: Vectors, features: u32) -> (Card, Batch) {
+    let mut card = Card::new(vectors, features | MERGEABLE);
     let mut batch = Batch::new();
     for _ in 0..3 {
         card.complete_receive(PACKETS);
@@ -70,44 +79,72 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(116_645))]
+#[library_benchmark(config = limit(110_317))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(22_095))]
+#[library_benchmark(config = limit(20_967))]
 #[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(118_693))]
+#[library_benchmark(config = limit(110_317))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(13_289))]
+#[library_benchmark(config = limit(11_023))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
 fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(43_937))]
-#[bench::thirty_two(args = (SPLIT), setup = virtio_waiting)]
+#[library_benchmark(config = limit(11_871))]
+#[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting_in_pages)]
+fn avx2_32_pages(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(40_996))]
+#[bench::thirty_two(args = (Vectors::Scalar, SPLIT), setup = virtio_waiting)]
 fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(44_646))]
-#[bench::thirty_two(args = (PACKED), setup = virtio_waiting)]
+#[library_benchmark(config = limit(42_754))]
+#[bench::thirty_two(args = (Vectors::Scalar, PACKED), setup = virtio_waiting)]
 fn virtio_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+#[library_benchmark(config = limit(15_680))]
+#[bench::thirty_two(args = (Vectors::Avx2, SPLIT), setup = virtio_waiting)]
+fn virtio_avx2_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+#[library_benchmark(config = limit(15_376))]
+#[bench::thirty_two(args = (Vectors::Avx2, PACKED), setup = virtio_waiting)]
+fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
 library_benchmark_group!(
     name = path,
-    benchmarks = [batch_1, batch_32, avx2_1, avx2_32, virtio_split_32, virtio_packed_32]
+    benchmarks = [
+        batch_1,
+        batch_32,
+        avx2_1,
+        avx2_32,
+        avx2_32_pages,
+        virtio_split_32,
+        virtio_packed_32,
+        virtio_avx2_split_32,
+        virtio_avx2_packed_32
+    ]
 );
 main!(library_benchmark_groups = path);

@@ -98,13 +98,13 @@ impl Batch {
         if len > self.room() {
             return 0;
         }
-        let (slots, bufs) = self.window(pool, count);
-        let count = slots.len();
-        for (slot, &buf) in slots.iter_mut().zip(bufs) {
-            *slot = Slot::new(buf, HEADROOM, len as u16, false);
-        }
-        self.received(count, count);
-        count
+        let all = |slots: &mut [Slot], bufs: &[u32]| {
+            for (slot, &buf) in slots.iter_mut().zip(bufs) {
+                *slot = Slot::new(buf, HEADROOM, len as u16, false);
+            }
+            bufs.len()
+        };
+        self.exchange(count, all).1
     }
 
     /// Keeps the packets of which `keep` is true, seen from the bytes of their first slots, and gives the others' buffers
@@ -203,29 +203,21 @@ impl Batch {
         own
     }
 
-    /// Places for up to `count` slots, and as many free buffers, to be exchanged one for one. Call
-    /// [`received`](Batch::received) with their number and how many were.
+    /// Offers places for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one, from
+    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool.
     #[inline(always)]
-    pub(crate) fn window(&mut self, pool: &Arc<Pool>, count: usize) -> (&mut [Slot], &[u32]) {
-        if self.cache.is_none() {
-            self.adopt(pool);
-        }
+    pub(crate) fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
         if self.end + room > self.capacity() {
             self.compact();
         }
-        let Some(cache) = &mut self.cache else { return (&mut [], &[]) };
+        let Some(cache) = &mut self.cache else { return (0, 0) };
         let bufs = cache.offer(room);
-        (&mut self.slots[self.end..self.end + bufs.len()], bufs)
-    }
-
-    /// Of the `offered` places and buffers the first `count` were exchanged.
-    #[inline(always)]
-    pub(crate) fn received(&mut self, offered: usize, count: usize) {
-        if let Some(cache) = &mut self.cache {
-            cache.used(offered, count);
-        }
-        self.end += count;
+        let offered = bufs.len();
+        let taken = take(&mut self.slots[self.end..self.end + offered], bufs);
+        cache.used(offered, taken);
+        self.end += taken;
+        (offered, taken)
     }
 
     /// Places for slots that bring their buffers with them: at most up to the capacity, or one more where a packet is not

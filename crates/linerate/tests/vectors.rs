@@ -64,9 +64,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Everything that can be seen, after each step.
-fn trace(vectors: Vectors, buffers: usize, steps: &[Step]) -> Vec<u64> {
+fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) -> Vec<u64> {
     let pages = Pages::Only(PageSize::Ordinary);
-    let mut fake = Fake::with(vectors, &RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None });
+    let region = RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None };
+    let mut fake = Fake::seeing(vectors, &region, page);
     let mut batch = Batch::with_capacity(32);
     let look = |fake: &Fake, batch: &mut Batch| {
         let mut hash = DefaultHasher::new();
@@ -103,7 +104,10 @@ fn trace(vectors: Vectors, buffers: usize, steps: &[Step]) -> Vec<u64> {
 #[test]
 fn all_paths_do_the_same() {
     let buffers = prop_oneof![Just(RING + 34), Just(RING + 100), Just(1024)];
-    paths::all_do_the_same(&(buffers, steps()), |vectors, (buffers, steps)| trace(vectors, *buffers, steps));
+    let page = prop::sample::select(vec![None, Some(4 << 10), Some(64 << 10)]);
+    paths::all_do_the_same(&(buffers, page, steps()), |vectors, (buffers, page, steps)| {
+        trace(vectors, *buffers, *page, steps)
+    });
 }
 
 #[test]

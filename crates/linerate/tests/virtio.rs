@@ -134,6 +134,44 @@ fn a_device_that_gives_back_what_it_never_had_is_given_nothing_more() {
     }
 }
 
+#[test]
+fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_no_more_packets() {
+    for features in [SPLIT, PACKED] {
+        let (device, pool) = (Memory::new(features), pool());
+        let config = Config { ring: 64, interrupts: Some(Default::default()), ..Config::new("sleeper", pool.clone()) };
+        let mut port = Virtio::open(&device.device(), config).unwrap();
+        let (mut rx, _tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [mut end, _] = Queue::pair(&device, 64, features == PACKED);
+        let mut batch = Batch::new();
+        for sleeps in [false, true] {
+            end.want_notifications(false);
+            assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
+            device.doorbell();
+            assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, None), "it looks itself");
+            // It has looked for the last time before it could see these buffers.
+            end.want_notifications(true);
+            if sleeps {
+                assert!(rx.arm().is_some());
+            } else {
+                assert_eq!(rx.recv(&mut batch), 0);
+            }
+            assert_eq!(device.doorbell(), Some(0));
+            assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None), "once is enough");
+            batch.clear();
+        }
+        // One that wants to be told at once is not told again.
+        assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
+        assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, Some(0)));
+        assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None));
+        // One that has looked when there were no more packets has seen everything.
+        end.want_notifications(false);
+        assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
+        assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (4, 0));
+        end.want_notifications(true);
+        assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None));
+    }
+}
+
 /// What the device writes into the rings, between two calls.
 fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
     // Small numbers are ids, indexes and lengths that could be; large ones cannot.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers};
@@ -42,7 +43,15 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let written = prop_oneof![30 => 72u32..=1530, 1 => Just(12u32), 1 => 0u32..12, 1 => 1531u32..=70_000];
+    // A header of 12 bytes, and packets of up to 1,518.
+    const LONGEST: u32 = 12 + 1518;
+    let written = prop_oneof![
+        30 => 72..=LONGEST,
+        1 => LONGEST..=LONGEST + 1,
+        1 => Just(12u32),
+        1 => 0u32..12,
+        1 => LONGEST + 1..=70_000,
+    ];
     let buffers = prop_oneof![60 => Just(1u16), 1 => Just(0u16), 1 => Just(2u16), 1 => any::<u16>()];
     let step = prop_oneof![
         6 => prop::collection::vec((written, buffers), 1..60).prop_map(Step::Receive),
@@ -59,10 +68,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Everything that can be seen, after each step.
-fn trace(vectors: Vectors, features: u32, steps: &[Step]) -> Vec<u64> {
+fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -> Vec<u64> {
     let pages = Pages::Only(PageSize::Ordinary);
     let region = Region::new(&RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None }).unwrap();
-    let (device, pool) = (Memory::new(features), Pool::new(region));
+    let (mut device, pool) = (Memory::new(features), Pool::new(region));
+    Arc::get_mut(&mut device).unwrap().page = page;
     device.set_32(COMMON + 24, RING as u32);
     let config = Config { ring: RING, vectors, ..Config::new("fake", pool.clone()) };
     let mut port = Virtio::open(&device.device(), config).unwrap();
@@ -131,5 +141,8 @@ fn trace(vectors: Vectors, features: u32, steps: &[Step]) -> Vec<u64> {
 #[test]
 fn all_paths_do_the_same() {
     let features = prop::sample::select(vec![SPLIT, PACKED, SPLIT | MERGEABLE, PACKED | MERGEABLE]);
-    paths::all_do_the_same(&(features, steps()), |vectors, (features, steps)| trace(vectors, *features, steps));
+    let page = prop::sample::select(vec![None, Some(4 << 10), Some(64 << 10)]);
+    paths::all_do_the_same(&(features, page, steps()), |vectors, (features, page, steps)| {
+        trace(vectors, *features, *page, steps)
+    });
 }

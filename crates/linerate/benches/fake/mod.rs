@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate::memory::{
-    Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions,
+    Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
 };
 use linerate::nic::ixgbe::descriptor::{receive, transmit};
 use linerate::nic::ixgbe::registers::*;
@@ -46,15 +46,23 @@ impl Bar for FakeBar {
     fn wait(&self, _: Duration) {}
 }
 
-/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40.
+/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40. The packets' memory may be seen page by
+/// page.
 #[derive(Default)]
-struct FakeDma(Mutex<Vec<Arc<Mapping>>>);
+struct FakeDma {
+    maps: Mutex<Vec<Arc<Mapping>>>,
+    page: Option<usize>,
+}
 
 impl DmaSpace for FakeDma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        let mut maps = self.0.lock().unwrap();
+        let mut maps = self.maps.lock().unwrap();
         maps.push(memory.clone());
-        Ok(Addresses::Contiguous(Contiguous((maps.len() as u64) << 40)))
+        let base = (maps.len() as u64) << 40;
+        Ok(match self.page.filter(|_| maps.len() == 2) {
+            Some(page) => Addresses::Paged(pages(base, memory.len(), page)),
+            None => Addresses::Contiguous(Contiguous(base)),
+        })
     }
 
     fn unmap(&self, _: DeviceAddress) {}
@@ -64,6 +72,11 @@ impl Bus for FakeDma {
     fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
         unreachable!("it is polled")
     }
+}
+
+/// Pages with a gap behind each.
+pub fn pages(base: DeviceAddress, len: usize, page: usize) -> Paged {
+    Paged::new((0..len.div_ceil(page)).map(|index| base + (index * (page + (1 << 32))) as u64).collect(), page)
 }
 
 pub const RING: usize = 512;
@@ -90,13 +103,18 @@ impl Fake {
     }
 
     pub fn with(vectors: Vectors, region: &RegionOptions) -> Fake {
+        Fake::seeing(vectors, region, None)
+    }
+
+    /// A card that sees packets in pages of this size.
+    pub fn seeing(vectors: Vectors, region: &RegionOptions, page: Option<usize>) -> Fake {
         let bar = MappedBar::new(Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap()));
-        let dma = Arc::<FakeDma>::default();
+        let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         let pool = Pool::new(Region::new(region).unwrap());
         let config = Config { ring: RING, vectors, ..Config::new("fake", pool) };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
-        let [rings, packets] = [0, 1].map(|n| dma.0.lock().unwrap()[n].clone());
+        let [rings, packets] = [0, 1].map(|n| dma.maps.lock().unwrap()[n].clone());
         Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, device }
     }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{
-    Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Pool, Region, RegionOptions, Shared,
+    Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
+    Shared,
 };
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
@@ -36,6 +37,8 @@ pub struct Memory {
     pub mapped: Mutex<Vec<Arc<Mapping>>>,
     /// Of a legacy one.
     pub ports: Option<IoPorts>,
+    /// It sees packets in pages of this size.
+    pub page: Option<usize>,
 }
 
 impl Memory {
@@ -51,7 +54,7 @@ impl Memory {
             config[at + 12..at + 16].copy_from_slice(&0x1000u32.to_le_bytes());
         }
         let bar = Arc::new(Mapping::new(BAR, PageSize::Ordinary, None).unwrap());
-        let device = Memory { config: Mutex::new(config), bar, mapped: Mutex::default(), ports: None };
+        let device = Memory { config: Mutex::new(config), bar, mapped: Mutex::default(), ports: None, page: None };
         device.set_32(COMMON + 4, features);
         device.set_32(COMMON + 24, 64); // the size of all queues
         Arc::new(device)
@@ -63,6 +66,14 @@ impl Memory {
         let shift = offset % 8 * 8;
         let set = |old: u64| Some(old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift);
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
+    }
+
+    /// Which queue the doorbell was rung for last, since this was asked last.
+    pub fn doorbell(&self) -> Option<u16> {
+        const NONE: u16 = u16::MAX;
+        let rung = self.bar.words(NOTIFY, 1)[0].load(Acquire) as u16;
+        self.set_32(NOTIFY, NONE.into());
+        Some(rung).filter(|&rung| rung != NONE)
     }
 
     /// Sets a byte of configuration space.
@@ -79,7 +90,15 @@ impl DmaSpace for Memory {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut mapped = self.mapped.lock().unwrap();
         mapped.push(memory.clone());
-        Ok(Addresses::Contiguous(Contiguous((mapped.len() as DeviceAddress) << 32)))
+        let base = (mapped.len() as DeviceAddress) << 32;
+        Ok(match self.page.filter(|_| mapped.len() == 1) {
+            // Below 32 bits an address is the offset.
+            Some(page) => {
+                let address = |index: usize| base + ((index as u64 + 1) << 40) + (index * page) as u64;
+                Addresses::Paged(Paged::new((0..memory.len().div_ceil(page)).map(address).collect(), page))
+            }
+            None => Addresses::Contiguous(Contiguous(base)),
+        })
     }
 
     fn unmap(&self, _: DeviceAddress) {}
@@ -151,6 +170,8 @@ pub struct Split {
 /// A packed queue (2.8).
 pub struct Packed {
     pub ring: Descriptors,
+    /// When the driver wants interrupts, and the device notifications (2.8.14).
+    events: Shared<AtomicU32>,
     accepted: usize,
     finished: usize,
 }
@@ -171,7 +192,12 @@ impl Queue {
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
         [table / 2, 0].map(|back| match is_packed {
-            true => Queue::Packed(Packed { ring: Shared::new(&rings, table - back, size), accepted: 0, finished: 0 }),
+            true => Queue::Packed(Packed {
+                ring: Shared::new(&rings, table - back, size),
+                events: Shared::new(&rings, table - back + 16 * size, 2),
+                accepted: 0,
+                finished: 0,
+            }),
             false => Queue::Split(Split {
                 table: Shared::new(&rings, table - back, size),
                 available: Shared::new(&rings, driver - back, size + 2),
@@ -181,6 +207,14 @@ impl Queue {
                 finished: 0,
             }),
         })
+    }
+
+    /// From now on the device wants notifications, or none.
+    pub fn want_notifications(&self, wanted: bool) {
+        match self {
+            Queue::Split(Split { used, .. }) => used[0].store(u16::from(!wanted), Release),
+            Queue::Packed(Packed { events, .. }) => events[1].store(u32::from(!wanted) << 16, Release),
+        }
     }
 
     /// Finishes up to `most` packets in turn, with so many bytes written to each; `each` gets their addresses. Returns how

@@ -33,18 +33,20 @@ impl Batch {
     ) -> u64 {
         let longest = longest.min(pool.region().room());
         let ours = pool.region().view();
-        let (places, bufs) = self.window(pool, wanted.count_ones() as usize);
-        let (offered, mut copied) = (bufs.len(), 0);
-        for (place, &buf) in places.iter_mut().zip(bufs) {
-            let [slot] = packet(wanted.trailing_zeros() as usize) else { break };
-            if slot.whole_len() > longest {
-                break;
+        self.is_of(pool);
+        self.exchange(wanted.count_ones() as usize, |places, bufs| {
+            let mut copied = 0;
+            for (place, &buf) in places.iter_mut().zip(bufs) {
+                let [slot] = packet(wanted.trailing_zeros() as usize) else { break };
+                if slot.whole_len() > longest {
+                    break;
+                }
+                *place = theirs.copy(slot, ours, buf);
+                wanted &= wanted - 1;
+                copied += 1;
             }
-            *place = theirs.copy(slot, ours, buf);
-            wanted &= wanted - 1;
-            copied += 1;
-        }
-        self.received(offered, copied);
+            copied
+        });
         wanted
     }
 

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use super::Mapping;
-use crate::error::Result;
+use super::{Addresses, Mapping};
+use crate::error::{Error, Result};
 
 #[cfg(target_endian = "big")]
 compile_error!("descriptors are little-endian; their accesses must be swapped before this builds");
@@ -27,73 +27,6 @@ pub trait DmaSpace: Send + Sync {
     fn unmap(&self, address: DeviceAddress);
 }
 
-/// Where a device sees a mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Addresses {
-    /// As one range: behind an IOMMU, or in the model.
-    Contiguous(Contiguous),
-    /// Page by page, wherever they lie in the machine's memory: without an IOMMU.
-    Paged(Paged),
-}
-
-/// Finds the device's address of a byte, by its offset in the mapping. A queue is generic over it,
-/// so that the usual case stays one addition.
-pub(crate) trait Locate: Clone + Send + 'static {
-    fn locate(&self, offset: usize) -> DeviceAddress;
-
-    /// The address of the first byte, if all others follow it.
-    fn base(&self) -> Option<DeviceAddress> {
-        None
-    }
-}
-
-/// One range that begins at this address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contiguous(pub DeviceAddress);
-
-impl Locate for Contiguous {
-    #[inline(always)]
-    fn locate(&self, offset: usize) -> DeviceAddress {
-        self.0 + offset as u64
-    }
-
-    #[inline(always)]
-    fn base(&self) -> Option<DeviceAddress> {
-        Some(self.0)
-    }
-}
-
-/// Pages of one size, each at an address of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paged {
-    pages: Arc<[DeviceAddress]>,
-    shift: u32,
-}
-
-impl Paged {
-    /// Pages of `size` bytes, a power of two, at these addresses.
-    pub fn new(pages: Vec<DeviceAddress>, size: usize) -> Paged {
-        Paged { pages: pages.into(), shift: size.trailing_zeros() }
-    }
-}
-
-impl Locate for Paged {
-    #[inline(always)]
-    fn locate(&self, offset: usize) -> DeviceAddress {
-        self.pages[offset >> self.shift] + (offset & ((1 << self.shift) - 1)) as u64
-    }
-}
-
-impl Addresses {
-    /// The device's address of the byte at `offset` of the mapping.
-    pub fn at(&self, offset: usize) -> DeviceAddress {
-        match self {
-            Addresses::Contiguous(range) => range.locate(offset),
-            Addresses::Paged(pages) => pages.locate(offset),
-        }
-    }
-}
-
 /// A mapping that a device sees, until this value is dropped.
 pub struct DmaMap {
     space: Arc<dyn DmaSpace>,
@@ -105,10 +38,13 @@ impl DmaMap {
     /// Maps `memory` into `space`.
     ///
     /// # Errors
-    /// As [`DmaSpace::map`].
+    /// As [`DmaSpace::map`]; [`Error::BadDevice`] if that tells of too few pages.
     pub fn new(space: &Arc<dyn DmaSpace>, memory: &Arc<Mapping>) -> Result<DmaMap> {
-        let addresses = space.map(memory)?;
-        Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
+        let map = DmaMap { space: space.clone(), addresses: space.map(memory)?, memory: memory.clone() };
+        match map.addresses.cover(memory.len()) {
+            true => Ok(map),
+            false => Err(Error::BadDevice { why: "it does not see all of the memory that was mapped" }),
+        }
     }
 
     /// Where the device sees the memory.
@@ -184,5 +120,35 @@ impl<T: Word> Deref for Shared<T> {
         // SAFETY: checked in `new` to lie inside the mapping, which lives as long as `self`, and to be
         // aligned, since mappings begin at pages.
         unsafe { std::slice::from_raw_parts(self.first, self.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Contiguous, PageSize, Paged};
+
+    /// Sees so many pages of 4 KiB; none: all, in one piece.
+    struct Sees(Option<usize>);
+
+    impl DmaSpace for Sees {
+        fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
+            let pages = |count| Addresses::Paged(Paged::new((1..=count as u64).map(|page| page << 40).collect(), 4096));
+            Ok(self.0.map_or(Addresses::Contiguous(Contiguous(1 << 40)), pages))
+        }
+
+        fn unmap(&self, _: DeviceAddress) {}
+    }
+
+    #[test]
+    fn a_device_sees_all_of_a_mapping_or_it_is_an_error() {
+        let memory = Arc::new(Mapping::new(3 * 4096, PageSize::Ordinary, None).unwrap());
+        let map = |sees| {
+            let space: Arc<dyn DmaSpace> = Arc::new(Sees(sees));
+            DmaMap::new(&space, &memory)
+        };
+        assert_eq!(map(None).unwrap().addresses().at(5000), (1 << 40) + 5000);
+        assert_eq!(map(Some(3)).unwrap().addresses().at(5000), (2 << 40) + 904);
+        assert!(map(Some(2)).map(drop).unwrap_err().to_string().contains("does not see all"));
     }
 }

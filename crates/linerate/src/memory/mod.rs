@@ -11,17 +11,21 @@
 //! `unsafe` is allowed (the others are BAR access and rings shared with strangers).
 //! Read [`Pool`] next.
 
+mod addresses;
 mod depot;
 mod dma;
+mod fence;
 mod mapping;
 mod placement;
 mod pool;
 mod region;
 
+pub(crate) use addresses::Locate;
+pub use addresses::{Addresses, Contiguous, Paged};
 #[cfg(loom)]
 pub use depot::Depot;
-pub(crate) use dma::Locate;
-pub use dma::{Addresses, Contiguous, Descriptors, DeviceAddress, DmaMap, DmaSpace, Paged, Shared, Word};
+pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace, Shared, Word};
+pub(crate) use fence::full_fence;
 pub use mapping::{Mapping, PageSize};
 pub(crate) use placement::Placement;
 pub use pool::Pool;

@@ -1,11 +1,12 @@
 //! Waking a thread that sleeps until something is sent to it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::{Error, Result};
+use crate::memory::full_fence;
 
 /// An event of a receiver's. As long as nobody may sleep on it, it costs senders one look.
 pub struct Wake {
@@ -37,7 +38,7 @@ impl Wake {
         }
         // Who sends sees this, or is seen by who looks once more after this.
         self.armed.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        full_fence();
         Some(self.event.as_fd())
     }
 
@@ -57,7 +58,7 @@ impl Wake {
 
     #[cold]
     fn notify_sleeper(&self) {
-        fence(Ordering::SeqCst);
+        full_fence();
         if self.armed.swap(false, Ordering::SeqCst) {
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }

@@ -15,12 +15,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
 use crate::error::{Error, Result};
+use crate::memory::full_fence;
 
 // `struct netmap_ring`.
 pub const BUF_OFS: usize = 0;
@@ -176,13 +177,13 @@ impl Ring {
     /// The side that this word stands for sleeps from now on until it is woken; it looks once more after this.
     fn wait(&self, waits: usize) {
         self.word(waits).store(1, SeqCst);
-        fence(SeqCst);
+        full_fence();
     }
 
     /// True once if that side sleeps: then its bell is to be rung.
     #[inline(always)]
     fn must_wake(&self, waits: usize) -> bool {
-        fence(SeqCst);
+        full_fence();
         self.word(waits).load(Relaxed) != 0 && self.word(waits).swap(0, SeqCst) != 0
     }
 

@@ -69,25 +69,27 @@ impl XdpRx {
             }
             return true;
         }
-        let (slots, fresh) = batch.window(&self.pool, available);
-        let (offered, mut taken, mut packets, mut bytes) = (slots.len(), 0, 0, 0);
-        for _ in 0..offered {
-            let [address, word] = end.ring.pop();
-            let (buf, offset) = (address >> shift, address as usize & (size - 1));
-            let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
-            // The kernel names a buffer that it has, and bytes inside it, or it is not believed.
-            if offset > Slot::MAX_OFFSET || offset + len > size || !end.lent.take_back(buf) {
-                self.counters.dropped();
-                continue;
+        let (mut packets, mut bytes) = (0, 0);
+        let (offered, taken) = batch.exchange(available, |slots, fresh| {
+            let mut taken = 0;
+            for _ in 0..slots.len() {
+                let [address, word] = end.ring.pop();
+                let (buf, offset) = (address >> shift, address as usize & (size - 1));
+                let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
+                // The kernel names a buffer that it has, and bytes inside it, or it is not believed.
+                if offset > Slot::MAX_OFFSET || offset + len > size || !end.lent.take_back(buf) {
+                    self.counters.dropped();
+                    continue;
+                }
+                slots[taken] = Slot::new(buf as u32, offset, len as u16, more);
+                end.lent.lend(fresh[taken]);
+                end.fill.push([u64::from(fresh[taken]) << shift]);
+                taken += 1;
+                packets += usize::from(!more);
+                bytes += len;
             }
-            slots[taken] = Slot::new(buf as u32, offset, len as u16, more);
-            end.lent.lend(fresh[taken]);
-            end.fill.push([u64::from(fresh[taken]) << shift]);
-            taken += 1;
-            packets += usize::from(!more);
-            bytes += len;
-        }
-        batch.received(offered, taken);
+            taken
+        });
         end.ring.release();
         if end.fill.submit() && end.fill.needs_wakeup() {
             let _ = wake(socket.fd(), false);

@@ -45,7 +45,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) given: usize,
     pub(super) doorbell: B::Doorbell,
     /// Several at a time, where the processor can.
-    pub(super) groups: Option<Groups>,
+    pub(super) groups: Option<Groups<L>>,
     /// Where the card sees the region.
     pub(super) addresses: L,
     pub(super) placement: Placement,
@@ -69,10 +69,10 @@ impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
         if !batch.belongs_to(&self.pool) {
             return self.recv_copied(batch);
         }
-        if self.groups.is_some() && batch.capacity() >= SMALLEST {
-            return self.recv_in_groups(batch);
+        if batch.capacity() >= SMALLEST && self.groups.is_some() {
+            return self.recv_own::<true>(batch);
         }
-        self.recv_singly(batch)
+        self.recv_own::<false>(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -98,39 +98,16 @@ impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
-    /// Apart from the way of a few packets, which pays nothing for it.
+    /// Into a batch of our own region; a way of its own for few packets, which pay nothing for groups.
     #[inline(never)]
-    fn recv_in_groups(&mut self, batch: &mut Batch) -> usize {
-        self.recv_own::<true>(batch)
-    }
-
-    #[inline(never)]
-    fn recv_singly(&mut self, batch: &mut Batch) -> usize {
-        self.recv_own::<false>(batch)
-    }
-
-    /// Into a batch of our own region.
-    #[inline(always)]
     fn recv_own<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
         let (before, first) = (batch.len(), self.next);
         if self.dropping || !self.partial.is_empty() {
             self.resume(batch);
         }
-        // Once round the ring at most, so that a card that lies cannot keep us here.
-        for _ in 0..self.bufs.len() {
-            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
-            let (offered, mut received) = (slots.len(), 0);
-            while received < offered {
-                let done = self.take_run::<GROUPS>(&mut slots[received..], &fresh[received..]);
-                received += done;
-                if done == 0 || self.next != 0 {
-                    break; // not at the ring's end, so the next one is not a whole packet
-                }
-            }
-            batch.received(offered, received);
-            if received == offered && offered > 0 || !self.take_careful(batch) {
-                break;
-            }
+        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run::<GROUPS>(slots, fresh));
+        if received < offered || offered == 0 {
+            self.recv_rest::<GROUPS>(batch, received);
         }
         let received = batch.len() - before;
         if self.next != first {
@@ -144,6 +121,23 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }
         received
+    }
+
+    /// Goes on where the first packets, if any, did not fill the batch.
+    #[inline(never)]
+    fn recv_rest<const GROUPS: bool>(&mut self, batch: &mut Batch, mut received: usize) {
+        // Once round the ring at most, so that a card that lies cannot keep us here.
+        for _ in 0..self.bufs.len() {
+            // At the ring's end there may be more whole packets at its beginning.
+            if (received == 0 || self.next != 0) && !self.take_careful(batch) {
+                break;
+            }
+            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run::<GROUPS>(slots, fresh));
+            if more == offered && offered > 0 {
+                break;
+            }
+            received = more;
+        }
     }
 
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is
@@ -171,7 +165,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         const WHOLE: u64 = receive::DD | receive::EOP;
-        let (addresses, placement) = (self.addresses.clone(), self.placement);
+        let (locate, placement) = (self.addresses.locator(), self.placement);
         let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
@@ -184,7 +178,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             }
             *slot = placement.slot(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
             *buf = new;
-            descriptor[0].store(addresses.locate(placement.data(new)), Relaxed);
+            descriptor[0].store(locate(placement.data(new)), Relaxed);
             descriptor[1].store(0, Relaxed);
             done += 1;
         }
@@ -306,7 +300,7 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) unreported: usize,
     pub(super) doorbell: B::Doorbell,
     /// Several at a time, where the processor can.
-    pub(super) groups: Option<Groups>,
+    pub(super) groups: Option<Groups<L>>,
     /// Where the card sees the region.
     pub(super) addresses: L,
     pub(super) shift: u32,
@@ -343,40 +337,29 @@ const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | tra
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn send_own(&mut self, batch: &mut Batch) -> usize {
-        if self.groups.is_some() && batch.len() >= SMALLEST {
-            return self.send_in_groups(batch);
+        if batch.len() >= SMALLEST && self.groups.is_some() {
+            return self.send_each::<true>(batch);
         }
-        self.send_singly(batch)
-    }
-
-    /// Apart from the way of a few packets, which pays nothing for it.
-    #[inline(never)]
-    fn send_in_groups(&mut self, batch: &mut Batch) -> usize {
-        self.send_each::<true>(batch)
-    }
-
-    #[inline(never)]
-    fn send_singly(&mut self, batch: &mut Batch) -> usize {
         self.send_each::<false>(batch)
     }
 
-    #[inline(always)]
+    /// Two ways, as for receiving.
+    #[inline(never)]
     fn send_each<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
         self.reclaim(batch);
         let (total, first, mut taken) = (batch.len(), self.next, 0);
         while taken < total {
-            let filled = self.fill_run::<GROUPS>(&batch.slots()[taken..]);
-            taken += filled;
+            let mut now = self.fill_run::<GROUPS>(&batch.slots()[taken..]);
             if self.unreported >= REPORT_EVERY {
                 self.ask_for_report();
             }
-            if filled == 0 {
-                let careful = self.send_careful(batch, taken);
-                if careful == 0 {
-                    break; // the ring is full
-                }
-                taken += careful;
+            if now == 0 {
+                now = self.send_careful(batch, taken);
             }
+            if now == 0 {
+                break; // the ring is full
+            }
+            taken += now;
         }
         batch.sent(taken);
         if self.next != first {
@@ -411,7 +394,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// The same one by one.
     #[inline(always)]
     fn fill_singly(&mut self, slots: &[Slot]) -> usize {
-        let (addresses, shift, longest) = (self.addresses.clone(), self.shift, self.longest);
+        let (locate, shift, longest) = (self.addresses.locator(), self.shift, self.longest);
         let mut filled = 0;
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         for ((descriptor, buf), slot) in ring.zip(slots) {
@@ -419,7 +402,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;
             }
-            let address = addresses.locate(((slot.buf() as usize) << shift) + slot.offset());
+            let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
             *buf = slot.buf();
             // One multiplication puts the length in both its places.

@@ -42,7 +42,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             return Err(error);
         }
         let (vectors, longest) = (hardware.config.vectors, hardware.longest_slot());
-        let groups = Groups::choose(vectors, addresses.base(), placement, longest);
+        let groups = Groups::choose(vectors, &addresses, placement, longest);
         Ok(IntelRx {
             groups,
             descriptors,
@@ -105,7 +105,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
         let (vectors, longest) = (hardware.config.vectors, hardware.longest_written());
-        let groups = Groups::choose(vectors, addresses.base(), hardware.placement(), longest);
+        let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
         Ok(IntelTx {
             groups,
             bufs: vec![0; descriptors.len()].into(),

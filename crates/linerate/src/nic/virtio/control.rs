@@ -43,7 +43,7 @@ impl Control {
         };
         let parts = [part(0, 0, DATA, false), part(1, DATA, data.len(), false), part(2, ANSWER, 1, true)];
         self.ring.offer(&parts);
-        if self.ring.publish() {
+        if self.ring.publish(false) {
             self.doorbell.ring();
         }
         let finished = || Ok(self.ring.finished().is_some());

@@ -343,11 +343,11 @@ impl Hardware {
     }
 
     /// Loops over several packets at a time, where that is wanted and possible.
-    fn groups(&self, addresses: &impl Locate, longest: usize) -> Option<Groups> {
-        let HeaderLayout { len, mergeable, .. } = self.layout;
-        let (base, header) = (addresses.base()?, len as usize);
-        let rule = Rule { base, placement: self.placement(), header, mergeable, longest };
-        Groups::choose(self.config.vectors, rule)
+    fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
+        let HeaderLayout { len, mergeable, separate, .. } = self.layout;
+        let (addresses, header) = (addresses.clone(), len as usize);
+        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
+        Groups::choose(self.config.vectors, rule).filter(|_| !separate)
     }
 
     /// Starts a receive queue: from here on the device has all its buffers.
@@ -381,7 +381,7 @@ impl Hardware {
             bufs: bufs.into(),
             layout: self.layout,
             doorbell,
-            groups: self.groups(&addresses, longest_single),
+            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
             addresses,
             placement,
             room: room as u32,
@@ -401,7 +401,7 @@ impl Hardware {
             _reservation: reservation,
         };
         (0..count).for_each(|index| rx.refill(index));
-        if rx.ring.publish() {
+        if rx.ring.publish(false) {
             rx.doorbell.ring();
         }
         self.receive_if_ready()?;

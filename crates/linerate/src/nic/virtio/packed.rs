@@ -2,11 +2,11 @@
 //! that changes its meaning with each round tells whose turn it is.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{AVAILABLE, DONE, Finished, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
-use crate::memory::{Descriptors, Mapping, Shared};
+use super::ring::{AVAILABLE, DONE, Finished, ID, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
+use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
 /// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
 /// are not negotiated for packed queues: QEMU (10.0) leaves an old index behind where its backend was
@@ -23,10 +23,10 @@ pub(super) struct Packed {
     driver: Shared<AtomicU32>,
     /// When the device wants notifications.
     device: Shared<AtomicU32>,
-    // Descriptors offered, published, and taken back. They count on for ever: `place` and `is_odd` say where in the ring
-    // that is, and in which round.
+    // Descriptors offered, those of which the device was asked, and taken back. They count on for ever: `place` and `is_odd`
+    // say where in the ring that is, and in which round.
     offered: usize,
-    published: usize,
+    asked: usize,
     taken: usize,
 }
 
@@ -67,7 +67,7 @@ impl Ring for Packed {
             driver: Shared::new(memory, offset + driver, 1),
             device: Shared::new(memory, offset + device, 1),
             offered: 0,
-            published: 0,
+            asked: 0,
             taken: 0,
         };
         packed.forbid_interrupts();
@@ -97,14 +97,21 @@ impl Ring for Packed {
     }
 
     #[inline(always)]
-    fn publish(&mut self) -> bool {
-        if self.published == self.offered {
+    fn publish(&mut self, again: bool) -> bool {
+        let unasked = self.offered.wrapping_sub(self.asked);
+        if unasked == 0 {
             return false;
         }
-        self.published = self.offered;
         // As for split queues: what the device wants is read after it can see the descriptors.
-        fence(SeqCst);
-        self.device[0].load(Relaxed) & WANTED != DISABLE
+        let for_certain = !again || unasked >= self.ring.len();
+        if for_certain {
+            full_fence();
+        }
+        let wanted = self.device[0].load(Relaxed) & WANTED != DISABLE;
+        if wanted || for_certain {
+            self.asked = self.offered;
+        }
+        wanted
     }
 
     #[inline(always)]
@@ -129,8 +136,8 @@ impl Ring for Packed {
 
     #[inline(always)]
     fn to_take(&self, first: usize) -> Finished<'_> {
-        let done = self.is_done(self.taken);
-        Finished { descriptors: &self.ring[self.place(self.taken)..], entries: &[], first, done }
+        let key = self.is_done(self.taken) | (first as u64) << ID;
+        Finished { descriptors: &self.ring[self.place(self.taken)..], entries: &[], key }
     }
 
     #[inline(always)]
@@ -141,7 +148,7 @@ impl Ring for Packed {
     #[inline(always)]
     fn to_offer(&self, first: usize, writable: u32) -> Offered<'_> {
         let flags = if self.is_odd(self.offered) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
-        let second = u64::from(writable) | u64::from(flags) << 48;
+        let second = u64::from(writable) | (first as u64) << ID | u64::from(flags) << 48;
         Offered { descriptors: &self.ring[self.place(self.offered)..], available: &[], first, second }
     }
 
@@ -152,7 +159,7 @@ impl Ring for Packed {
 
     fn allow_interrupts(&mut self) {
         self.driver[0].store(ENABLE, Relaxed);
-        fence(SeqCst);
+        full_fence();
     }
 
     fn forbid_interrupts(&mut self) {
@@ -175,7 +182,7 @@ mod tests {
     fn the_flags_turn_with_each_round() {
         let (mut ring, _memory): (Packed, _) = ring(4, false);
         ring.offer(&[part(3), part(0), part(1)]);
-        assert!(ring.publish() && !ring.publish());
+        assert!(ring.publish(false) && !ring.publish(false));
         let word = |ring: &Packed, index: usize| ring.ring[index][1].load(Relaxed);
         assert_eq!(word(&ring, 0), 60 | 3 << 32 | u64::from(AVAILABLE | NEXT) << 48);
         assert_eq!(word(&ring, 2), 60 | 3 << 32 | u64::from(AVAILABLE) << 48);
@@ -188,7 +195,7 @@ mod tests {
         ring.offer(&[part(2), part(1)]);
         assert_eq!(word(&ring, 3), 60 | 2 << 32 | u64::from(AVAILABLE | NEXT) << 48);
         assert_eq!(word(&ring, 0), 60 | 2 << 32 | u64::from(USED) << 48);
-        assert!(ring.publish());
+        assert!(ring.publish(false));
         finish(&ring, 3, 2, true);
         assert_eq!(ring.finished(), Some((2, 7)));
         ring.take(2);
@@ -201,11 +208,24 @@ mod tests {
         let (mut ring, _memory): (Packed, _) = ring(4, false);
         ring.device[0].store(DISABLE, Relaxed);
         ring.offer(&[part(0)]);
-        assert!(!ring.publish());
+        assert!(!ring.publish(false));
         ring.device[0].store(ENABLE, Relaxed);
         ring.offer(&[part(1)]);
-        assert!(ring.publish());
+        assert!(ring.publish(false));
         assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
+        // Asked in passing, it is asked again, until it was asked for certain.
+        ring.device[0].store(DISABLE, Relaxed);
+        ring.offer(&[part(2)]);
+        assert!(!ring.publish(true) && !ring.publish(true));
+        ring.device[0].store(ENABLE, Relaxed);
+        assert!(ring.publish(false) && !ring.publish(false));
+        ring.device[0].store(DISABLE, Relaxed);
+        for _ in 0..4 {
+            ring.offer(&[part(3)]);
+            assert!(!ring.publish(true));
+        }
+        ring.device[0].store(ENABLE, Relaxed);
+        assert!(!ring.publish(false), "that was a ring's worth");
         ring.allow_interrupts();
         assert_eq!(ring.driver[0].load(Relaxed), ENABLE);
     }

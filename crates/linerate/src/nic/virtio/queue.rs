@@ -24,7 +24,7 @@ use super::registers::{feature, header};
 use super::ring::{Part, Ring};
 use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
-use super::vector::Groups;
+use super::vector::{Groups, SMALLEST};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
@@ -46,7 +46,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     /// Where the device sees the region.
     pub(super) addresses: L,
     /// Several at a time, where the processor can.
-    pub(super) groups: Option<Groups>,
+    pub(super) groups: Option<Groups<L>>,
     /// Where in a buffer the header begins.
     pub(super) placement: Placement,
     /// Bytes that the device may write in a buffer, header and data.
@@ -103,21 +103,15 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
         if !self.partial.is_empty() {
             batch.resume(&mut self.partial);
         }
-        // Once round the ring at most, so that a device that lies cannot keep us here.
-        for _ in 0..self.bufs.len() {
-            let (slots, fresh) = batch.window(&self.pool, usize::MAX);
-            let offered = slots.len();
-            let received = self.take_run(slots, fresh);
-            batch.received(offered, received);
-            // At the ring's end there may be more of them at its beginning.
-            if received == offered && offered > 0 || received == 0 && !self.take_careful(batch) {
-                break;
-            }
+        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+        if received < offered || offered == 0 {
+            self.recv_rest(batch, received);
         }
-        if self.ring.publish() {
+        let received = batch.len() - before;
+        if self.ring.publish(received > 0) {
             self.doorbell.ring();
         }
-        batch.len() - before
+        received
     }
 
     fn buffers(&self) -> usize {
@@ -126,6 +120,9 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         let interrupt = self.interrupt.as_ref()?;
+        if self.ring.publish(false) {
+            self.doorbell.ring();
+        }
         self.ring.allow_interrupts();
         Some(interrupt.as_fd())
     }
@@ -146,17 +143,37 @@ impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
+    /// Goes on where the first packets, if any, did not fill the batch.
+    #[inline(never)]
+    fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
+        // Once round the ring at most, so that a device that lies cannot keep us here.
+        for _ in 0..self.bufs.len() {
+            // At the ring's end there may be more of them at its beginning.
+            if received == 0 && !self.take_careful(batch) {
+                break;
+            }
+            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+            if more == offered && offered > 0 {
+                break;
+            }
+            received = more;
+        }
+    }
+
     /// Exchanges the buffers of packets in one buffer each for fresh ones, until the device has no
     /// more, or something else, or the ring ends. Returns how many.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        if self.missing > 0 || self.broken || self.layout.separate || self.layout.offloads {
+        if self.missing > 0 || self.broken {
             return 0;
         }
         self.ring.look();
         let done = self.take_groups(slots, fresh);
         if done > 0 && (done == slots.len() || self.ring.turn() == 0) {
             return done;
+        }
+        if self.layout.separate || self.layout.offloads {
+            return 0;
         }
         let (slots, fresh) = (&mut slots[done..], &fresh[done..]);
         done + match self.layout {
@@ -169,7 +186,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// The same for groups of packets, where the processor can.
     #[inline(always)]
     fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        let Some(groups) = &self.groups else { return 0 };
+        let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let first = self.ring.turn();
         let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
         let view = self.pool.region().view();
@@ -184,7 +201,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         let memory = self.pool.region().mapping();
         let first = self.ring.turn();
         let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
-        let most = finished.len().min(offered.len::<R>()).min(slots.len());
+        let most = finished.len::<R>().min(offered.len::<R>()).min(slots.len());
         let (finished, offered) = (finished.first::<R>(most), offered.first::<R>(most));
         let (mut done, mut bytes) = (0, 0);
         for (at, ((slot, &new), buf)) in (0..most).zip(slots.iter_mut().zip(fresh).zip(&mut self.bufs[first..])) {
@@ -194,7 +211,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 break;
             }
             const LAST: usize = header::NUM_BUFFERS - 2;
-            if MERGEABLE && memory.word(placement.data(*buf) + LAST).load(Relaxed) >> 16 != 1 {
+            if MERGEABLE && memory.word(placement.data(*buf) + LAST).load(Relaxed) >> 16 > 1 {
                 break;
             }
             *slot = Slot::new(*buf, placement.offset(*buf) + HEADER, length as u16, false);
@@ -362,7 +379,7 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     /// Where the device sees the region.
     pub(super) addresses: L,
     /// Several at a time, where the processor can.
-    pub(super) groups: Option<Groups>,
+    pub(super) groups: Option<Groups<L>>,
     /// A header of zeros, for packets whose headroom is used up.
     pub(super) zeros: DeviceAddress,
     pub(super) longest: usize,
@@ -400,21 +417,29 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         if self.ring.finished().is_some() {
             self.reclaim(batch);
         }
-        let (total, mut taken) = (batch.len(), 0);
-        while taken < total && !self.broken {
-            let filled = self.fill_run(&batch.slots()[taken..]);
-            taken += filled;
-            if filled == 0 {
-                let careful = self.send_careful(batch, taken);
-                if careful == 0 {
-                    break; // the ring is full
-                }
-                taken += careful;
-            }
+        let mut taken = if self.broken { 0 } else { self.fill_run(batch.slots()) };
+        if taken < batch.len() {
+            taken = self.send_rest(batch, taken);
         }
         batch.sent(taken);
-        if self.ring.publish() {
+        if self.ring.publish(false) {
             self.doorbell.ring();
+        }
+        taken
+    }
+
+    /// Goes on behind the first `taken` slots. Returns how many are taken then.
+    #[inline(never)]
+    fn send_rest(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
+        while taken < batch.len() && !self.broken {
+            let mut now = self.fill_run(&batch.slots()[taken..]);
+            if now == 0 {
+                now = self.send_careful(batch, taken);
+            }
+            if now == 0 {
+                break; // the ring is full
+            }
+            taken += now;
         }
         taken
     }
@@ -422,12 +447,12 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// Offers packets in one buffer each, until one is not, or the ring is full or ends. Returns how many.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
-        if self.layout.separate {
-            return 0;
-        }
         let filled = self.fill_groups(slots);
         if filled > 0 && filled == slots.len() {
             return filled;
+        }
+        if self.layout.separate {
+            return 0;
         }
         filled
             + match self.layout.len {
@@ -439,7 +464,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// The same for groups of packets, where the processor can.
     #[inline(always)]
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
-        let Some(groups) = &self.groups else { return 0 };
+        let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let (first, bufs, packets) = self.sent.places(slots.len());
         let offered = self.ring.to_offer(first, 0);
         let filled = groups.fill::<R>(offered, bufs, packets, slots, self.pool.region().view());

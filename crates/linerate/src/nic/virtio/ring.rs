@@ -32,7 +32,11 @@ pub(super) trait Ring: Send + 'static {
     fn offer(&mut self, parts: &[Part]);
 
     /// Lets the device see what was offered. True if it wants to be notified.
-    fn publish(&mut self) -> bool;
+    ///
+    /// The device may stop looking at this very moment, so that it is asked when it can see everything for certain, which
+    /// takes a full fence. Who asks `again` as soon as there is nothing else to do goes without: the fence comes then, or when
+    /// a ring's worth was offered.
+    fn publish(&mut self, again: bool) -> bool;
 
     /// The oldest chain that the device has finished with and that was not [taken](Ring::take): its
     /// id, and how many bytes the device has written.
@@ -85,7 +89,9 @@ pub(super) const USED: u16 = 1 << 15;
 /// Of its second word: both flags, which are the same when the device is done.
 pub(super) const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
 /// And its id: what tells whether, and with what, the device is done.
-pub(super) const KEY: u64 = DONE | 0xFFFF << 32;
+pub(super) const KEY: u64 = DONE | 0xFFFF << ID;
+/// Where the id stands there.
+pub(super) const ID: u32 = 32;
 
 /// What a device may have finished with.
 #[derive(Clone, Copy)]
@@ -94,17 +100,39 @@ pub(super) struct Finished<'a> {
     pub descriptors: &'a [[AtomicU64; 2]],
     /// Ids and lengths of those that are finished, of a split queue.
     pub entries: &'a [[AtomicU32; 2]],
-    /// The id that comes first.
-    pub first: usize,
-    /// What a packed queue's key is without the id.
-    pub done: u64,
+    /// The first one's key if it is finished; for each of the others [`key_step`] more.
+    // In one word, since the loops over groups read it as one: two fields that were stored just before would have to reach the
+    // cache first.
+    pub key: u64,
+}
+
+/// A word of these two halves, as they stand in a finished chain's: in a packed queue's the length comes first, in a split
+/// queue's what is the key.
+#[inline(always)]
+pub(super) fn halves<R: Ring>(length: u64, key: u64) -> u64 {
+    if R::is_packed() { length | key << ID } else { key | length << 32 }
+}
+
+/// All of a length.
+pub(super) const LENGTH: u64 = u32::MAX as u64;
+
+/// All of a key, in the half that has it.
+#[inline(always)]
+pub(super) fn key<R: Ring>() -> u64 {
+    if R::is_packed() { KEY >> ID } else { u32::MAX.into() }
+}
+
+/// From one key to the next: the id counts.
+#[inline(always)]
+pub(super) fn key_step<R: Ring>() -> u64 {
+    if R::is_packed() { 1 << ID } else { 1 }
 }
 
 impl<'a> Finished<'a> {
     /// At how many places.
     #[inline(always)]
-    pub fn len(&self) -> usize {
-        self.descriptors.len().max(self.entries.len())
+    pub fn len<R: Ring>(&self) -> usize {
+        if R::is_packed() { self.descriptors.len() } else { self.entries.len() }
     }
 
     /// The first `count` of them.
@@ -119,22 +147,21 @@ impl<'a> Finished<'a> {
     /// Whether there may be so many. That is a look at the last one only, since they come in turn.
     #[inline(always)]
     pub fn has_at_least<R: Ring>(&self, count: usize) -> bool {
-        self.len() >= count && self.written::<R>(count - 1).is_some()
+        self.len::<R>() >= count && self.written::<R>(count - 1).is_some()
     }
 
     /// How many bytes the device has written at this place, if it has finished with what has its turn there.
     #[inline(always)]
     pub fn written<R: Ring>(&self, at: usize) -> Option<u32> {
-        let id = (self.first + at) as u64;
-        let (key, expected, written) = if R::is_packed() {
+        let (key, written) = if R::is_packed() {
             // Acquire: the packet is read after the flags that tell of it.
             let word = self.descriptors[at][1].load(Acquire);
-            (word & KEY, self.done | id << 32, word as u32)
+            (word & KEY, word as u32)
         } else {
             let [found, written] = &self.entries[at];
-            (found.load(Relaxed).into(), id, written.load(Relaxed))
+            (found.load(Relaxed).into(), written.load(Relaxed))
         };
-        (key == expected).then_some(written)
+        (key == self.key + at as u64 * key_step::<R>()).then_some(written)
     }
 }
 
@@ -146,8 +173,15 @@ pub(super) struct Offered<'a> {
     pub available: &'a [AtomicU16],
     /// The id that comes first.
     pub first: usize,
-    /// The descriptors' second word but for what differs: the length of what is to be read, and a packed queue's id.
+    /// The first descriptor's second word, but for the length of what is to be read; for each of the others [`second_step`]
+    /// more.
     pub second: u64,
+}
+
+/// From one second word to the next: a packed queue's has the id.
+#[inline(always)]
+pub(super) fn second_step<R: Ring>() -> u64 {
+    if R::is_packed() { 1 << ID } else { 0 }
 }
 
 impl<'a> Offered<'a> {
@@ -167,14 +201,14 @@ impl<'a> Offered<'a> {
     /// Fills a place; `len` is that of what is to be read.
     #[inline(always)]
     pub fn put<R: Ring>(&self, at: usize, address: DeviceAddress, len: u32) {
-        let (id, second) = (self.first + at, self.second | u64::from(len));
+        let second = self.second + at as u64 * second_step::<R>() + u64::from(len);
         self.descriptors[at][0].store(address, Relaxed);
         if R::is_packed() {
             // With this the device has it.
-            self.descriptors[at][1].store(second | (id as u64) << 32, Release);
+            self.descriptors[at][1].store(second, Release);
         } else {
             self.descriptors[at][1].store(second, Relaxed);
-            self.available[at].store(id as u16, Relaxed);
+            self.available[at].store((self.first + at) as u16, Relaxed);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::ring::Ring;
 use super::vector::Groups;
 use crate::batch::Batch;
+use crate::memory::Locate;
 
 /// In the place of a buffer: a descriptor of a header alone.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
@@ -103,7 +104,12 @@ impl Sent {
 
     /// Takes what the device has finished with, and gives its buffers to the batch.
     #[inline(always)]
-    pub fn reclaim<R: Ring>(&mut self, ring: &mut R, batch: &mut Batch, groups: Option<&Groups>) -> Returned {
+    pub fn reclaim<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        batch: &mut Batch,
+        groups: Option<&Groups<impl Locate>>,
+    ) -> Returned {
         let first = self.clean;
         let mut returned = Returned::default();
         for _ in 0..self.len() {
@@ -111,7 +117,7 @@ impl Sent {
             ring.look();
             let (finished, packets) = (ring.to_take(oldest), &mut self.packets[oldest..]);
             let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(finished, packets));
-            for (at, packet) in (count..finished.len()).zip(packets.iter_mut().skip(count)) {
+            for (at, packet) in (count..finished.len::<R>()).zip(packets.iter_mut().skip(count)) {
                 if *packet >> COUNT != 1 || finished.written::<R>(at).is_none() {
                     break;
                 }

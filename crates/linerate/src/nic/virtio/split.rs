@@ -2,12 +2,12 @@
 //! ring of what the device has used.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU16, AtomicU32, fence};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::registers::legacy;
 use super::ring::{Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
-use crate::memory::{Descriptors, Mapping, Shared};
+use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
 /// Flags and index come first in both rings.
 const FLAGS: usize = 0;
@@ -30,10 +30,10 @@ pub(super) struct Split {
     notify_at: Shared<AtomicU16>,
     size: usize,
     event_idx: bool,
-    // What was offered, published, seen of what the device has used, and taken of it. They count on for ever; in the rings
+    // What was offered, that of which the device was asked, seen of what the device has used, and taken of it. They count on for ever; in the rings
     // are their lower halves. (Fields of 16 bits side by side would be loaded as one, right behind a store to one of them.)
     offered: usize,
-    published: usize,
+    asked: usize,
     seen: usize,
     taken: usize,
 }
@@ -64,7 +64,7 @@ impl Ring for Split {
             size: count,
             event_idx,
             offered: 0,
-            published: 0,
+            asked: 0,
             seen: 0,
             taken: 0,
         };
@@ -88,18 +88,26 @@ impl Ring for Split {
     }
 
     #[inline(always)]
-    fn publish(&mut self) -> bool {
-        let old = std::mem::replace(&mut self.published, self.offered);
-        if old == self.offered {
+    fn publish(&mut self, again: bool) -> bool {
+        let unasked = self.offered.wrapping_sub(self.asked);
+        if unasked == 0 {
             return false;
         }
+        self.available[INDEX].store(self.offered as u16, Release);
         // The device may have stopped looking just before (2.7.13.4.1): what it wants is read after
         // the index was written.
-        self.available[INDEX].store(self.offered as u16, SeqCst);
-        match self.event_idx {
-            true => passes(self.notify_at[0].load(SeqCst), old as u16, self.offered as u16),
-            false => self.used[FLAGS].load(SeqCst) & QUIET == 0,
+        let for_certain = !again || unasked >= self.size;
+        if for_certain {
+            full_fence();
         }
+        let wanted = match self.event_idx {
+            true => passes(self.notify_at[0].load(Relaxed), self.asked as u16, self.offered as u16),
+            false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
+        };
+        if wanted || for_certain {
+            self.asked = self.offered;
+        }
+        wanted
     }
 
     #[inline(always)]
@@ -136,7 +144,7 @@ impl Ring for Split {
     fn to_take(&self, first: usize) -> Finished<'_> {
         let oldest = self.turn();
         let count = self.seen.wrapping_sub(self.taken).min(self.size - oldest);
-        Finished { descriptors: &[], entries: &self.used_ring[oldest..][..count], first, done: 0 }
+        Finished { descriptors: &[], entries: &self.used_ring[oldest..][..count], key: first as u64 }
     }
 
     #[inline(always)]
@@ -161,7 +169,7 @@ impl Ring for Split {
     fn allow_interrupts(&mut self) {
         self.available[FLAGS].store(0, Relaxed);
         self.available[RING + self.size].store(self.taken as u16, Relaxed);
-        fence(SeqCst);
+        full_fence();
     }
 
     fn forbid_interrupts(&mut self) {
@@ -187,7 +195,7 @@ mod tests {
         let (mut ring, _memory): (Split, _) = ring(4, false);
         ring.offer(&[part(2), part(3)]);
         assert_eq!(ring.available[INDEX].load(Relaxed), 0, "not published yet");
-        assert!(ring.publish() && !ring.publish());
+        assert!(ring.publish(false) && !ring.publish(false));
         assert_eq!((ring.available[INDEX].load(Relaxed), ring.available[RING].load(Relaxed)), (1, 2));
         assert_eq!(ring.table[2][1].load(Relaxed), 60 | u64::from(NEXT) << 32 | 3 << 48);
         assert_eq!(ring.finished(), None);
@@ -199,7 +207,7 @@ mod tests {
         assert_eq!(ring.finished(), None);
         ring.used[FLAGS].store(QUIET, Relaxed);
         ring.offer(&[part(0)]);
-        assert!(!ring.publish(), "the device wants no notification");
+        assert!(!ring.publish(false), "the device wants no notification");
     }
 
     #[test]
@@ -207,9 +215,22 @@ mod tests {
         let (mut ring, _memory): (Split, _) = ring(4, true);
         ring.notify_at[0].store(1, Relaxed);
         ring.offer(&[part(0)]);
-        assert!(!ring.publish());
+        assert!(!ring.publish(false));
         ring.offer(&[part(1)]);
-        assert!(ring.publish());
+        assert!(ring.publish(false));
+        // What the device was asked in passing only counts when it is asked again.
+        for _ in 0..3 {
+            ring.offer(&[part(2)]);
+            assert!(!ring.publish(true));
+        }
+        ring.notify_at[0].store(3, Relaxed);
+        assert!(ring.publish(false) && !ring.publish(false));
+        for _ in 0..4 {
+            ring.offer(&[part(2)]);
+            assert!(!ring.publish(true));
+        }
+        ring.notify_at[0].store(6, Relaxed);
+        assert!(!ring.publish(false), "that was a ring's worth");
         ring.allow_interrupts();
         assert_eq!(ring.available[RING + 4].load(Relaxed), 0);
         ring.forbid_interrupts();

@@ -12,32 +12,35 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::super::descriptor::{receive, transmit};
 use super::Rule;
-use crate::memory::Placement;
+use crate::memory::{Locate, Placement};
 use crate::slot::{HEADROOM, Slot};
 
 const GROUP: usize = 4;
+/// Vectors of two descriptors each are woven from four words of either kind with one instruction, if those come in this order.
+const WOVEN: i32 = 0b11_01_10_00;
 
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx2")]
-pub fn take(
+pub fn take<L: Locate>(
     ring: &[[AtomicU64; 2]],
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
     errors: u64,
-    rule: &Rule,
+    rule: &Rule<L>,
 ) -> usize {
     const WHOLE: u64 = receive::DD | receive::EOP;
     const { assert!(receive::LENGTH_SHIFT == 32, "lengths stand where a slot has them") };
     let all = ring.len().min(bufs.len()).min(slots.len()).min(fresh.len());
+    let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
-    let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors));
-    let (length_mask, longest) = (word(receive::LENGTH_MASK), word((rule.longest as u64) << receive::LENGTH_SHIFT));
-    let (headroom, base) = (word((HEADROOM as u64) << Slot::OFFSET), word(rule.base + HEADROOM as u64));
+    let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
+    let most = word((rule.longest as u64) << receive::LENGTH_SHIFT);
+    let (data, headroom) = (word((HEADROOM as u64) << Slot::OFFSET), word(HEADROOM as u64));
     let (shift, lines) = rule.placement.bits();
     let (shift, lines, none) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()), _mm256_setzero_si256());
     let mut done = 0;
-    while done + GROUP <= all {
+    while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
         // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell.
         unsafe {
@@ -51,28 +54,28 @@ pub fn take(
                 second = out(ymm_reg) second,
                 options(nostack, preserves_flags, readonly)
             );
-            let status = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_unpackhi_epi64(first, second));
-            let length = _mm256_and_si256(status, length_mask);
-            let is_whole = _mm256_cmpeq_epi64(_mm256_and_si256(status, looked_at), whole);
-            let is_taken = _mm256_andnot_si256(_mm256_cmpgt_epi64(length, longest), is_whole);
-            if _mm256_movemask_pd(_mm256_castsi256_pd(is_taken)) != 0b1111 {
+            // Of a whole packet's word nothing is left but the length.
+            let status = _mm256_unpackhi_epi64(first, second);
+            let length = _mm256_and_si256(_mm256_xor_si256(status, whole), looked_at);
+            let wrong = _mm256_xor_si256(length, _mm256_min_epu32(length, most));
+            if _mm256_testz_si256(wrong, wrong) == 0 {
                 break;
             }
+            let length = _mm256_permute4x64_epi64::<WOVEN>(length);
             // The packets' bytes are read after the card's words that they are there.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
             const LINE: i32 = Placement::LINE_SHIFT as i32;
             const OFFSET: i32 = Slot::OFFSET as i32 + LINE;
-            let offset = _mm256_add_epi64(_mm256_slli_epi64::<OFFSET>(_mm256_and_si256(buffers, lines)), headroom);
+            let offset = _mm256_add_epi64(_mm256_slli_epi64::<OFFSET>(_mm256_and_si256(buffers, lines)), data);
             let taken = _mm256_or_si256(_mm256_or_si256(buffers, length), offset);
             _mm256_storeu_si256(slots.as_mut_ptr().add(done).cast(), taken);
             let new = _mm_loadu_si128(fresh.as_ptr().add(done).cast());
             _mm_storeu_si128(own, new);
-            let new = _mm256_cvtepu32_epi64(new);
-            let data = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), base);
-            let address = _mm256_add_epi64(_mm256_sll_epi64(new, shift), data);
-            let address = _mm256_permute4x64_epi64::<0b11_01_10_00>(address);
+            let new = _mm256_cvtepu32_epi64(_mm_shuffle_epi32::<WOVEN>(new));
+            let data = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), headroom);
+            let address = rule.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), data));
             let target = descriptors.cast::<__m256i>().cast_mut();
             _mm256_storeu_si256(target, _mm256_unpacklo_epi64(address, none));
             _mm256_storeu_si256(target.add(1), _mm256_unpackhi_epi64(address, none));
@@ -84,37 +87,45 @@ pub fn take(
 
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx2")]
-pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64, rule: &Rule) -> usize {
+pub fn fill<L: Locate>(
+    ring: &[[AtomicU64; 2]],
+    bufs: &mut [u32],
+    slots: &[Slot],
+    command: u64,
+    rule: &Rule<L>,
+) -> usize {
     let all = ring.len().min(bufs.len()).min(slots.len());
+    let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
     let length_mask = word(Slot::WHOLE_LEN);
-    let (shortest, longest) = (word(transmit::SHORTEST as u64 - 1), word(rule.longest as u64));
-    let (base, low, command) = (word(rule.base), word(u32::MAX.into()), word(command));
+    let (shortest, longest) = (word(transmit::SHORTEST as u64), word(rule.longest as u64));
+    let (low, command) = (word(u32::MAX.into()), word(command));
     let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
-    let buffers_first = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    let buffers_first = _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6);
     let mut done = 0;
-    while done + GROUP <= all {
+    while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
         // next doorbell.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
+            let slot = _mm256_permute4x64_epi64::<WOVEN>(slot);
             let length = _mm256_and_si256(_mm256_srli_epi64::<32>(slot), length_mask);
-            let is_long = _mm256_cmpgt_epi64(length, longest);
-            let is_sent = _mm256_andnot_si256(is_long, _mm256_cmpgt_epi64(length, shortest));
-            if _mm256_movemask_pd(_mm256_castsi256_pd(is_sent)) != 0b1111 {
+            // A sign says that one is too short, or too long.
+            let wrong = _mm256_or_si256(_mm256_sub_epi64(length, shortest), _mm256_sub_epi64(longest, length));
+            let wrong = _mm256_castsi256_pd(wrong);
+            if _mm256_testz_pd(wrong, wrong) == 0 {
                 break;
             }
             const OFFSET: i32 = Slot::OFFSET as i32;
             let offset = _mm256_srli_epi64::<OFFSET>(slot);
             let buffer = _mm256_sll_epi64(_mm256_and_si256(slot, low), shift);
-            let address = _mm256_add_epi64(_mm256_add_epi64(buffer, offset), base);
+            let address = rule.addresses.locate_4(_mm256_add_epi64(buffer, offset));
             const PAYLEN: i32 = transmit::PAYLEN_SHIFT as i32;
             let lengths = _mm256_or_si256(length, _mm256_slli_epi64::<PAYLEN>(length));
             let command = _mm256_add_epi64(lengths, command);
-            let (even, odd) = (_mm256_unpacklo_epi64(address, command), _mm256_unpackhi_epi64(address, command));
             let target = ring.as_ptr().add(done).cast::<__m256i>().cast_mut();
-            _mm256_storeu_si256(target, _mm256_permute2x128_si256::<0x20>(even, odd));
-            _mm256_storeu_si256(target.add(1), _mm256_permute2x128_si256::<0x31>(even, odd));
+            _mm256_storeu_si256(target, _mm256_unpacklo_epi64(address, command));
+            _mm256_storeu_si256(target.add(1), _mm256_unpackhi_epi64(address, command));
             let buffers = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(slot, buffers_first));
             _mm_storeu_si128(bufs.as_mut_ptr().add(done).cast(), buffers);
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::super::descriptor::{receive, transmit};
 use super::Rule;
-use crate::memory::Placement;
+use crate::memory::{Locate, Placement};
 use crate::slot::{HEADROOM, Slot};
 
 pub const GROUP: usize = 8;
@@ -22,27 +22,28 @@ const FIRST_WORDS: __mmask8 = 0b0101_0101;
 
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx512f")]
-pub fn take(
+pub fn take<L: Locate>(
     ring: &[[AtomicU64; 2]],
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
     errors: u64,
-    rule: &Rule,
+    rule: &Rule<L>,
 ) -> usize {
     const WHOLE: u64 = receive::DD | receive::EOP;
     const { assert!(receive::LENGTH_SHIFT == 32, "lengths stand where a slot has them") };
     let all = ring.len().min(bufs.len()).min(slots.len()).min(fresh.len());
+    let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
-    let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors));
-    let (length_mask, longest) = (word(receive::LENGTH_MASK), word((rule.longest as u64) << receive::LENGTH_SHIFT));
-    let (headroom, base) = (word((HEADROOM as u64) << Slot::OFFSET), word(rule.base + HEADROOM as u64));
+    let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
+    let most = word((rule.longest as u64) << receive::LENGTH_SHIFT);
+    let (data, headroom) = (word((HEADROOM as u64) << Slot::OFFSET), word(HEADROOM as u64));
     let (shift, lines) = rule.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let second_words = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
     let mut done = 0;
-    while done + GROUP <= all {
+    while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
         // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell.
         unsafe {
@@ -57,9 +58,9 @@ pub fn take(
                 options(nostack, preserves_flags, readonly)
             );
             let status = _mm512_permutex2var_epi64(first, second_words, second);
-            let length = _mm512_and_si512(status, length_mask);
-            let is_whole = _mm512_cmpeq_epi64_mask(_mm512_and_si512(status, looked_at), whole);
-            if _mm512_mask_cmple_epu64_mask(is_whole, length, longest) != ALL {
+            // Of a whole packet's word nothing is left but the length.
+            let length = _mm512_and_si512(_mm512_xor_si512(status, whole), looked_at);
+            if _mm512_cmpneq_epi32_mask(length, _mm512_min_epu32(length, most)) != 0 {
                 break;
             }
             // The packets' bytes are read after the card's words that they are there.
@@ -68,14 +69,14 @@ pub fn take(
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
             const LINE: u32 = Placement::LINE_SHIFT;
             const OFFSET: u32 = Slot::OFFSET + LINE;
-            let offset = _mm512_add_epi64(_mm512_slli_epi64::<OFFSET>(_mm512_and_si512(buffers, lines)), headroom);
+            let offset = _mm512_add_epi64(_mm512_slli_epi64::<OFFSET>(_mm512_and_si512(buffers, lines)), data);
             let taken = _mm512_or_si512(_mm512_or_si512(buffers, length), offset);
             _mm512_storeu_si512(slots.as_mut_ptr().add(done).cast(), taken);
             let new = _mm256_loadu_si256(fresh.as_ptr().add(done).cast());
             _mm256_storeu_si256(own, new);
             let new = _mm512_cvtepu32_epi64(new);
-            let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), base);
-            let address = _mm512_add_epi64(_mm512_sll_epi64(new, shift), data);
+            let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), headroom);
+            let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), data));
             let target = descriptors.cast::<__m512i>().cast_mut();
             _mm512_storeu_si512(target, _mm512_maskz_permutexvar_epi64(FIRST_WORDS, low, address));
             _mm512_storeu_si512(target.add(1), _mm512_maskz_permutexvar_epi64(FIRST_WORDS, high, address));
@@ -87,17 +88,24 @@ pub fn take(
 
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx512f")]
-pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64, rule: &Rule) -> usize {
+pub fn fill<L: Locate>(
+    ring: &[[AtomicU64; 2]],
+    bufs: &mut [u32],
+    slots: &[Slot],
+    command: u64,
+    rule: &Rule<L>,
+) -> usize {
     let all = ring.len().min(bufs.len()).min(slots.len());
+    let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
     let length_mask = word(Slot::WHOLE_LEN);
     let (shortest, longest) = (word(transmit::SHORTEST as u64), word(rule.longest as u64));
-    let (base, buffer_mask, command) = (word(rule.base), word(u32::MAX.into()), word(command));
+    let (buffer_mask, command) = (word(u32::MAX.into()), word(command));
     let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
     let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
     let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     let mut done = 0;
-    while done + GROUP <= all {
+    while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
         // next doorbell.
         unsafe {
@@ -109,7 +117,7 @@ pub fn fill(ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: 
             }
             let offset = _mm512_srli_epi64::<{ Slot::OFFSET }>(slot);
             let buffer = _mm512_sll_epi64(_mm512_and_si512(slot, buffer_mask), shift);
-            let address = _mm512_add_epi64(_mm512_add_epi64(buffer, offset), base);
+            let address = rule.addresses.locate_8(_mm512_add_epi64(buffer, offset));
             const PAYLEN: u32 = transmit::PAYLEN_SHIFT;
             let lengths = _mm512_or_si512(length, _mm512_slli_epi64::<PAYLEN>(length));
             let command = _mm512_add_epi64(lengths, command);

@@ -9,7 +9,7 @@ mod avx512;
 
 use std::sync::atomic::AtomicU64;
 
-use crate::memory::{DeviceAddress, Placement};
+use crate::memory::{Locate, Placement};
 use crate::port::Vectors;
 use crate::slot::Slot;
 
@@ -17,10 +17,9 @@ use crate::slot::Slot;
 pub const SMALLEST: usize = 4;
 
 /// What is the same for all packets of a queue.
-#[derive(Clone, Copy)]
-pub struct Rule {
-    /// The card's address of the region's first byte.
-    pub base: DeviceAddress,
+pub struct Rule<L> {
+    /// Where the card sees the region.
+    pub addresses: L,
     /// Where the card writes in a buffer.
     pub placement: Placement,
     /// The longest packet.
@@ -28,31 +27,25 @@ pub struct Rule {
 }
 
 /// A queue's loops over groups, which there are only on a processor that has the instructions.
-#[derive(Clone, Copy)]
-pub struct Groups {
+pub struct Groups<L> {
     // Read where there are vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    rule: Rule,
+    rule: Rule<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     width: Vectors,
 }
 
-impl Groups {
-    /// The widest of those that are wanted; `None`: one by one. `base` is there if the region is in one piece for the card.
-    pub fn choose(
-        wanted: Vectors,
-        base: Option<DeviceAddress>,
-        placement: Placement,
-        longest: usize,
-    ) -> Option<Groups> {
-        let rule = Rule { base: base?, placement, longest };
+impl<L: Locate> Groups<L> {
+    /// The widest of those that are wanted; `None`: one by one.
+    pub fn choose(wanted: Vectors, addresses: &L, placement: Placement, longest: usize) -> Option<Groups<L>> {
+        let rule = Rule { addresses: addresses.clone(), placement, longest };
         Some(Groups { rule, width: wanted.widest()? })
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
-impl Groups {
+impl<L: Locate> Groups<L> {
     /// Exchanges the buffers of groups of received packets for fresh ones, until a group has anything but whole packets
     /// without `errors`, or a slice ends. Returns how many packets.
     #[inline(always)]
@@ -91,7 +84,7 @@ impl Groups {
 
 /// Where there are none, a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
-impl Groups {
+impl<L> Groups<L> {
     pub fn take(&self, _: &[[AtomicU64; 2]], _: &mut [u32], _: &mut [Slot], _: &[u32], _: u64) -> usize {
         0
     }

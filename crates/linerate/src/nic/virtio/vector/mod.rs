@@ -11,23 +11,21 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 use super::registers::header;
 use super::ring::{Finished, Offered, Ring};
-use crate::memory::{DeviceAddress, Placement, View};
+use crate::memory::{Locate, Placement, View};
 use crate::port::Vectors;
 #[cfg(target_arch = "x86_64")]
 use crate::slot::HEADROOM;
 use crate::slot::Slot;
 
 /// Packets that are worth a look: two groups of the smaller kind, one of the larger.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-const SMALLEST: usize = 8;
+pub const SMALLEST: usize = 8;
 
 /// What is the same for all packets of a queue.
 // Read where there are vectors.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-#[derive(Clone, Copy)]
-pub struct Rule {
-    /// The device's address of the region's first byte.
-    pub base: DeviceAddress,
+pub struct Rule<L> {
+    /// Where the device sees the region.
+    pub addresses: L,
     /// Where in a buffer a header begins.
     pub placement: Placement,
     /// Bytes of a header.
@@ -39,24 +37,23 @@ pub struct Rule {
 }
 
 /// A queue's loops over groups, which there are only on a processor that has the instructions.
-#[derive(Clone, Copy)]
-pub struct Groups {
+pub struct Groups<L> {
     // Read where there are vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    rule: Rule,
+    rule: Rule<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     width: Vectors,
 }
 
-impl Groups {
+impl<L> Groups<L> {
     /// Those that are wanted, if there are any.
-    pub fn choose(wanted: Vectors, rule: Rule) -> Option<Groups> {
+    pub fn choose(wanted: Vectors, rule: Rule<L>) -> Option<Groups<L>> {
         Some(Groups { rule, width: wanted.widest()? })
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Groups {
+impl<L: Locate> Groups<L> {
     /// Exchanges the buffers of groups of received packets for fresh ones, which are offered in their places, until a group
     /// has anything but whole packets that come in turn, or a slice ends. Returns how many packets, and their bytes. `view`
     /// is the region's.
@@ -70,14 +67,14 @@ impl Groups {
         fresh: &[u32],
         view: View<'_>,
     ) -> (usize, usize) {
-        if slots.len() < SMALLEST || !finished.has_at_least::<R>(SMALLEST) {
+        if !finished.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
         // SAFETY: `choose` has found these instructions.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view),
-                _ => avx2::take::<R>(finished, offered, bufs, slots, fresh, &self.rule, view),
+                Vectors::Avx512 => avx512::take::<R, L>(finished, offered, bufs, slots, fresh, &self.rule, view),
+                _ => avx2::take::<R, L>(finished, offered, bufs, slots, fresh, &self.rule, view),
             }
         }
     }
@@ -93,14 +90,11 @@ impl Groups {
         slots: &[Slot],
         view: View<'_>,
     ) -> usize {
-        if slots.len() < SMALLEST {
-            return 0;
-        }
         // SAFETY: as above.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::fill::<R>(offered, bufs, packets, slots, &self.rule, view),
-                _ => avx2::fill::<R>(offered, bufs, packets, slots, &self.rule, view),
+                Vectors::Avx512 => avx512::fill::<R, L>(offered, bufs, packets, slots, &self.rule, view),
+                _ => avx2::fill::<R, L>(offered, bufs, packets, slots, &self.rule, view),
             }
         }
     }
@@ -122,25 +116,27 @@ impl Groups {
     }
 }
 
-/// Whether the headers at these places of the region say that their packets have one buffer each.
+/// Whether the headers at these places of the region say that their packets have one buffer each, or nothing, which means the
+/// same.
 ///
 /// # Safety
 /// There are headers, behind the headroom of these places.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
-    places.iter().all(|&at| {
+    let all = places.iter().fold(0, |all, &at| {
         // SAFETY: as the caller says; the device may write a header once more, so it is read as it is.
-        unsafe {
+        all | unsafe {
             let buffers = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
-            buffers.cast::<u16>().read_volatile() == 1
+            buffers.cast::<u16>().read_volatile()
         }
-    })
+    });
+    all <= 1
 }
 
 /// Where there are none, a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
-impl Groups {
+impl<L> Groups<L> {
     pub fn take<R: Ring>(
         &self,
         _: Finished<'_>,
