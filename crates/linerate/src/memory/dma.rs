@@ -17,7 +17,7 @@ pub type DeviceAddress = u64;
 /// A device's address space: what an IOMMU implements, or the machine's memory itself, or the
 /// [model](crate::model).
 pub trait DmaSpace: Send + Sync {
-    /// Makes `memory` visible to the device, and tells where.
+    /// Makes `memory` visible to the device, all of it, and tells where.
     ///
     /// # Errors
     /// Where the space has no room, the kernel refuses, or the memory is not fit for the device.
@@ -40,11 +40,12 @@ impl DmaMap {
     /// # Errors
     /// As [`DmaSpace::map`]; [`Error::BadDevice`] if that tells of too few pages.
     pub fn new(space: &Arc<dyn DmaSpace>, memory: &Arc<Mapping>) -> Result<DmaMap> {
-        let map = DmaMap { space: space.clone(), addresses: space.map(memory)?, memory: memory.clone() };
-        match map.addresses.cover(memory.len()) {
-            true => Ok(map),
-            false => Err(Error::BadDevice { why: "it does not see all of the memory that was mapped" }),
+        let addresses = space.map(memory)?;
+        // Whole groups of packets are located without a look at how many pages there are.
+        if !addresses.cover(memory.len()) {
+            return Err(Error::BadDevice { why: "it does not see all of the memory that was mapped" });
         }
+        Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
     }
 
     /// Where the device sees the memory.
