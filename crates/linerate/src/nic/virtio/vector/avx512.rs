@@ -123,7 +123,7 @@ pub fn fill<R: Ring, L: Locate>(
             let packet = _mm512_cvtepi64_epi32(_mm512_or_si512(length, single));
             _mm256_storeu_si256(packets.as_mut_ptr().add(done).cast(), packet);
         }
-        (id, second) = (_mm512_add_epi64(id, word(8)), _mm512_add_epi64(second, next));
+        (id, second) = (_mm512_add_epi64(id, word(GROUP as u64)), _mm512_add_epi64(second, next));
         done += GROUP;
     }
     done
