@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{AVAILABLE, DONE, Finished, ID, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
+use super::ring::{AVAILABLE, Asked, DONE, Finished, ID, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
 use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
 /// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
@@ -26,7 +26,7 @@ pub(super) struct Packed {
     // Descriptors offered, those of which the device was asked, and taken back. They count on for ever: `place` and `is_odd`
     // say where in the ring that is, and in which round.
     offered: usize,
-    asked: usize,
+    asked: Asked,
     taken: usize,
 }
 
@@ -67,7 +67,7 @@ impl Ring for Packed {
             driver: Shared::new(memory, offset + driver, 1),
             device: Shared::new(memory, offset + device, 1),
             offered: 0,
-            asked: 0,
+            asked: Asked::default(),
             taken: 0,
         };
         packed.forbid_interrupts();
@@ -98,20 +98,14 @@ impl Ring for Packed {
 
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
-        let unasked = self.offered.wrapping_sub(self.asked);
-        if unasked == 0 {
-            return false;
-        }
-        // As for split queues: what the device wants is read after it can see the descriptors.
-        let for_certain = !again || unasked >= self.ring.len();
-        if for_certain {
-            full_fence();
-        }
-        let wanted = self.device[0].load(Relaxed) & WANTED != DISABLE;
-        if wanted || for_certain {
-            self.asked = self.offered;
-        }
-        wanted
+        // It sees the descriptors already.
+        self.asked.ask(
+            self.offered,
+            self.ring.len(),
+            again,
+            || (),
+            |_| self.device[0].load(Relaxed) & WANTED != DISABLE,
+        )
     }
 
     #[inline(always)]

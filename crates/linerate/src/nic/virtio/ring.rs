@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use crate::memory::{DeviceAddress, Mapping};
+use crate::memory::{DeviceAddress, Mapping, full_fence};
 
 /// A virtqueue of either format, seen from the driver.
 ///
@@ -70,6 +70,41 @@ pub(super) trait Ring: Send + 'static {
 
     /// It should not.
     fn forbid_interrupts(&mut self);
+}
+
+/// Of how many chains the device was asked for certain whether it wants to be notified; what [`Ring::publish`] does in both
+/// formats.
+#[derive(Default)]
+pub(super) struct Asked(usize);
+
+impl Asked {
+    /// `offered` counts all chains, of which the ring holds `size`; `show` lets the device see them, and `look` reads whether
+    /// it wants to be notified of those from a count on.
+    #[inline(always)]
+    pub fn ask(
+        &mut self,
+        offered: usize,
+        size: usize,
+        again: bool,
+        show: impl FnOnce(),
+        look: impl FnOnce(usize) -> bool,
+    ) -> bool {
+        let unasked = offered.wrapping_sub(self.0);
+        if unasked == 0 {
+            return false;
+        }
+        show();
+        // It may have stopped looking just before (2.7.13.4.1): what it wants is read after it can see them.
+        let for_certain = !again || unasked >= size;
+        if for_certain {
+            full_fence();
+        }
+        let wanted = look(self.0);
+        if wanted || for_certain {
+            self.0 = offered;
+        }
+        wanted
+    }
 }
 
 /// One descriptor of a chain.

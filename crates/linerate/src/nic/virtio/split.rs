@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::registers::legacy;
-use super::ring::{Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
+use super::ring::{Asked, Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
 use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
 /// Flags and index come first in both rings.
@@ -33,7 +33,7 @@ pub(super) struct Split {
     // What was offered, that of which the device was asked, seen of what the device has used, and taken of it. They count on for ever; in the rings
     // are their lower halves. (Fields of 16 bits side by side would be loaded as one, right behind a store to one of them.)
     offered: usize,
-    asked: usize,
+    asked: Asked,
     seen: usize,
     taken: usize,
 }
@@ -64,7 +64,7 @@ impl Ring for Split {
             size: count,
             event_idx,
             offered: 0,
-            asked: 0,
+            asked: Asked::default(),
             seen: 0,
             taken: 0,
         };
@@ -89,25 +89,12 @@ impl Ring for Split {
 
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
-        let unasked = self.offered.wrapping_sub(self.asked);
-        if unasked == 0 {
-            return false;
-        }
-        self.available[INDEX].store(self.offered as u16, Release);
-        // The device may have stopped looking just before (2.7.13.4.1): what it wants is read after
-        // the index was written.
-        let for_certain = !again || unasked >= self.size;
-        if for_certain {
-            full_fence();
-        }
-        let wanted = match self.event_idx {
-            true => passes(self.notify_at[0].load(Relaxed), self.asked as u16, self.offered as u16),
+        let index = self.offered as u16;
+        let show = || self.available[INDEX].store(index, Release);
+        self.asked.ask(self.offered, self.size, again, show, |asked| match self.event_idx {
+            true => passes(self.notify_at[0].load(Relaxed), asked as u16, index),
             false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
-        };
-        if wanted || for_certain {
-            self.asked = self.offered;
-        }
-        wanted
+        })
     }
 
     #[inline(always)]

@@ -42,7 +42,8 @@ pub fn take<L: Locate>(
     let mut done = 0;
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
-        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell.
+        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell. `fresh` are
+        // buffers of the region, which the card sees.
         unsafe {
             let descriptors = ring.as_ptr().add(done);
             let (first, second): (__m256i, __m256i);
@@ -105,7 +106,7 @@ pub fn fill<L: Locate>(
     let mut done = 0;
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
-        // next doorbell.
+        // next doorbell; a slot's data lies in its buffer, which the card sees.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
             let slot = _mm256_permute4x64_epi64::<WOVEN>(slot);

@@ -45,7 +45,8 @@ pub fn take<L: Locate>(
     let mut done = 0;
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
-        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell.
+        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell. `fresh` are
+        // buffers of the region, which the card sees.
         unsafe {
             let descriptors = ring.as_ptr().add(done);
             let (first, second): (__m512i, __m512i);
@@ -107,7 +108,7 @@ pub fn fill<L: Locate>(
     let mut done = 0;
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
-        // next doorbell.
+        // next doorbell; a slot's data lies in its buffer, which the card sees.
         unsafe {
             let slot = _mm512_loadu_si512(slots.as_ptr().add(done).cast());
             let length = _mm512_and_si512(_mm512_srli_epi64::<32>(slot), length_mask);
