@@ -52,7 +52,7 @@ impl Batch {
 
     /// A batch for `capacity` slots, at least one.
     pub fn with_capacity(capacity: usize) -> Batch {
-        let slots = (0..capacity.max(1) + MAX_CHAIN).map(|_| Slot::EMPTY).collect();
+        let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
         Batch { slots, start: 0, end: 0, cache: None }
     }
 
@@ -132,25 +132,28 @@ impl Batch {
     }
 
     /// Keeps some packets, and hands the slots of the others on, with whether a packet begins there.
+    ///
+    /// `keep` is the program's, and may panic: then the packet that it was asked about and all behind it are kept.
     fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
         let Batch { slots, start, end, cache: Some(cache) } = self else { return };
         let pool = cache.pool().clone();
-        let (mut to, mut begins, mut keeping) = (*start, true, true);
-        for at in *start..*end {
-            let slot = slots[at].take();
+        let (mut begins, mut keeping) = (true, true);
+        let mut sorting = Sorting { to: *start, at: *start, slots, start, end };
+        while sorting.at < *sorting.end {
+            let slot = &sorting.slots[sorting.at];
             if begins {
-                keeping = keep(pool.region().view().bytes(&slot));
+                keeping = keep(pool.region().view().bytes(slot));
             }
             let ends = !slot.has_more();
             if keeping {
-                slots[to] = slot;
-                to += 1;
+                sorting.keep_next();
             } else {
+                let slot = sorting.slots[sorting.at].take();
+                sorting.at += 1;
                 other(cache, slot, begins);
             }
             begins = ends;
         }
-        (*start, *end) = if to == *start { (0, 0) } else { (*start, to) };
     }
 
     /// The packets, one after the other, each with all its slots.
@@ -343,10 +346,15 @@ impl Batch {
         self.sent(count);
     }
 
-    /// Puts the buffers of the slots at these places into the cache.
+    /// Puts the buffers of the slots at these places into the cache. A place without a buffer frees none: none is ever
+    /// here, and if one were, no other slot's buffer must become free by it.
     fn free(&mut self, places: Range<usize>) {
-        if let Some(cache) = &mut self.cache {
-            cache.put_all(self.slots[places].iter().map(Slot::buf));
+        let Some(cache) = &mut self.cache else { return };
+        let slots = &self.slots[places];
+        let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
+        debug_assert_eq!(empty, 0, "a place without a buffer is freed");
+        if empty == 0 {
+            cache.put_all(slots.iter().map(Slot::buf));
         }
     }
 
@@ -365,6 +373,32 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// A batch while some of its packets are taken out: places from `to` to `at` are empty. When it is dropped, also by a
+/// panic, what was not looked at is kept, and no place between the batch's start and end is empty.
+struct Sorting<'a> {
+    slots: &'a mut [Slot],
+    start: &'a mut usize,
+    end: &'a mut usize,
+    to: usize,
+    at: usize,
+}
+
+impl Sorting<'_> {
+    fn keep_next(&mut self) {
+        self.slots[self.to] = self.slots[self.at].take();
+        (self.to, self.at) = (self.to + 1, self.at + 1);
+    }
+}
+
+impl Drop for Sorting<'_> {
+    fn drop(&mut self) {
+        while self.at < *self.end {
+            self.keep_next();
+        }
+        (*self.start, *self.end) = if self.to == *self.start { (0, 0) } else { (*self.start, self.to) };
     }
 }
 

@@ -67,6 +67,6 @@ pub mod traffic;
 
 pub use batch::Batch;
 pub use error::{Error, Result};
-pub use open::{Options, open, server};
+pub use open::{Options, drive_model, open, server};
 pub use packet::{Bytes, Packet, Packets};
 pub use slot::{HEADROOM, Slot};

@@ -1,4 +1,5 @@
 //! Opening ports by name.
+#![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::model;
+use crate::model::{self, Card, CardBar, Runner};
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, Watched};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
@@ -217,7 +218,9 @@ impl Options {
             return Err(nic::no_driver(&card.address, card.vendor, card.device));
         };
         let (device, through) = pci::open(&card, self.take)?;
-        nic::drive(driver, device, Config { description: format!("{what} ({through})"), device: card.device, ..config })
+        let config = Config { description: format!("{what} ({through})"), device: card.device, ..config };
+        // SAFETY: `device` goes to this driver alone, and nobody else has the card: vfio opens a card once, uio's is locked.
+        unsafe { nic::drive(driver, device, config) }
     }
 }
 
@@ -227,7 +230,9 @@ fn open_served(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     let Some((what, driver)) = nic::recognise(vendor, number) else {
         return Err(nic::no_driver(name.short(), vendor, number));
     };
-    nic::drive_served(driver, device, Config { description: format!("{what} (vfio-user)"), device: number, ..config })
+    let config = Config { description: format!("{what} (vfio-user)"), device: number, ..config };
+    // SAFETY: `device` goes to this driver alone, and its server has one client at a time.
+    unsafe { nic::drive_served(driver, device, config) }
 }
 
 fn open_tap(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
@@ -294,12 +299,21 @@ fn open_vale(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 }
 
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    Ixgbe::<model::CardBar>::check(&config)?;
+    Ixgbe::<CardBar>::check(&config)?;
     let (card, runner) = model::open_named(name)?;
     let device = card.kind().device();
     let what = nic::recognise(INTEL, device).map_or("", |(what, _)| what);
     let config = Config { description: format!("{what}, a model inside this process"), device, ..config };
-    Ok(Box::new(Ixgbe::open(card.bar().run_by(runner), card.bus(), config)?))
+    Ok(Box::new(drive_model(&card, Some(runner), config)?))
+}
+
+/// Drives a model that the program has made; `runner` is kept at work as long as the port or one of its queues is there.
+///
+/// # Errors
+/// [`Error::PortInUse`] while another driver has the card, or it is served; all that [`Ixgbe::open`] answers.
+pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
+    let bar = card.claim(runner).ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
+    Ixgbe::open(bar, card.bus(), config)
 }
 
 /// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the

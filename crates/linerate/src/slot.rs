@@ -42,8 +42,8 @@ const UNLEARNED: u32 = 1 << 16;
 const OFFSET: u32 = 20;
 
 impl Slot {
-    /// A place without a buffer; its length is 0.
-    pub(crate) const EMPTY: Slot = Slot { buf: 0, data: 0 };
+    /// A place without a buffer: no region has this number.
+    pub(crate) const EMPTY: Slot = Slot { buf: u32::MAX, data: 0 };
 
     /// For vectors: where the offset stands in the 64 bits.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -132,6 +132,12 @@ impl Slot {
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
         self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
+    }
+
+    /// True for a place without a buffer.
+    #[inline(always)]
+    pub(crate) const fn is_empty_place(&self) -> bool {
+        self.buf == Slot::EMPTY.buf
     }
 
     /// Moves the slot out, leaving an empty place.

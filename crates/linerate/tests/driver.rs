@@ -16,7 +16,7 @@ fn pool() -> Arc<Pool> {
 }
 
 fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
-    Ixgbe::open(card.bar(), card.bus(), Config::new(card.name(), pool.clone())).unwrap()
+    linerate::drive_model(&card, None, Config::new(card.name(), pool.clone())).unwrap()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     let runner = Arc::new(Runner::start(None).unwrap());
     runner.run(&card);
     let config = Config::new("counting", pool.clone());
-    let mut device = Ixgbe::open(card.bar().run_by(runner), card.bus(), config).unwrap();
+    let mut device = linerate::drive_model(&card, Some(runner), config).unwrap();
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();

@@ -31,7 +31,7 @@ fn looped(name: &str) -> Arc<Card> {
 }
 
 fn open(card: &Arc<Card>, config: Config) -> Result<Ixgbe<CardBar>, Error> {
-    Ixgbe::open(card.bar(), card.bus(), config)
+    linerate::drive_model(&card, None, config)
 }
 
 fn message<T>(result: Result<T, Error>) -> String {
@@ -138,6 +138,12 @@ fn an_unplugged_wire_holds_packets_until_it_is_back() {
     assert_eq!(port.link().unwrap(), Link::Down);
 }
 
+fn unplugged(name: &str) -> Arc<Card> {
+    let card = looped(name);
+    card.unplug();
+    card
+}
+
 #[test]
 fn a_card_that_is_pulled_out_gives_errors_and_works_when_it_is_back() {
     let pool = pool(2048, 2048);
@@ -155,7 +161,7 @@ fn a_card_that_is_pulled_out_gives_errors_and_works_when_it_is_back() {
         message(device.set_promiscuous(true)),
         message(device.set_mac(MacAddress([2, 0, 0, 0, 0, 1]))),
         message(device.set_rss(&Rss::evenly(1))),
-        message(open(&card, Config::new("sim:gone", pool.clone()))),
+        message(open(&unplugged("gone"), Config::new("sim:gone", pool.clone()))),
         message(rx.stop()),
         message(tx.stop()),
         message(device.reset()),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Card, Kind, Runner, Traffic};
-use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::nic::ixgbe::Config;
 use linerate::port::{Device, Rss};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error};
@@ -31,7 +31,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
         let card = Card::new(name, generator(256, FRAMES));
         runner.run(&card);
         let config = Config { rx_queues: 8, tx_queues: 8, ring: 256, ..Config::new(name, pool.clone()) };
-        let device = Ixgbe::open(card.bar().run_by(runner.clone()), card.bus(), config).unwrap();
+        let device = linerate::drive_model(&card, Some(runner.clone()), config).unwrap();
         ports.push((card, device));
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -87,7 +87,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
     let pool = pool(16_384);
     let card = Card::new("many", generator(1000, 10_000));
     let config = Config { rx_queues: 64, tx_queues: 64, ring: 64, ..Config::new("many", pool.clone()) };
-    let mut device = Ixgbe::open(card.bar(), card.bus(), config)?;
+    let mut device = linerate::drive_model(&card, None, config)?;
     let mut queues = (0..64).map(|n| Ok((device.rx(n)?, device.tx(n)?))).collect::<Result<Vec<_>, Error>>()?;
     assert!(device.rx(64).is_err());
     let (mut batch, mut received) = (Batch::new(), [0; 64]);
@@ -119,7 +119,7 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     for kind in [Kind::X82599Sfp, Kind::X550] {
         let card = Card::of_kind(kind, 0, "table", generator(64, 6400));
         let config = Config { rx_queues: 4, device: kind.device(), ..Config::new("table", pool(8192)) };
-        let mut device = Ixgbe::open(card.bar(), card.bus(), config)?;
+        let mut device = linerate::drive_model(&card, None, config)?;
         device.set_rss(&Rss { key: [0x5A; 40], table: vec![1, 3] })?;
         let mut queues = (0..4).map(|n| device.rx(n)).collect::<Result<Vec<_>, Error>>()?;
         let (mut batch, mut received) = (Batch::new(), [0; 4]);
@@ -142,7 +142,7 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
 fn a_port_receives_when_all_queues_of_its_table_are_there() -> Result<(), Error> {
     let card = Card::new("late", Box::new(Traffic::new(Generator::new(64, 64), "1G".parse().ok(), Some(400))));
     let config = Config { rx_queues: 4, ..Config::new("late", pool(8192)) };
-    let mut device = Ixgbe::open(card.bar(), card.bus(), config)?;
+    let mut device = linerate::drive_model(&card, None, config)?;
     let sent = || card.wire_report().unwrap().sent;
     let first = device.rx(2)?;
     assert_eq!((card.step(1000), sent()), (0, 0));

@@ -1,4 +1,5 @@
 //! A card that is served over vfio-user, and clients that lie, scribble and die.
+#![allow(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate::memory::{Mapping, PageSize};
 use linerate::model::{Cable, Card, Function, Runner, Traffic};
 use linerate::nic::ixgbe::registers::*;
 use linerate::pci::vfio_user::{Server, VfioUser};
@@ -53,7 +53,8 @@ impl Bench {
     fn assert_serves(&self) {
         let client = self.connect();
         assert_eq!(client.identity().unwrap(), (0x8086, 0x10FB));
-        let bar = client.bar(0).unwrap();
+        // SAFETY: nothing is mapped for the card.
+        let bar = unsafe { client.bar(0) }.unwrap();
         assert_eq!((bar.read(CTRL::OFFSET), bar.read(RXDCTL::at(0)), bar.read(VLNCTRL::OFFSET)), (0, 0, 0x8100));
     }
 }
@@ -142,10 +143,12 @@ impl Stranger {
     }
 }
 
-fn memory(pages: usize) -> (Arc<Mapping>, OwnedFd) {
-    let memory = Arc::new(Mapping::new(pages * 4096, PageSize::Ordinary, None).unwrap());
-    let file = memory.as_fd().try_clone_to_owned().unwrap();
-    (memory, file)
+/// Memory of a client's own.
+fn memory(pages: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("client", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, pages * 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
+    file
 }
 
 const EINVAL: u32 = 22;
@@ -184,7 +187,8 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     let first = bench.connect();
     let message = VfioUser::connect(bench.path.to_str().unwrap()).map(drop).unwrap_err().to_string();
     assert!(message.contains("another program uses it"), "{message}");
-    first.bar(0).unwrap().write(VLNCTRL::OFFSET, 0x1234);
+    // SAFETY: nothing is mapped for the card.
+    unsafe { first.bar(0) }.unwrap().write(VLNCTRL::OFFSET, 0x1234);
     drop(first);
     bench.assert_serves();
 }
@@ -213,7 +217,8 @@ fn places_that_cannot_be_served_are_explained() {
 fn a_server_that_goes_reads_as_ones() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let client = bench.connect();
-    let bar = client.bar(0).unwrap();
+    // SAFETY: nothing is mapped for the card.
+    let bar = unsafe { client.bar(0) }.unwrap();
     assert_eq!(bar.read(STATUS::OFFSET), 0x0008_0000);
     drop(bench);
     assert_eq!(bar.read(STATUS::OFFSET), u32::MAX);
@@ -232,7 +237,8 @@ fn configuration_space_is_a_card_s() {
         u32::from_le_bytes(bytes)
     };
     for (bar, size) in [(0x10, 512u32 << 10), (0x20, 16 << 10)] {
-        client.write_config(bar, &u32::MAX.to_le_bytes()).unwrap();
+        // SAFETY: nothing is mapped for the card.
+        unsafe { client.write_config(bar, &u32::MAX.to_le_bytes()) }.unwrap();
         assert_eq!(!(read(bar) & !0xF) + 1, size);
     }
     let (mut at, mut ids) = (read(0x34) & 0xFF, Vec::new());
@@ -244,11 +250,14 @@ fn configuration_space_is_a_card_s() {
     assert_eq!(ids, [0x01, 0x05, 0x11, 0x10], "power management, MSI, MSI-X, PCI Express");
     assert_eq!((read(0x100) & 0xFFFF, read(0x140) & 0xFFFF), (1, 3), "errors, serial number");
     // A reset of this function: all is as after power-on, and configured anew.
-    let registers = client.bar(0).unwrap();
+    // SAFETY: nothing is mapped for the card.
+    let registers = unsafe { client.bar(0) }.unwrap();
     registers.write(VLNCTRL::OFFSET, 0x1234);
-    client.write_config(0xA8, &0x8000u16.to_le_bytes()).unwrap();
+    // SAFETY: as above.
+    unsafe { client.write_config(0xA8, &0x8000u16.to_le_bytes()) }.unwrap();
     assert_eq!((registers.read(VLNCTRL::OFFSET), read(0x04) & 0x7), (0x8100, 0));
-    let message = client.map_bar(0).map(drop).unwrap_err().to_string();
+    // SAFETY: as above.
+    let message = unsafe { client.map_bar(0) }.map(drop).unwrap_err().to_string();
     assert!(message.contains("cannot be mapped"), "{message}");
     assert!(client.interrupts(65).is_err() && client.interrupts(64).is_ok());
 }
@@ -260,7 +269,7 @@ fn malformed_messages_get_errors_and_the_next_ones_answers() {
     assert_eq!(stranger.call(4, &[0; 16], None).0, EINVAL, "nothing before the version");
     assert_eq!(stranger.call(1, b"\x07\0\0\0{}\0", None).0, EINVAL, "another version");
     stranger.greet();
-    let (_memory, file) = memory(4);
+    let file = memory(4);
     for (name, error) in [
         ("short", stranger.call(2, &[0; 8], None).0),
         ("no page", stranger.map(0x1001, 4096, 0, 3, &file)),
@@ -324,7 +333,7 @@ fn maps_that_vanish_are_noted() {
     let bench = Bench::new(Box::new(Traffic::new(Default::default(), None, None)), true);
     let mut stranger = bench.stranger();
     stranger.greet();
-    let (_memory, file) = memory(64);
+    let file = memory(64);
     assert_eq!(stranger.map(0x10_0000, 64 * 4096, 0, 3, &file), 0);
     let set = |stranger: &mut Stranger, offset: u32, value: u32| {
         assert_eq!(stranger.write(0, offset.into(), &value.to_le_bytes()), 0);
@@ -404,7 +413,7 @@ fn a_million_messages_of_strangers() {
         seed
     };
     let bench = Bench::new(Box::new(Traffic::new(Default::default(), None, None)), true);
-    let (_memory, file) = memory(256);
+    let file = memory(256);
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let mut stranger = bench.stranger();
     stranger.greet();

@@ -1,5 +1,6 @@
 //! Ports that are served to other processes: what a program writes into its memory harms nobody else, and nothing is lost
 //! or doubled, whoever comes and goes.
+#![allow(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -7,7 +8,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use linerate::memory::Mapping;
 use linerate::shared::{Area, Client, Offsets, Place, Plan, Rings, Server, SharedPort, Wanted, Which};
+
+/// 64-bit words of memory that another process sees, too.
+fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
+    // SAFETY: memory that is shared with another process is never lent as a slice.
+    unsafe { memory.words(offset, count) }
+}
 
 /// Where things are in a ring (`struct netmap_ring`), in bytes.
 const SLOTS: usize = 256;
@@ -41,12 +49,12 @@ impl End {
     }
 
     fn slot(&self, ring: Place, slot: usize) -> &AtomicU64 {
-        &self.port.memory().mapping.words(ring.at + SLOTS + slot * SLOT, 1)[0]
+        &words(&self.port.memory().mapping, ring.at + SLOTS + slot * SLOT, 1)[0]
     }
 
     fn buffer(&self, slot: u64) -> &[AtomicU64] {
         let buffers = self.port.memory().buffers;
-        self.port.memory().mapping.words(buffers.at + slot as u32 as usize * buffers.size, buffers.size / 8)
+        words(&self.port.memory().mapping, buffers.at + slot as u32 as usize * buffers.size, buffers.size / 8)
     }
 
     /// Sends whole words; false if there is no room. With parts of so many words at most.
@@ -140,7 +148,7 @@ fn a_program_that_writes_anything_harms_nobody() {
     // What nobody sends: behind all rings.
     let buffers = good.memory.buffers;
     for buffer in buffers.count - 1000..buffers.count {
-        let words = good.memory.mapping.words(buffers.at + buffer * buffers.size, buffers.size / 8);
+        let words = self::words(&good.memory.mapping, buffers.at + buffer * buffers.size, buffers.size / 8);
         words.iter().for_each(|word| word.store(SECRET, Relaxed));
     }
     let done = AtomicBool::new(false);
@@ -167,7 +175,7 @@ fn a_program_that_writes_anything_harms_nobody() {
         assert!(heard > 0);
     });
     let (mapping, secret) = (&theirs.memory.mapping, SECRET);
-    let found = mapping.words(0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
+    let found = words(&mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
     assert!(!found, "no byte of another's memory is read");
     // The port itself can be closed, and opened again.
     drop(bad);
@@ -200,14 +208,14 @@ fn scribble(end: &End, area: &Area, operations: u64) {
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     for operation in 0..operations {
         let ring = if random.next() & 1 == 0 { end.tx } else { end.rx };
-        let in_ring = |at: usize| &mapping.words(ring.at + at, 1)[0];
+        let in_ring = |at: usize| &words(&mapping, ring.at + at, 1)[0];
         let slot = random.below(ring.slots);
         match random.below(16) {
             // All of the ring, or all that there is.
             0 => in_ring(random.below(SLOTS / 8 + ring.slots * 2) * 8).store(random.next(), Relaxed),
             1 => {
                 let word = random.below(mapping.len() / 8);
-                mapping.words(word * 8, 1)[0].store(random.next(), Relaxed);
+                words(&mapping, word * 8, 1)[0].store(random.next(), Relaxed);
             }
             // Slots that are nearly right, and chains of them.
             2..=6 => {

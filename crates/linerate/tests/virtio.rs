@@ -1,11 +1,13 @@
 //! VirtIO devices that hang, lie, or scribble: memory that looks like one, and answers with whatever a test puts there.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use fake_virtio::{COMMON, Memory, PACKED, Queue, SPLIT};
+use fake_virtio::{COMMON, Memory, PACKED, Queue, SPLIT, words};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
@@ -23,7 +25,7 @@ fn pool() -> Arc<Pool> {
 }
 
 fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
-    Virtio::open(&device.device(), Config { ring: 64, ..Config::new("liar", pool.clone()) })
+    fake_virtio::open(device, Config { ring: 64, ..Config::new("liar", pool.clone()) })
 }
 
 fn message<T>(outcome: Result<T, Error>) -> String {
@@ -52,6 +54,43 @@ fn a_device_that_behaves_is_opened() {
     }
 }
 
+/// The device's status, which is a byte of this word.
+const STATUS: usize = COMMON + 16;
+const STATUS_BIT: u64 = 1 << 32;
+
+#[test]
+fn a_queue_that_starts_while_the_last_one_stops_is_nobody_else_s() {
+    for _ in 0..200 {
+        let (device, pool) = (Memory::new(SPLIT), pool());
+        let mut port = open(&device, &pool).unwrap();
+        let rx = port.rx(0).unwrap();
+        let status = &words(&device.bar, STATUS, 1)[0];
+        let (resetting, claimed) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // A device whose reset takes as long as the other queue's start, or five milliseconds.
+                let begin = Instant::now();
+                while !claimed.load(Ordering::Acquire) && begin.elapsed() < Duration::from_millis(5) {
+                    status.fetch_or(STATUS_BIT, Ordering::Relaxed);
+                    resetting.store(true, Ordering::Release);
+                }
+                status.fetch_and(!STATUS_BIT, Ordering::Relaxed);
+            });
+            while !resetting.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            let stopping = scope.spawn(|| drop(rx));
+            while status.load(Ordering::Relaxed) >> 32 & 0xE != 0 && !stopping.is_finished() {
+                std::hint::spin_loop();
+            }
+            let first = port.tx(0);
+            claimed.store(true, Ordering::Release);
+            stopping.join().unwrap();
+            assert!(first.is_err() || port.tx(0).is_err(), "two have a queue");
+        });
+    }
+}
+
 #[test]
 fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
     // I/O ports that cannot be written to, and whose status stays what it is.
@@ -60,7 +99,8 @@ fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
     let mut device = Memory::new(SPLIT);
     let legacy = Arc::get_mut(&mut device).unwrap();
     legacy.set_config(0x06, 0);
-    legacy.ports = Some(IoPorts::new(File::open(file.path()).unwrap(), 0));
+    // SAFETY: a file orders no device.
+    legacy.ports = Some(unsafe { IoPorts::new(File::open(file.path()).unwrap(), 0) });
     let said = message(open(&device, &pool()));
     assert!(said.contains("device_status = 0") && said.contains("2.4.1") && said.contains("500"), "{said}");
 }
@@ -139,7 +179,7 @@ fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_n
     for features in [SPLIT, PACKED] {
         let (device, pool) = (Memory::new(features), pool());
         let config = Config { ring: 64, interrupts: Some(Default::default()), ..Config::new("sleeper", pool.clone()) };
-        let mut port = Virtio::open(&device.device(), config).unwrap();
+        let mut port = fake_virtio::open(&device, config).unwrap();
         let (mut rx, _tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [mut end, _] = Queue::pair(&device, 64, features == PACKED);
         let mut batch = Batch::new();
@@ -195,7 +235,7 @@ proptest! {
         let mut batch = Batch::new();
         for (scribbles, packets) in rounds {
             for (place, value) in scribbles {
-                let words = rings.words(0, rings.len() / 8);
+                let words = words(&rings, 0, rings.len() / 8);
                 words[place % words.len()].store(value, Ordering::Relaxed);
             }
             rx.recv(&mut batch);

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers};
+use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers, words};
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
@@ -75,7 +75,7 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
     Arc::get_mut(&mut device).unwrap().page = page;
     device.set_32(COMMON + 24, RING as u32);
     let config = Config { ring: RING, vectors, ..Config::new("fake", pool.clone()) };
-    let mut port = Virtio::open(&device.device(), config).unwrap();
+    let mut port = fake_virtio::open(&device, config).unwrap();
     let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
     let [mut rx_end, mut tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
     let [packets, rings] = [0, 1].map(|index| device.mapped.lock().unwrap()[index].clone());
@@ -111,8 +111,8 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
             Step::Batch(capacity) => batch = Batch::with_capacity(*capacity),
         }
         let mut hash = DefaultHasher::new();
-        rings.words(0, rings.len() / 8).iter().for_each(|word| word.load(Relaxed).hash(&mut hash));
-        let first = packets.words(0, 1).as_ptr().addr();
+        words(&rings, 0, rings.len() / 8).iter().for_each(|word| word.load(Relaxed).hash(&mut hash));
+        let first = words(&packets, 0, 1).as_ptr().addr();
         for mut packet in batch.packets() {
             (packet.len(), packet.slots(), packet.first_mut().as_ptr().addr() - first).hash(&mut hash);
         }
@@ -131,8 +131,9 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
     for chain in &given {
         let header = chain.address as u32 as usize;
         assert!(
-            (0..HEADER)
-                .all(|at| packets.words((header + at) & !7, 1)[0].load(Relaxed) >> ((header + at) % 8 * 8) & 0xFF == 0)
+            (0..HEADER).all(|at| words(&packets, (header + at) & !7, 1)[0].load(Relaxed) >> ((header + at) % 8 * 8)
+                & 0xFF
+                == 0)
         );
     }
     seen

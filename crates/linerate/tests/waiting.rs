@@ -37,7 +37,7 @@ fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Ixgbe<CardBar> {
     let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
     let config = Config { interrupts: Some(throttle), rx_queues: queues, ..Config::new(card.name(), pool) };
-    Ixgbe::open(card.bar(), card.bus(), config).unwrap()
+    linerate::drive_model(&card, None, config).unwrap()
 }
 
 fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
@@ -141,7 +141,7 @@ fn a_port_without_interrupts_is_polled() {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: 2048, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
-    let mut device = Ixgbe::open(card.bar(), card.bus(), Config::new("polled", pool)).unwrap();
+    let mut device = linerate::drive_model(&card, None, Config::new("polled", pool)).unwrap();
     let mut rx = device.rx(0).unwrap();
     assert!(rx.arm().is_none());
     let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));

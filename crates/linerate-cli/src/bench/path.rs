@@ -91,7 +91,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
     let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
     cards.iter().for_each(|card| card.stepped_by_hand());
     let config = Config { ring, ..Config::new("bench", pool) };
-    let open = |card: &Arc<Card>| Ixgbe::open(card.bar(), card.bus(), config.clone());
+    let open = |card: &Arc<Card>| linerate::drive_model(&card, None, config.clone());
     let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
     let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
     let (size, mut batch, mut best) = (batch, Batch::with_capacity(batch), Parts::default());

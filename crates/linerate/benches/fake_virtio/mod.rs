@@ -1,20 +1,38 @@
 //! A VirtIO device that is nothing but memory: its registers are stored, and a bare loop in the same thread does what a
 //! device does with its queues. What the driver costs can be measured on it, and how it takes what a device must not do.
+#![allow(unsafe_code)]
 #![allow(dead_code)] // each test and benchmark uses its part
 
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{
     Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
-    Shared,
+    Shared, Word,
 };
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
 use linerate::port::{Device, RxQueue, TxQueue, Vectors};
 use linerate::{Batch, Error, Result};
+
+/// 64-bit words of memory that a device sees, too.
+pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
+    // SAFETY: rings, registers, or packets while the device has them: no slices are lent of it meanwhile.
+    unsafe { memory.words(offset, count) }
+}
+
+fn shared<T: Word>(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
+    // SAFETY: memory of rings, of which no slices are lent.
+    unsafe { Shared::new(memory, offset, count) }
+}
+
+/// A driver for the device.
+pub fn open(device: &Arc<Memory>, config: Config) -> Result<Virtio> {
+    // SAFETY: each device of a test has one driver at a time.
+    unsafe { Virtio::open(&device.device(), config) }
+}
 
 /// Offsets in BAR 0.
 pub const COMMON: usize = 0;
@@ -33,7 +51,7 @@ pub const MERGEABLE: u32 = 1 << 15;
 /// A device of plain memory: what is written is what is read.
 pub struct Memory {
     config: Mutex<[u8; 256]>,
-    bar: Arc<Mapping>,
+    pub bar: Arc<Mapping>,
     pub mapped: Mutex<Vec<Arc<Mapping>>>,
     /// Of a legacy one.
     pub ports: Option<IoPorts>,
@@ -62,7 +80,7 @@ impl Memory {
 
     /// Sets 32 bits of the BAR.
     pub fn set_32(&self, offset: usize, value: u32) {
-        let word = &self.bar.words(offset & !7, 1)[0];
+        let word = &words(&self.bar, offset & !7, 1)[0];
         let shift = offset % 8 * 8;
         let set = |old: u64| Some(old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift);
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
@@ -71,7 +89,7 @@ impl Memory {
     /// Which queue the doorbell was rung for last, since this was asked last.
     pub fn doorbell(&self) -> Option<u16> {
         const NONE: u16 = u16::MAX;
-        let rung = self.bar.words(NOTIFY, 1)[0].load(Acquire) as u16;
+        let rung = words(&self.bar, NOTIFY, 1)[0].load(Acquire) as u16;
         self.set_32(NOTIFY, NONE.into());
         Some(rung).filter(|&rung| rung != NONE)
     }
@@ -121,16 +139,17 @@ impl PciDevice for Memory {
         Ok(())
     }
 
-    fn write_config(&self, _: u16, _: &[u8]) -> Result<()> {
+    unsafe fn write_config(&self, _: u16, _: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+    unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         assert_eq!(bar, 0, "it has one BAR");
-        Ok(MappedBar::new(self.bar.clone()))
+        // SAFETY: no device is behind it but this one, and no slice is lent of it.
+        Ok(unsafe { MappedBar::new(self.bar.clone()) })
     }
 
-    fn io_ports(&self, _: u8) -> Result<IoPorts> {
+    unsafe fn io_ports(&self, _: u8) -> Result<IoPorts> {
         self.ports.clone().ok_or(Error::BadDevice { why: "it has no I/O ports" })
     }
 
@@ -188,21 +207,21 @@ impl Queue {
     /// The first receive queue, and the first transmit queue, of an open device without a control queue.
     pub fn pair(device: &Memory, size: usize, is_packed: bool) -> [Queue; 2] {
         // The driver has written the transmit queue's addresses last; both lie in equal parts, the first part is other things.
-        let address = |register: usize| device.bar.words(COMMON + register, 1)[0].load(Relaxed) as u32 as usize;
+        let address = |register: usize| words(&device.bar, COMMON + register, 1)[0].load(Relaxed) as u32 as usize;
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
         [table / 2, 0].map(|back| match is_packed {
             true => Queue::Packed(Packed {
-                ring: Shared::new(&rings, table - back, size),
-                events: Shared::new(&rings, table - back + 16 * size, 2),
+                ring: shared(&rings, table - back, size),
+                events: shared(&rings, table - back + 16 * size, 2),
                 accepted: 0,
                 finished: 0,
             }),
             false => Queue::Split(Split {
-                table: Shared::new(&rings, table - back, size),
-                available: Shared::new(&rings, driver - back, size + 2),
-                used: Shared::new(&rings, used - back, 2),
-                used_ring: Shared::new(&rings, used - back + 4, 2 * size),
+                table: shared(&rings, table - back, size),
+                available: shared(&rings, driver - back, size + 2),
+                used: shared(&rings, used - back, 2),
+                used_ring: shared(&rings, used - back + 4, 2 * size),
                 accepted: 0,
                 finished: 0,
             }),
@@ -288,7 +307,7 @@ impl Queue {
 /// Writes into the header at this place of the region in how many buffers its packet is.
 pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
     let at = header + NUM_BUFFERS;
-    let (word, shift) = (&packets.words(at & !7, 1)[0], at % 8 * 8);
+    let (word, shift) = (&words(&packets, at & !7, 1)[0], at % 8 * 8);
     word.store(word.load(Relaxed) & !(0xFFFF << shift) | u64::from(buffers) << shift, Relaxed);
 }
 
@@ -312,8 +331,7 @@ impl Card {
         let device = Memory::new(features);
         device.set_32(COMMON + 24, RING as u32);
         let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
-        let mut port =
-            Virtio::open(&device.device(), Config { ring: RING, vectors, ..Config::new("fake", pool) }).unwrap();
+        let mut port = open(&device, Config { ring: RING, vectors, ..Config::new("fake", pool) }).unwrap();
         let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [rx_end, tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
         let packets = device.mapped.lock().unwrap()[0].clone();

@@ -89,7 +89,7 @@ impl Batch {
     /// Copies packets from the front of `other`, which is of another region, as many as there is room
     /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
     /// freed, and how many packets were too long.
-    fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
+    pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {

@@ -58,7 +58,7 @@ impl Depot {
         self.size
     }
 
-    /// How many buffers are stored; exact when no other thread is at work.
+    /// How many buffers are stored; at work of other threads at most a magazine of each too many.
     pub fn stored(&self) -> usize {
         self.stored.load(Ordering::Relaxed)
     }
@@ -70,8 +70,9 @@ impl Depot {
         for (place, &buf) in self.content(magazine).iter().zip(bufs) {
             place.store(buf, Ordering::Relaxed);
         }
-        self.push(&self.full, magazine);
+        // Counted before others can fetch it, so that the count is never below what is there, and never below zero.
         self.stored.fetch_add(self.size, Ordering::Relaxed);
+        self.push(&self.full, magazine);
         true
     }
 

@@ -104,11 +104,15 @@ unsafe impl<T: Word> Sync for Shared<T> {}
 impl<T: Word> Shared<T> {
     /// `count` of them from byte `offset` of `memory` on.
     ///
+    /// # Safety
+    /// As for [`Mapping::words`]: none of these bytes is lent as a slice.
+    ///
     /// # Panics
     /// If they do not lie inside the mapping, or not aligned.
-    pub fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
+    pub unsafe fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
         assert!(offset.is_multiple_of(align_of::<T>()));
-        let first = memory.range(offset, count * size_of::<T>()).cast::<T>().as_ptr();
+        let bytes = count.checked_mul(size_of::<T>()).expect("more bytes than there are addresses");
+        let first = memory.range(offset, bytes).cast::<T>().as_ptr();
         Shared { first, count, _memory: memory.clone() }
     }
 }
@@ -151,5 +155,14 @@ mod tests {
         assert_eq!(map(None).unwrap().addresses().at(5000), (1 << 40) + 5000);
         assert_eq!(map(Some(3)).unwrap().addresses().at(5000), (2 << 40) + 904);
         assert!(map(Some(2)).map(drop).unwrap_err().to_string().contains("does not see all"));
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes than there are addresses")]
+    fn a_ring_whose_length_wraps_is_refused() {
+        let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
+        // SAFETY: no slice is lent of this memory.
+        let ring: Descriptors = unsafe { Shared::new(&memory, 0, (1 << 60) + 1) };
+        drop(ring);
     }
 }

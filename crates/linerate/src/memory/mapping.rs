@@ -227,6 +227,12 @@ impl Mapping {
         Ok(())
     }
 
+    /// The memfd, to be passed to another process. With it these bytes are written behind the back of who owns them, so
+    /// it is not public.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Bytes mapped, a multiple of the page size.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
@@ -257,11 +263,16 @@ impl Mapping {
 
     /// `count` 64-bit words from byte `offset` on, shared with whoever else has the memory.
     ///
+    /// # Safety
+    /// None of these bytes is lent as a slice while the words are used: in a [region's](super::Region::mapping) memory the
+    /// bytes of each packet are its owner's alone.
+    ///
     /// # Panics
     /// If the range is outside the mapping or not aligned to 8 bytes.
-    pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+    pub unsafe fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && count <= self.len / 8);
-        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers.
+        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers, and the caller
+        // knows of no slice.
         unsafe { std::slice::from_raw_parts(self.range(offset, count * 8).as_ptr().cast(), count) }
     }
 
@@ -300,13 +311,6 @@ impl Mapping {
     }
 }
 
-impl AsFd for Mapping {
-    /// The memfd, to be passed to another process.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by us with this length, and nothing borrows from it any more.
@@ -336,7 +340,9 @@ mod tests {
     fn bytes_and_words_are_the_same_memory() {
         let mapping = Mapping::new(100, PageSize::Ordinary, None).unwrap();
         assert_eq!(mapping.len(), PageSize::Ordinary.bytes());
-        mapping.words(8, 2)[1].store(0x0102_0304_0506_0708, Relaxed);
+        // SAFETY: no slice is lent of this memory.
+        let words = unsafe { mapping.words(8, 2) };
+        words[1].store(0x0102_0304_0506_0708, Relaxed);
         let mut bytes = [0; 8];
         mapping.read(16, &mut bytes);
         assert_eq!(u64::from_le_bytes(bytes), 0x0102_0304_0506_0708);
@@ -346,7 +352,8 @@ mod tests {
     #[should_panic]
     fn words_beyond_the_end_are_refused() {
         let mapping = Mapping::new(1, PageSize::Ordinary, None).unwrap();
-        let _ = mapping.words(mapping.len() - 8, 2);
+        // SAFETY: no slice is lent of this memory.
+        let _ = unsafe { mapping.words(mapping.len() - 8, 2) };
     }
 
     #[test]

@@ -232,7 +232,11 @@ mod tests {
         // Nothing is written if not all is there.
         assert!(!maps.write(0x11FF0, &[1; 17]));
         assert_eq!(
-            maps.find(0x11FF0, 8).map(|(memory, at)| memory.words(at, 1)[0].load(std::sync::atomic::Ordering::Relaxed)),
+            maps.find(0x11FF0, 8).map(|(memory, at)| {
+                let mut bytes = [0; 8];
+                memory.read(at, &mut bytes);
+                u64::from_le_bytes(bytes)
+            }),
             Some(0)
         );
     }

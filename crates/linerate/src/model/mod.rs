@@ -17,6 +17,7 @@
 //! - `virtual_function`, `switch`: its virtual functions, and what goes between them, it and the wire
 //!
 //! This room knows memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
+#![allow(unsafe_code)]
 
 mod breach;
 mod checksum;
@@ -143,6 +144,8 @@ pub struct Card {
     watchful: AtomicBool,
     /// It is plugged in elsewhere: its doorbells are looked at when they are rung.
     served: AtomicBool,
+    /// A driver has its registers.
+    claimed: AtomicBool,
     /// Off: it begins no DMA and raises no message, by its host's wish.
     bus_master: AtomicBool,
     /// What fails, for tests.
@@ -215,6 +218,7 @@ impl Card {
             virtual_functions: virtual_functions.min(virtual_function::MOST),
             watchful: AtomicBool::new(true),
             served: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
             bus_master: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
@@ -241,9 +245,22 @@ impl Card {
         eeprom::address(&self.core().eeprom)
     }
 
-    /// Its registers, for a driver.
-    pub fn bar(self: &Arc<Card>) -> CardBar {
-        CardBar { card: self.clone(), _runner: None }
+    /// Its registers, as a bench of one's own wants them; [`drive_model`](crate::drive_model) gives them to a driver.
+    ///
+    /// # Safety
+    /// Registers tell the card where in mapped memory to read and write. With these, and with their clones, it is told of no
+    /// memory that a slice is lent of: nobody else drives the card, and rings are in memory that is no region's.
+    pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
+        CardBar { card: self.clone(), _runner: None, _claim: None }
+    }
+
+    /// Its registers, for its one driver; `None` while another one has them, or the card is plugged in elsewhere.
+    pub(crate) fn claim(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
+        if self.served.load(Ordering::SeqCst) || self.claimed.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let claim = Some(Arc::new(Claim(self.clone())));
+        Some(CardBar { card: self.clone(), _runner: runner, _claim: claim })
     }
 
     /// What it is plugged into, for a driver: its address space and its interrupts.
@@ -702,12 +719,15 @@ pub struct CardBar {
     card: Arc<Card>,
     /// The thread that runs the card, stopped when the last user of its registers is gone.
     _runner: Option<Arc<Runner>>,
+    _claim: Option<Arc<Claim>>,
 }
 
-impl CardBar {
-    /// These registers, keeping `runner` at work as long as somebody has them.
-    pub fn run_by(self, runner: Arc<Runner>) -> CardBar {
-        CardBar { _runner: Some(runner), ..self }
+/// That a driver has a card's registers, until the last clone of them is gone.
+struct Claim(Arc<Card>);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.claimed.store(false, Ordering::SeqCst);
     }
 }
 

@@ -1,4 +1,5 @@
 //! A descriptor ring as the card sees it, and what the oracle remembers of it.
+#![allow(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -123,7 +124,8 @@ impl Ring {
             oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
             return None;
         };
-        let words = memory.words(offset, 2);
+        // SAFETY: where its rings are the driver says, which promises that no slices are lent of them (`Card::bar`).
+        let words = unsafe { memory.words(offset, 2) };
         Some([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
     }
 
@@ -138,7 +140,8 @@ impl Ring {
     pub fn write_back_at(&self, maps: &Maps, index: u32, words: [u64; 2]) {
         let address = self.base.wrapping_add(index as u64 * 16);
         if let Some((memory, offset)) = maps.find_writable(address, 16) {
-            let target = memory.words(offset, 2);
+            // SAFETY: as in `read`.
+            let target = unsafe { memory.words(offset, 2) };
             target[0].store(words[0], Ordering::Relaxed);
             target[1].store(words[1], Ordering::Release);
         }

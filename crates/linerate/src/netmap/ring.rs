@@ -55,8 +55,9 @@ impl ExtraBuffer {
 }
 
 impl Ring {
+    /// A ring of `len` slots, at least two, without buffers.
     fn new(pool: &Arc<Pool>, len: usize) -> Ring {
-        let slots = (0..len).map(|_| Slot::EMPTY).collect();
+        let slots = (0..len.max(2)).map(|_| Slot::EMPTY).collect();
         Ring { slots, pool: pool.clone(), head: 0, cur: 0, tail: 0, synced: 0, time: SystemTime::UNIX_EPOCH }
     }
 
@@ -226,28 +227,57 @@ impl Drop for Ring {
 
 /// A transmit ring.
 pub struct TxRing {
-    /// Its slots.
+    /// Its slots. Two ports' rings may be exchanged: each goes on with the slots that it has then.
     pub ring: Ring,
     queue: Box<dyn TxQueue>,
-    /// What the queue has not taken yet.
+    /// Packets that the queue has not taken yet.
     batch: Batch,
 }
 
 /// A receive ring.
 pub struct RxRing {
-    /// Its slots.
+    /// Its slots, as [`TxRing::ring`].
     pub ring: Ring,
     queue: Box<dyn RxQueue>,
-    /// What found no slot yet.
+    /// Packets that found no slot yet, of whichever region the queue has.
     batch: Batch,
+    /// Buffers of the ring's own region, and packets that had to be copied into them.
+    own: Batch,
+}
+
+impl Ring {
+    /// Makes `batch` fit this ring: slots pass between the two only if both are of one pool, and all find a place.
+    ///
+    /// Between two calls a program may have exchanged the ring, and a queue that is the program's own may have exchanged
+    /// the batch. A batch that does not fit is dropped; its packets' buffers go back to the pool that they are of.
+    fn fit(&self, batch: &mut Batch) {
+        if batch.capacity() < self.slots.len() || !batch.is_of(&self.pool) {
+            *batch = Batch::with_capacity(self.slots.len());
+            batch.is_of(&self.pool);
+        }
+    }
+
+    /// Moves a slot from in front of head out of the ring.
+    fn take_synced(&mut self) -> Option<Slot> {
+        let at = self.synced;
+        (at != self.head).then(|| {
+            self.synced = self.next(at);
+            self.slots[at].take()
+        })
+    }
+
+    /// Puts a slot of this ring's pool at tail. There is room.
+    fn put_at_tail(&mut self, slot: Slot) {
+        let at = self.tail;
+        self.slots[at] = slot;
+        self.tail = self.next(at);
+    }
 }
 
 impl TxRing {
-    /// A queue in this form.
+    /// A queue in this form. Packets are in buffers of `pool`; where the queue's region is another, it copies them.
     pub fn new(queue: Box<dyn TxQueue>, pool: &Arc<Pool>, slots: usize) -> TxRing {
-        let mut batch = Batch::with_capacity(slots);
-        batch.is_of(pool);
-        let mut ring = TxRing { ring: Ring::new(pool, slots.max(2)), queue, batch };
+        let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new() };
         ring.sync();
         ring
     }
@@ -255,22 +285,25 @@ impl TxRing {
     /// Sends what is behind head, and makes slots free (`NIOCTXSYNC`).
     pub fn sync(&mut self) {
         let TxRing { ring, queue, batch } = self;
-        while ring.synced != ring.head {
-            batch.push_slot(&mut ring.slots[ring.synced]);
-            ring.synced = ring.next(ring.synced);
+        ring.fit(batch);
+        while let Some(mut slot) = ring.take_synced() {
+            // The batch has room for a ring and a chain more; and if it had not, the packet would be dropped.
+            if !batch.push_slot(&mut slot) {
+                batch.put(&[slot.buf()]);
+            }
         }
         // A packet whose end is missing waits for it.
-        let mut beginning = Vec::new();
-        batch.keep_beginning(&mut beginning);
+        let mut beginning = Beginning { slots: Vec::new(), ring };
+        batch.keep_beginning(&mut beginning.slots);
         queue.send(batch);
-        batch.resume(&mut beginning);
+        ring.fit(batch);
+        batch.resume(&mut beginning.slots);
+        drop(beginning);
         // What is not taken stays in front of head.
-        let free = ring.slots.len() - 1 - batch.len();
+        let free = (ring.slots.len() - 1).saturating_sub(batch.len());
         while ring.space() < free {
             let Some(buf) = batch.take_buffer() else { break };
-            let tail = ring.tail;
-            ring.slots[tail] = Slot::new(buf, HEADROOM, 0, false);
-            ring.tail = ring.next(tail);
+            ring.put_at_tail(Slot::new(buf, HEADROOM, 0, false));
         }
         ring.time = SystemTime::now();
     }
@@ -281,33 +314,56 @@ impl TxRing {
     }
 }
 
+/// The beginning of a packet while a queue, which may panic, has the batch.
+struct Beginning<'a> {
+    slots: Vec<Slot>,
+    ring: &'a Ring,
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        self.ring.pool.give(&self.slots.drain(..).map(|slot| slot.buf()).collect::<Vec<_>>());
+    }
+}
+
 impl RxRing {
-    /// A queue in this form.
+    /// A queue in this form. Packets come in buffers of `pool`; where the queue's region is another, they are copied.
     pub fn new(queue: Box<dyn RxQueue>, pool: &Arc<Pool>, slots: usize) -> RxRing {
-        let mut batch = Batch::with_capacity(slots);
+        let ring = Ring::new(pool, slots);
+        let mut batch = Batch::with_capacity(ring.slots.len());
         batch.is_of(pool);
-        RxRing { ring: Ring::new(pool, slots.max(2)), queue, batch }
+        RxRing { ring, queue, batch, own: Batch::new() }
     }
 
     /// Takes the slots in front of head back, and receives into them (`NIOCRXSYNC`).
     pub fn sync(&mut self) {
-        let RxRing { ring, queue, batch } = self;
-        while ring.synced != ring.head {
-            batch.put(&[ring.slots[ring.synced].take().buf()]);
-            ring.synced = ring.next(ring.synced);
+        let RxRing { ring, queue, batch, own } = self;
+        let is_own = batch.is_of(&ring.pool);
+        if !is_own || !own.is_empty() {
+            ring.fit(own);
+        }
+        let back = if is_own { &mut *batch } else { &mut *own };
+        while let Some(slot) = ring.take_synced() {
+            back.put(&[slot.buf()]);
         }
         if batch.is_empty() {
             queue.recv(batch);
         }
+        // Packets of another region are copied; those that came before them go first.
+        let from = if own.is_empty() && batch.is_of(&ring.pool) {
+            batch
+        } else {
+            ring.fit(own);
+            own.copy_from(&ring.pool, batch, usize::MAX);
+            own
+        };
         let room = ring.slots.len() - 1 - ring.space();
-        let count = batch.len().min(room);
-        for slot in &mut batch.slots()[..count] {
-            let tail = ring.tail;
-            ring.slots[tail] = slot.take();
-            ring.tail = ring.next(tail);
+        let count = from.len().min(room);
+        for slot in &mut from.slots()[..count] {
+            ring.put_at_tail(slot.take());
         }
         // They are the ring's now.
-        batch.sent(count);
+        from.sent(count);
         ring.time = SystemTime::now();
     }
 }

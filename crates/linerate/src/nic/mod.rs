@@ -7,6 +7,7 @@
 //! - [`virtio`]: the card of virtual machines
 //!
 //! `docs/driver.md` shows how a driver is written, with igb as its example.
+#![allow(unsafe_code)]
 
 pub mod igb;
 pub mod intel;
@@ -65,11 +66,17 @@ pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
 ///
 /// # Errors
 /// All that the driver answers.
-pub fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
+///
+/// # Safety
+/// Nothing else uses the card, through this `device` or another way, as long as the port or one of its queues is there.
+pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
+    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    let bar = || unsafe { device.map_bar(0) };
     match driver {
-        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(device.map_bar(0)?, device.bus(), config)?)),
-        Driver::Igb => Ok(Box::new(igb::Igb::open(device.map_bar(0)?, device.bus(), config)?)),
-        Driver::Virtio => Ok(Box::new(virtio::Virtio::open(&device, config)?)),
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
+        // SAFETY: as above.
+        Driver::Virtio => Ok(Box::new(unsafe { virtio::Virtio::open(&device, config)? })),
     }
 }
 
@@ -77,10 +84,15 @@ pub fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Resu
 ///
 /// # Errors
 /// All that the driver answers, and for VirtIO that it cannot.
-pub fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
+///
+/// # Safety
+/// As for [`drive`].
+pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
+    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    let bar = || unsafe { device.bar(0) };
     match driver {
-        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(device.bar(0)?, device.bus(), config)?)),
-        Driver::Igb => Ok(Box::new(igb::Igb::open(device.bar(0)?, device.bus(), config)?)),
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
         Driver::Virtio => Err(Error::Card {
             card: config.name,
             why: "VirtIO's registers are only reached where they can be mapped".to_string(),

@@ -45,7 +45,12 @@ pub struct MappedBar {
 
 impl MappedBar {
     /// The registers that `memory` maps.
-    pub fn new(memory: Arc<Mapping>) -> MappedBar {
+    ///
+    /// # Safety
+    /// `memory` is a BAR, or memory of which nothing is lent as a slice. Registers tell a device where to read and write, so
+    /// whoever has this (and each of its clones) writes no register by which the device touches memory that a slice is
+    /// lent of, or that is not the program's: only one driver at a time uses a card.
+    pub unsafe fn new(memory: Arc<Mapping>) -> MappedBar {
         MappedBar { memory }
     }
 
@@ -154,13 +159,15 @@ mod tests {
     #[test]
     fn registers_are_32_bits_at_their_offsets() {
         let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
-        let bar = MappedBar::new(memory.clone());
+        // SAFETY: no device is behind it, and no slice is lent of it.
+        let bar = unsafe { MappedBar::new(memory.clone()) };
         bar.write(8, 1);
         bar.doorbell(12).ring(2);
         assert_eq!((bar.read(8), bar.read(12), bar.read(16)), (1, 2, 0));
         bar.store(18, 3u16);
         bar.store(23, 4u8);
         assert_eq!((bar.load::<u8>(18), bar.load::<u16>(22), bar.read(16)), (3, 0x400, 3 << 16));
-        assert_eq!(memory.words(8, 1)[0].load(Ordering::Relaxed), 2 << 32 | 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { memory.words(8, 1) }[0].load(Ordering::Relaxed), 2 << 32 | 1);
     }
 }

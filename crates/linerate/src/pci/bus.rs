@@ -1,4 +1,5 @@
 //! What a card is plugged into.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -44,19 +45,29 @@ pub trait PciDevice: Bus {
     ///
     /// # Errors
     /// As [`read_config`](PciDevice::read_config).
-    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()>;
+    ///
+    /// # Safety
+    /// As for [`map_bar`](PciDevice::map_bar): it has addresses that the card writes messages to, and lets the card reach
+    /// those that it was told before.
+    unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()>;
 
     /// Maps a BAR that is memory.
     ///
     /// # Errors
     /// Where the card has no such BAR, or it is no memory.
-    fn map_bar(&self, bar: u8) -> Result<MappedBar>;
+    ///
+    /// # Safety
+    /// As for [`MappedBar::new`]: whoever has the registers orders what memory the card reads and writes.
+    unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar>;
 
     /// Opens a BAR that is I/O ports.
     ///
     /// # Errors
     /// Where the card has no such BAR, or it is memory.
-    fn io_ports(&self, bar: u8) -> Result<IoPorts>;
+    ///
+    /// # Safety
+    /// As for [`map_bar`](PciDevice::map_bar).
+    unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts>;
 
     /// This device as what its driver needs.
     fn bus(self: Arc<Self>) -> Arc<dyn Bus>;

@@ -1,6 +1,7 @@
 //! Configuration space: the header's command register, and the list of capabilities.
 //!
 //! "PCI Local Bus Specification" 3.0, chapter 6.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -48,9 +49,13 @@ pub fn read_32(device: &dyn PciDevice, offset: u16) -> Result<u32> {
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
-pub fn enable(device: &dyn PciDevice) -> Result<()> {
+///
+/// # Safety
+/// The card was reset, or what it was told to do before touches no memory that a slice is lent of.
+pub unsafe fn enable(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? | COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER;
-    device.write_config(COMMAND, &command.to_le_bytes())
+    // SAFETY: it names no address; of those that the card has, the caller knows.
+    unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
 /// Forbids the card to read and write memory by itself.
@@ -59,7 +64,8 @@ pub fn enable(device: &dyn PciDevice) -> Result<()> {
 /// As [`PciDevice::write_config`].
 pub fn disable_master(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? & !COMMAND_MASTER;
-    device.write_config(COMMAND, &command.to_le_bytes())
+    // SAFETY: from here on the card reaches no memory.
+    unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
 /// Opens the card's interrupt line again, which uio closes each time that it is raised.

@@ -1,5 +1,7 @@
 //! A BAR of I/O ports, reached through the kernel: sysfs's resource files, or vfio's regions.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -15,7 +17,10 @@ pub struct IoPorts {
 
 impl IoPorts {
     /// The ports that begin at byte `start` of `file`.
-    pub fn new(file: File, start: u64) -> IoPorts {
+    ///
+    /// # Safety
+    /// As for [`MappedBar::new`](super::MappedBar::new): ports tell a device where to read and write.
+    pub unsafe fn new(file: File, start: u64) -> IoPorts {
         IoPorts { file: Arc::new(file), start }
     }
 

@@ -3,6 +3,7 @@
 //! No driver of the kernel is needed to poll; `uio_pci_generic` brings one interrupt. The card uses
 //! the machine's own addresses, so packets live in hugepages, which the kernel does not move.
 //! Kernel documentation: driver-api/uio-howto.rst, PCI/sysfs-pci.rst.
+#![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -47,7 +48,8 @@ impl Uio {
             ));
         }
         let uio = Uio { card: card.clone(), config, _claim: claim };
-        config::enable(&uio)?;
+        // SAFETY: nothing of ours is mapped for it yet, and its driver resets it first.
+        unsafe { config::enable(&uio)? };
         Ok(Arc::new(uio))
     }
 
@@ -129,26 +131,29 @@ impl PciDevice for Uio {
             .map_err(|error| Error::system("reading configuration space", error))
     }
 
-    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+    unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
         self.config
             .write_all_at(bytes, offset.into())
             .map_err(|error| Error::system("writing configuration space", error))
     }
 
-    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+    unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let (file, len, is_io) = self.resource(bar)?;
         if is_io {
             return Err(self.card.error(&format!("its BAR {bar} is I/O ports, not memory"), "is it the right card?"));
         }
-        Ok(MappedBar::new(Arc::new(Mapping::of_device(file.into(), 0, len as usize)?)))
+        let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
+        // SAFETY: it is a BAR; what is done with its registers the caller promises.
+        Ok(unsafe { MappedBar::new(memory) })
     }
 
-    fn io_ports(&self, bar: u8) -> Result<IoPorts> {
+    unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let (file, _, is_io) = self.resource(bar)?;
         if !is_io {
             return Err(self.card.error(&format!("its BAR {bar} is memory, not I/O ports"), "is it the right card?"));
         }
-        Ok(IoPorts::new(file, 0))
+        // SAFETY: as above.
+        Ok(unsafe { IoPorts::new(file, 0) })
     }
 
     fn bus(self: Arc<Self>) -> Arc<dyn Bus> {

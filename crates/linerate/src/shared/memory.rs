@@ -54,6 +54,6 @@ impl Memory {
 
 impl AsFd for Memory {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.mapping.as_fd()
+        self.mapping.file()
     }
 }

@@ -12,10 +12,12 @@
 //!
 //! Neither side believes the other: an index counts if it is in the ring, a slot if its buffer and length are inside the
 //! memory, and both are read once.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -113,7 +115,17 @@ impl Ring {
     /// The two words of a slot: what it is, and its pointer.
     #[inline(always)]
     fn words(&self, number: usize) -> &[AtomicU64] {
-        self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 2)
+        // SAFETY: memory that another process can write is never lent as a slice.
+        unsafe { self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 2) }
+    }
+
+    /// Notes when the ring was synced last, in seconds and microseconds.
+    #[inline(always)]
+    pub fn set_time(&self, now: Duration) {
+        // SAFETY: as in `words`.
+        let words = unsafe { self.memory.mapping.words(self.place.at + TS, 2) };
+        words[0].store(now.as_secs(), Relaxed);
+        words[1].store(now.subsec_micros().into(), Relaxed);
     }
 
     #[inline(always)]

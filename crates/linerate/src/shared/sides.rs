@@ -145,9 +145,6 @@ impl Through {
 #[inline(always)]
 pub fn stamp(ring: &Ring) {
     if ring.word(ring::FLAGS).load(std::sync::atomic::Ordering::Relaxed) & NR_TIMESTAMP != 0 {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let words = ring.memory.mapping.words(ring.place.at + ring::TS, 2);
-        words[0].store(now.as_secs(), std::sync::atomic::Ordering::Relaxed);
-        words[1].store(now.subsec_micros().into(), std::sync::atomic::Ordering::Relaxed);
+        ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
     }
 }

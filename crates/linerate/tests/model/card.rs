@@ -6,7 +6,7 @@ use linerate::nic::ixgbe::descriptor::{legacy_receive, receive, transmit};
 use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
 
-use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern};
+use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
 
 #[test]
 fn legacy_descriptors_carry_frames_both_ways() {
@@ -208,7 +208,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         let generator = linerate::traffic::Generator::new(1518, 1);
         let traffic = linerate::model::Traffic::new(generator, "1G".parse().ok(), Some(163));
         let card = Card::new("waiting", Box::new(traffic));
-        let bench = Bench { bar: card.bar(), card, ..Bench::bare() };
+        let bench = Bench { bar: registers(&card), card, ..Bench::bare() };
         let memory = bench.dma.memory().clone();
         let bench = Bench { dma: DmaMap::new(&(bench.card.bus() as _), &memory).unwrap(), ..bench };
         let bar = &bench.bar;

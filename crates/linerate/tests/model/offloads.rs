@@ -5,7 +5,7 @@ use linerate::nic::ixgbe::descriptor::{context, legacy_transmit, receive, transm
 use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
 
-use crate::bench::{Bench, PACKET, RX_RING, pattern};
+use crate::bench::{Bench, PACKET, RX_RING, pattern, words};
 use crate::packets::{
     ACK, CWR, ETHERNET, FIN, Ip, PUSH, Transport, frame, pseudo, sctp, tagged, udp_that_sums_to_zero,
 };
@@ -289,7 +289,7 @@ fn the_head_is_written_where_the_driver_wants_it() {
     bar.write(TDWBAL::at(0), bench.address(16_384) as u32 | 1);
     bar.write(TDWBAH::at(0), (bench.address(16_384) >> 32) as u32);
     let packet = frame(Ip::V4, 1, Transport::Udp, &pattern(99));
-    let head = || bench.dma.memory().words(16_384, 1)[0].load(std::sync::atomic::Ordering::Relaxed);
+    let head = || words(&bench.dma, 16_384, 1)[0].load(std::sync::atomic::Ordering::Relaxed);
     for n in 1..=3 {
         bench.send(&packet, &[data(&bench, packet.len(), packet.len(), 0)]);
         assert_eq!(head(), n);

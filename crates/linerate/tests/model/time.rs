@@ -9,7 +9,7 @@ use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
 use linerate::traffic::Generator;
 
-use crate::bench::{Bench, PACKET, pattern};
+use crate::bench::{Bench, PACKET, pattern, registers};
 
 const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
 
@@ -42,7 +42,7 @@ fn the_clock_goes_by_what_the_driver_says() {
 #[test]
 fn an_x550_counts_nanoseconds() {
     let card = Card::of_kind(Kind::X550, 0, "nanoseconds", Box::new(linerate::model::Cable::unplugged()));
-    let bar = card.bar();
+    let bar = registers(&card);
     let now = || {
         bar.read(SYSTIMR::OFFSET);
         let (low, high) = (bar.read(SYSTIML::OFFSET), bar.read(SYSTIMH::OFFSET));
@@ -156,7 +156,7 @@ fn a_pause_holds_frames_back_for_its_time() {
 fn a_full_packet_buffer_asks_the_partner_to_pause() {
     let traffic = Traffic::new(Generator::new(1518, 1), "1G".parse().ok(), Some(100));
     let card = Card::new("full", Box::new(traffic));
-    let bench = Bench { bar: card.bar(), card, ..Bench::bare() };
+    let bench = Bench { bar: registers(&card), card, ..Bench::bare() };
     let dma = DmaMap::new(&(bench.card.bus() as _), &Arc::clone(bench.dma.memory())).unwrap();
     let bench = Bench { dma, ..bench };
     let bar = &bench.bar;

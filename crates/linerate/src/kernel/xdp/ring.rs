@@ -1,5 +1,6 @@
 //! The rings that the kernel and we share: one side produces, the other consumes, each with a counter that only goes
 //! up (kernel documentation, networking/af_xdp.rst).
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -41,7 +42,8 @@ impl Shared {
     #[inline(always)]
     fn at(&self, counter: u32) -> &[AtomicU64] {
         let index = (counter & (self.len - 1)) as usize;
-        self.mapping.words(self.descriptors + index * self.words * 8, self.words)
+        // SAFETY: memory of the socket's rings, of which no slices are lent.
+        unsafe { self.mapping.words(self.descriptors + index * self.words * 8, self.words) }
     }
 }
 

@@ -20,7 +20,7 @@ use super::ring::{Consumer, Producer};
 use crate::error::{Error, Result};
 use crate::kernel::option;
 use crate::kernel::port::On;
-use crate::memory::{Pool, Reservation};
+use crate::memory::{Mapping, PageSize, Pool, Reservation};
 use crate::port::{Config, Drops};
 
 /// Where the rings are in the socket's file (linux/if_xdp.h).
@@ -42,6 +42,26 @@ const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
 const BUSY_MICROSECONDS: libc::c_int = 20;
 const BUSY_PACKETS: libc::c_int = 64;
 
+/// Buffers that a card may still write to, since the kernel had not let its queue go when the socket's end was awaited:
+/// interface, queue, and whose they are. The next socket that the queue can be bound to brings them back.
+static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+
+struct Aside {
+    at: (u32, u32),
+    pool: Arc<Pool>,
+    bufs: Vec<u32>,
+}
+
+impl Aside {
+    /// The queue has no card's buffers any more.
+    fn give_back(at: (u32, u32)) {
+        let mut all = ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        for aside in all.extract_if(.., |aside| aside.at == at) {
+            aside.pool.give(&aside.bufs);
+        }
+    }
+}
+
 /// How long the kernel may take to let a queue go.
 const RELEASE: Duration = Duration::from_millis(500);
 
@@ -50,6 +70,7 @@ const RELEASE: Duration = Duration::from_millis(500);
 pub struct Socket {
     /// `None` only while it is closed.
     fd: Option<OwnedFd>,
+    interface: u32,
     pub queue: u32,
     /// The kernel and the card use our buffers, not copies.
     pub zero_copy: bool,
@@ -290,6 +311,7 @@ impl Socket {
             },
             error => refused(&format!("bind to queue {queue}"), error),
         })?;
+        Aside::give_back((interface.index(), queue));
         let zero_copy = xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let chains = sharing.map_or(flags.contains(SocketAddrXdpFlags::XDP_USE_SG), |other| other.chains);
 
@@ -302,6 +324,7 @@ impl Socket {
         receiving.fill.submit();
         Ok(Arc::new(Socket {
             fd: Some(fd),
+            interface: interface.index(),
             queue,
             zero_copy,
             chains,
@@ -355,12 +378,54 @@ impl Drop for Socket {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.no_descriptor += drops.no_descriptor;
         past.malformed += drops.malformed;
-        // Nobody has an end any more. First the rings and the socket go, then the kernel has no buffer any more.
+        // Nobody has an end any more. First the rings and the socket go. Where the kernel copies, it has no buffer then; a
+        // card has them until the kernel, which only plans that at the close (`xp_put_pool`), has taken the queue from it.
         let receiving = self.take_receiving().map(|end| end.lent);
         let sending = self.take_sending().map(|end| end.lent);
         self.fd = None;
-        for lent in receiving.into_iter().chain(sending) {
-            self.pool.give(&lent.all());
+        let bufs = receiving.into_iter().chain(sending).flat_map(|lent| lent.all()).collect::<Vec<_>>();
+        let at = (self.interface, self.queue);
+        if !self.zero_copy || is_let_go(at, RELEASE) {
+            self.pool.give(&bufs);
+        } else {
+            let aside = Aside { at, pool: self.pool.clone(), bufs };
+            ASIDE.lock().unwrap_or_else(PoisonError::into_inner).push(aside);
+        }
+    }
+}
+
+/// Waits until the kernel has taken an interface's queue from a closed socket, at most so long; false if it has not, or if
+/// another socket has the queue.
+///
+/// The kernel tells it by a bind that succeeds: a queue has one pool of buffers, and is free when the driver has given the
+/// last one up (`xp_clear_dev`). The socket here copies, so that the card gets no buffer of its.
+fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
+    const SLOTS: u32 = 64;
+    let until = Instant::now() + longest;
+    let Ok(memory) = Mapping::new(SLOTS as usize * 4096, PageSize::Ordinary, None) else { return false };
+    let umem = XdpUmemReg {
+        addr: memory.address(),
+        len: memory.len() as u64,
+        chunk_size: 4096,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    let probe = || -> std::result::Result<(), Errno> {
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        set_xdp_umem_reg(&fd, umem)?;
+        set_xdp_umem_fill_ring_size(&fd, SLOTS)?;
+        set_xdp_umem_completion_ring_size(&fd, SLOTS)?;
+        set_xdp_rx_ring_size(&fd, SLOTS)?;
+        bind(&fd, &SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue))
+    };
+    loop {
+        match probe() {
+            Ok(()) => return true,
+            // The interface is gone, and the card's queue with it.
+            Err(Errno::NODEV) => return true,
+            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return false,
         }
     }
 }
@@ -393,7 +458,7 @@ mod tests {
     use crate::kernel::bpf::SocketMap;
     use crate::kernel::xdp::Shared;
     use crate::kernel::xdp::queue::{XdpRx, XdpTx};
-    use crate::memory::{Mapping, PageSize, Pages, Region, RegionOptions};
+    use crate::memory::{Pages, Region, RegionOptions};
     use crate::port::{RxQueue, TxQueue};
 
     const LEN: u32 = 64;
@@ -426,7 +491,9 @@ mod tests {
         let from = ring.word(0).load(Relaxed);
         for (n, (address, word)) in said.iter().enumerate() {
             let at = DESCRIPTORS + (from.wrapping_add(n as u32) % LEN) as usize * words * 8;
-            let descriptor = ring.words(at, words);
+            // SAFETY: no slice is lent of this memory.
+            #[allow(unsafe_code)]
+            let descriptor = unsafe { ring.words(at, words) };
             descriptor[0].store(*address, Relaxed);
             if words > 1 {
                 descriptor[1].store(*word, Relaxed);
@@ -462,6 +529,7 @@ mod tests {
                 _reservation: pool.reserve(LEN as usize).unwrap(),
             };
             let socket = Arc::new(Socket {
+                interface: 0,
                 fd: Some(file),
                 queue: 0,
                 zero_copy: false,

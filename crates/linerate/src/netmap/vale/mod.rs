@@ -75,8 +75,10 @@ impl Switch {
 
     /// From now on this decides where packets go.
     pub fn set_forward(&self, forward: Arc<dyn Forward>) {
-        *self.forward.write().unwrap_or_else(PoisonError::into_inner) = forward;
+        let before = std::mem::replace(&mut *self.forward.write().unwrap_or_else(PoisonError::into_inner), forward);
         self.changes.fetch_add(1, Ordering::Release);
+        // It is the program's, and may use this switch: no lock is held.
+        drop(before);
     }
 
     /// Numbers and names of its ports.
@@ -120,7 +122,8 @@ impl Switch {
         *all = Arc::new(ports);
         self.changes.fetch_add(1, Ordering::Release);
         drop(all);
-        self.forward.read().unwrap_or_else(PoisonError::into_inner).forget(number);
+        let forward = self.forward.read().unwrap_or_else(PoisonError::into_inner).clone();
+        forward.forget(number);
     }
 }
 

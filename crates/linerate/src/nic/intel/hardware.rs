@@ -1,4 +1,5 @@
 //! The card as the driver sees it: its registers, what its queues share, and waiting with a bound.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,7 +170,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let (rx, queues) = (self.config.rx_queues, self.config.rx_queues + self.config.tx_queues);
         let is_of = |ring: u16| {
             let (memory, offset, base) = self.ring(ring);
-            let words = memory.words(offset, self.config.ring * 2);
+            // SAFETY: memory of rings, of which no slices are lent.
+            let words = unsafe { memory.words(offset, self.config.ring * 2) };
             let ring = base..base + (self.config.ring * DESCRIPTOR) as u64;
             ring.contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Ordering::Relaxed) & PAGE == address & PAGE)

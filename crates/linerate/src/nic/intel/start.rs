@@ -1,4 +1,5 @@
 //! Starting and stopping a queue: who owns it, and where its buffers come from and go.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -164,7 +165,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             return Err(Error::QueueTaken { port: port(), direction, queue });
         }
         let (memory, offset, _) = self.ring(first + queue);
-        let started = start(Descriptors::new(memory, offset, self.config.ring));
+        // SAFETY: memory of rings, of which no slices are lent.
+        let started = start(unsafe { Descriptors::new(memory, offset, self.config.ring) });
         if started.is_err() {
             place.taken.store(false, Release);
         }

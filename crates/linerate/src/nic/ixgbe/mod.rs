@@ -36,13 +36,13 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// # fn main() -> linerate::Result<()> {
 /// use linerate::memory::{Pool, Region, RegionOptions};
 /// use linerate::model::{Card, Cable};
-/// use linerate::nic::ixgbe::{Config, Ixgbe};
+/// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///
-/// // On a model here; on a real card `bar` and `bus` come from uio or vfio, and nothing else changes.
+/// // On a model here; on a real card registers and bus come from uio or vfio, and nothing else changes.
 /// let card = Card::new("example", Box::new(Cable::unplugged()));
 /// let pool = Pool::new(Region::new(&RegionOptions::default())?);
-/// let device = Ixgbe::open(card.bar(), card.bus(), Config::new("example", pool))?;
+/// let device = linerate::drive_model(&card, None, Config::new("example", pool))?;
 /// assert_eq!(device.info().ring, 512);
 /// # Ok(()) }
 /// ```

@@ -1,5 +1,6 @@
 //! The device as its driver sees it: what was negotiated, where the queues lie, and starting and
 //! stopping them.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -200,9 +201,14 @@ impl Hardware {
 
     /// Brings the device from any state to one where it works, with empty queues (3.1.1).
     pub fn bring_up(&self) -> Result<()> {
+        self.bring_up_alone(&mut self.state())
+    }
+
+    /// As [`bring_up`](Hardware::bring_up), for the thread that has the state: until all is cleared and works, no queue is
+    /// claimed.
+    fn bring_up_alone(&self, state: &mut State) -> Result<()> {
         let transport = &self.transport;
         reset(transport, &self.config.name)?;
-        let mut state = self.state();
         self.config.pool.give(&std::mem::take(&mut state.aside));
         state.taken.clear();
         state.receiving = 0;
@@ -210,7 +216,8 @@ impl Hardware {
         let reached = negotiate(transport, self.features)?;
 
         let memory = self.rings.memory();
-        memory.words(0, memory.len() / 8).iter().for_each(|word| word.store(0, Relaxed));
+        // SAFETY: memory of rings, of which no slices are lent.
+        unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
         for (index, place) in self.rx.iter().enumerate() {
             self.start_queue(place.memory, (!self.interrupts.is_empty()).then_some(index as u16))?;
         }
@@ -231,9 +238,7 @@ impl Hardware {
         }
         *self.control() = control;
         transport.set_status(reached | status::DRIVER_OK);
-        let promiscuous = state.promiscuous;
-        drop(state);
-        self.set_promiscuous(promiscuous)
+        self.command_promiscuous(state.promiscuous)
     }
 
     fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {
@@ -293,6 +298,12 @@ impl Hardware {
 
     /// Without `CTRL_RX` a device is promiscuous, always (5.1.6.5.1).
     pub fn set_promiscuous(&self, on: bool) -> Result<()> {
+        self.command_promiscuous(on)?;
+        self.state().promiscuous = on;
+        Ok(())
+    }
+
+    fn command_promiscuous(&self, on: bool) -> Result<()> {
         if self.features & feature::CTRL_RX != 0 {
             let mode = [u8::from(on)];
             self.command(command::RX_PROMISC, &mode, "promiscuous mode")?;
@@ -301,7 +312,6 @@ impl Hardware {
             let why = "the device has no command for it, and is always promiscuous";
             return Err(Error::Unsupported { port: self.config.name.clone(), what: "promiscuous mode", why });
         }
-        self.state().promiscuous = on;
         Ok(())
     }
 
@@ -329,7 +339,8 @@ impl Hardware {
             let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
-            let words = self.rings.memory().words(offset, 2 * usize::from(size));
+            // SAFETY: memory of rings, of which no slices are lent.
+            let words = unsafe { self.rings.memory().words(offset, 2 * usize::from(size)) };
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
         };
@@ -354,10 +365,13 @@ impl Hardware {
     pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
         let memory = self.claim("receive", queue, 2 * queue)?;
         let started = self.fill(queue, memory, addresses);
-        if started.is_err() {
-            self.unclaim(2 * queue);
+        match started {
+            Ok(rx) => self.receive_if_ready().map(|()| rx),
+            Err(error) => {
+                self.unclaim(2 * queue);
+                Err(error)
+            }
         }
-        started
     }
 
     fn fill<R: Ring, L: Locate>(
@@ -404,7 +418,6 @@ impl Hardware {
         if rx.ring.publish(false) {
             rx.doorbell.ring();
         }
-        self.receive_if_ready()?;
         Ok(rx)
     }
 
@@ -477,8 +490,7 @@ impl Hardware {
         if state.held > 0 {
             return Ok(());
         }
-        drop(state);
-        self.bring_up()
+        self.bring_up_alone(&mut state)
     }
 
     /// How many queues somebody holds.

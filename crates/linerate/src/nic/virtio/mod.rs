@@ -10,6 +10,7 @@
 //! - `hardware`: negotiation, starting and stopping queues, what they share
 //! - `transport`: the device's registers, modern or legacy; `registers`: their names
 //! - here: the control side, [`Virtio`]
+#![allow(unsafe_code)]
 
 mod control;
 mod hardware;
@@ -49,7 +50,10 @@ impl Virtio {
     ///
     /// # Errors
     /// A [`Config`] that cannot be, memory that cannot be mapped, or a device that does not answer.
-    pub fn open(device: &Arc<dyn PciDevice>, config: Config) -> Result<Virtio> {
+    ///
+    /// # Safety
+    /// As for [`drive`](super::drive).
+    pub unsafe fn open(device: &Arc<dyn PciDevice>, config: Config) -> Result<Virtio> {
         config.check_ring()?;
         let hardware = Hardware::new(device, config)?;
         hardware.bring_up()?;

@@ -1,5 +1,6 @@
 //! The packed virtqueue (2.8): one ring of descriptors, which driver and device write in turn. A flag
 //! that changes its meaning with each round tells whose turn it is.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -62,14 +63,15 @@ impl Ring for Packed {
 
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, _: bool) -> Packed {
         let Layout { driver, device, .. } = Packed::layout(size);
-        let mut packed = Packed {
-            ring: Shared::new(memory, offset, size.into()),
-            driver: Shared::new(memory, offset + driver, 1),
-            device: Shared::new(memory, offset + device, 1),
-            offered: 0,
-            asked: Asked::default(),
-            taken: 0,
+        // SAFETY: rings have memory of their own, of which no slices are lent.
+        let (ring, driver, device) = unsafe {
+            (
+                Shared::new(memory, offset, size.into()),
+                Shared::new(memory, offset + driver, 1),
+                Shared::new(memory, offset + device, 1),
+            )
         };
+        let mut packed = Packed { ring, driver, device, offered: 0, asked: Asked::default(), taken: 0 };
         packed.forbid_interrupts();
         packed
     }

@@ -1,5 +1,6 @@
 //! The split virtqueue (2.7): a table of descriptors, a ring of what the driver makes available, and a
 //! ring of what the device has used.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -55,12 +56,22 @@ impl Ring for Split {
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, event_idx: bool) -> Split {
         let Layout { driver, device, .. } = Split::layout(size);
         let count = size as usize;
+        // SAFETY: rings have memory of their own, of which no slices are lent.
+        let (table, available, used, used_ring, notify_at) = unsafe {
+            (
+                Shared::new(memory, offset, count),
+                Shared::new(memory, offset + driver, count + 3),
+                Shared::new(memory, offset + device, 2),
+                Shared::new(memory, offset + device + 4, count),
+                Shared::new(memory, offset + device + 4 + 8 * count, 1),
+            )
+        };
         let mut split = Split {
-            table: Shared::new(memory, offset, count),
-            available: Shared::new(memory, offset + driver, count + 3),
-            used: Shared::new(memory, offset + device, 2),
-            used_ring: Shared::new(memory, offset + device + 4, count),
-            notify_at: Shared::new(memory, offset + device + 4 + 8 * count, 1),
+            table,
+            available,
+            used,
+            used_ring,
+            notify_at,
             size: count,
             event_idx,
             offered: 0,

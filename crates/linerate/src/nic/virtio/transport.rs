@@ -1,5 +1,6 @@
 //! How a VirtIO device is reached over PCI: registers in memory that capabilities name (modern, 4.1.4),
 //! or I/O ports (legacy, 4.1.4.8).
+#![allow(unsafe_code)]
 
 use super::registers::{NO_VECTOR, common, config, legacy};
 use crate::error::{Error, Result};
@@ -68,7 +69,9 @@ impl Transport {
             return Ok(Transport::Modern(modern));
         }
         let config = if vectors { legacy::CONFIG_MSIX } else { legacy::CONFIG };
-        Ok(Transport::Legacy(Legacy { ports: device.io_ports(0)?, config }))
+        // SAFETY: the device's one driver is being opened (`Virtio::open`).
+        let ports = unsafe { device.io_ports(0)? };
+        Ok(Transport::Legacy(Legacy { ports, config }))
     }
 
     /// What this is, for people.
@@ -255,7 +258,8 @@ impl Modern {
             let Some(at) = place(kind) else { return Ok(None) };
             let number = read_32(device, at + 4)? as u8;
             let (offset, length) = (read_32(device, at + 8)?, read_32(device, at + 12)?);
-            let bar = device.map_bar(number)?;
+            // SAFETY: the device's one driver is being opened (`Virtio::open`).
+            let bar = unsafe { device.map_bar(number)? };
             if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
                 return Err(lies("its capabilities lead outside its BARs"));
             }

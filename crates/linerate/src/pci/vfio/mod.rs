@@ -5,6 +5,7 @@
 //! - `space`: the address space that the process's cards share; opening a device in it
 //!
 //! Kernel documentation: driver-api/vfio.rst, userspace-api/iommufd.rst.
+#![allow(unsafe_code)]
 
 mod ioctl;
 mod space;
@@ -54,7 +55,8 @@ impl Vfio {
             space,
             _claim: claim,
         };
-        config::enable(&vfio)?;
+        // SAFETY: vfio has reset it, and its IOMMU lets it reach what we map only.
+        unsafe { config::enable(&vfio)? };
         Ok(Arc::new(vfio))
     }
 
@@ -121,14 +123,14 @@ impl PciDevice for Vfio {
             .map_err(|error| Error::system("reading configuration space", error))
     }
 
-    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+    unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
         let start = self.region(VFIO_PCI_CONFIG_REGION_INDEX)?.offset;
         self.device
             .write_all_at(bytes, start + u64::from(offset))
             .map_err(|error| Error::system("writing configuration space", error))
     }
 
-    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+    unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 || region.flags & VFIO_REGION_INFO_FLAG_MMAP == 0 {
             return Err(self
@@ -136,15 +138,17 @@ impl PciDevice for Vfio {
                 .error(&format!("its BAR {bar} is not memory that can be mapped"), "is it the right card?"));
         }
         let memory = Mapping::of_device(self.duplicate()?, region.offset, region.size as usize)?;
-        Ok(MappedBar::new(Arc::new(memory)))
+        // SAFETY: it is a BAR; what is done with its registers the caller promises.
+        Ok(unsafe { MappedBar::new(Arc::new(memory)) })
     }
 
-    fn io_ports(&self, bar: u8) -> Result<IoPorts> {
+    unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 {
             return Err(self.card.error(&format!("it has no BAR {bar}"), "is it the right card?"));
         }
-        Ok(IoPorts::new(self.duplicate()?.into(), region.offset))
+        // SAFETY: as above.
+        Ok(unsafe { IoPorts::new(self.duplicate()?.into(), region.offset) })
     }
 
     fn bus(self: Arc<Self>) -> Arc<dyn Bus> {

@@ -1,4 +1,5 @@
 //! A device that somebody serves.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,7 +76,8 @@ impl VfioUser {
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
             return Err(card("it is no PCI device".to_string(), "serve another one"));
         }
-        config::enable(&device)?;
+        // SAFETY: it reaches what we map only, and nothing is mapped yet.
+        unsafe { config::enable(&device)? };
         Ok(Arc::new(device))
     }
 
@@ -91,7 +93,10 @@ impl VfioUser {
     ///
     /// # Errors
     /// If there is no such BAR.
-    pub fn bar(&self, bar: u8) -> Result<MessageBar> {
+    ///
+    /// # Safety
+    /// As for [`MappedBar::new`].
+    pub unsafe fn bar(&self, bar: u8) -> Result<MessageBar> {
         let asked = RegionInfo { index: bar.into(), ..RegionInfo::default() };
         let info: RegionInfo = self.ask(command::DEVICE_GET_REGION_INFO, &asked)?;
         if info.size == 0 {
@@ -188,7 +193,7 @@ impl DmaSpace for VfioUser {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let (address, size) = (maps.0.max(FIRST), memory.len() as u64);
         let map = DmaMap { argsz: size_of::<DmaMap>() as u32, flags: MAP_READ | MAP_WRITE, offset: 0, address, size };
-        self.call(command::DMA_MAP, &[map.as_bytes()], &[memory.as_fd()])?;
+        self.call(command::DMA_MAP, &[map.as_bytes()], &[memory.file()])?;
         maps.0 = address + size.next_multiple_of(GAP) + GAP;
         maps.1.push((address, size));
         Ok(Addresses::Contiguous(Contiguous(address)))
@@ -234,17 +239,17 @@ impl PciDevice for VfioUser {
             .map_err(|error| self.refuse(format!("reading configuration space: {error}")))
     }
 
-    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+    unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
         let access =
             RegionAccess { offset: offset.into(), region: VFIO_PCI_CONFIG_REGION_INDEX, count: bytes.len() as u32 };
         self.call(command::REGION_WRITE, &[access.as_bytes(), bytes], &[]).map(drop)
     }
 
-    fn map_bar(&self, bar: u8) -> Result<MappedBar> {
+    unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         Err(self.refuse(format!("its BAR {bar} cannot be mapped")))
     }
 
-    fn io_ports(&self, bar: u8) -> Result<IoPorts> {
+    unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         Err(self.refuse(format!("its BAR {bar} is no I/O ports")))
     }
 

@@ -1,0 +1,215 @@
+//! Safe code that does what it may: panics in closures, exchanges values, mixes regions, replaces what it was lent.
+#![forbid(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use linerate::Batch;
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::netmap::{Rings, RxRing, TxRing};
+use linerate::port::{RxQueue, TxQueue};
+
+fn pool(buffers: usize) -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+}
+
+/// Takes all buffers out of a pool, writes each full with a value of its own, and reads them back: no two are the same.
+fn check_whole(pool: &Arc<Pool>, buffers: usize) {
+    let mut batch = Batch::with_capacity(2 * buffers);
+    assert_eq!(batch.alloc(pool, 2 * buffers, 100), buffers, "buffers are free more than once, or missing");
+    batch.into_iter().enumerate().for_each(|(n, bytes)| bytes.fill(n as u8));
+    assert!(batch.into_iter().enumerate().all(|(n, bytes)| bytes.iter().all(|byte| *byte == n as u8)));
+}
+
+#[test]
+fn a_closure_that_panics_frees_nothing_twice() {
+    for at in 0..8 {
+        let pool = pool(64);
+        let (mut batch, mut rest) = (Batch::new(), Batch::new());
+        (0..8u8).for_each(|n| assert!(batch.push(&pool, &[n; 700])));
+        let mut asked = 0;
+        let mut keep = |bytes: &[u8]| {
+            asked += 1;
+            assert!(asked <= at, "the program's own panic");
+            bytes[0] % 2 == 0
+        };
+        assert!(catch_unwind(AssertUnwindSafe(|| batch.split(&mut rest, &mut keep))).is_err());
+        let seen = |batch: &mut Batch| {
+            let all = batch.packets().map(|mut packet| (packet.len(), packet.first_mut()[0]));
+            all.collect::<Vec<_>>()
+        };
+        let is_kept = |n: &u8| usize::from(*n) >= at || n % 2 == 0;
+        let (kept, others): (Vec<u8>, Vec<u8>) = (0..8).partition(is_kept);
+        assert_eq!(seen(&mut batch), kept.iter().map(|&n| (700, n)).collect::<Vec<_>>());
+        assert_eq!(seen(&mut rest), others.iter().map(|&n| (700, n)).collect::<Vec<_>>());
+        drop((batch, rest));
+        check_whole(&pool, 64);
+    }
+}
+
+/// A queue of the program's own, in a region of its own.
+struct Own {
+    pool: Arc<Pool>,
+    sent: Vec<Vec<u8>>,
+    /// It replaces the batch that it was lent.
+    replaces: bool,
+    panics: bool,
+}
+
+impl Own {
+    fn new(pool: &Arc<Pool>) -> Own {
+        Own { pool: pool.clone(), sent: Vec::new(), replaces: false, panics: false }
+    }
+}
+
+impl RxQueue for Own {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if self.replaces {
+            *batch = Batch::with_capacity(1);
+        }
+        (0..5).filter(|&n| batch.push(&self.pool, &[n; 300])).count()
+    }
+    fn buffers(&self) -> usize {
+        0
+    }
+}
+
+impl TxQueue for Own {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        assert!(!self.panics || batch.is_empty(), "the program's own panic");
+        for packet in batch.packets() {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            self.sent.push(bytes);
+        }
+        let slots = batch.len();
+        batch.drop_front(slots);
+        if self.replaces {
+            *batch = Batch::with_capacity(1);
+            batch.push(&self.pool, &[0xEE; 1000]);
+        }
+        slots
+    }
+    fn buffers(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_receive_ring_takes_no_slot_of_another_region() {
+    for replaces in [false, true] {
+        // The queue's region is the larger one: its numbers are no buffers of the ring's.
+        let (small, large) = (pool(16), pool(4096));
+        let mut hold = Batch::with_capacity(4096);
+        hold.alloc(&large, 2048, 60);
+        let queue = Own { replaces, ..Own::new(&large) };
+        let mut rx = RxRing::new(Box::new(queue), &small, 8);
+        for _ in 0..10 {
+            rx.sync();
+            assert!(rx.ring.space() > 0);
+            for n in 0..rx.ring.space() {
+                let slot = (rx.ring.head() + n) % rx.ring.slots();
+                let bytes = rx.ring.bytes_mut(slot);
+                assert!(bytes.len() == 300 && bytes.iter().all(|byte| *byte == bytes[0]));
+                bytes.fill(0xFF);
+            }
+            rx.ring.advance(rx.ring.space());
+        }
+        drop(rx);
+        check_whole(&small, 16);
+        drop(hold);
+        check_whole(&large, 4096);
+    }
+}
+
+#[test]
+fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
+    let (ours, theirs) = (pool(32), pool(4096));
+    let mut hold = Batch::with_capacity(4096);
+    hold.alloc(&theirs, 2048, 60);
+    let mut tx = TxRing::new(Box::new(Own { replaces: true, ..Own::new(&theirs) }), &ours, 8);
+    for _ in 0..20 {
+        let count = tx.ring.space();
+        for n in 0..count {
+            let slot = (tx.ring.head() + n) % tx.ring.slots();
+            tx.ring.set_len(slot, 200, n + 1 < count);
+            tx.ring.bytes_mut(slot).fill(1);
+        }
+        tx.ring.advance(count);
+        tx.sync();
+        tx.sync();
+    }
+    drop(tx);
+    check_whole(&ours, 32);
+    drop(hold);
+    check_whole(&theirs, 4096);
+}
+
+#[test]
+fn a_queue_that_panics_takes_no_buffer_with_it() {
+    let pool = pool(32);
+    let mut tx = TxRing::new(Box::new(Own { panics: true, ..Own::new(&pool) }), &pool, 8);
+    // Two packets, and the beginning of a third.
+    (0..5).for_each(|slot| tx.ring.set_len(slot, 60, slot % 2 == 0));
+    tx.ring.advance(5);
+    assert!(catch_unwind(AssertUnwindSafe(|| tx.sync())).is_err());
+    drop(tx);
+    check_whole(&pool, 32);
+}
+
+#[test]
+fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
+    let (a, b) = (pool(64), pool(4096));
+    let mut hold = Batch::with_capacity(4096);
+    hold.alloc(&b, 2048, 60);
+    let mut tx = TxRing::new(Box::new(Own::new(&a)), &a, 8);
+    let mut rx = RxRing::new(Box::new(Own::new(&b)), &b, 32);
+    let mut other = TxRing::new(Box::new(Own::new(&b)), &b, 64);
+    for round in 0..20 {
+        match round % 3 {
+            0 => std::mem::swap(&mut tx.ring, &mut rx.ring),
+            1 => std::mem::swap(&mut rx.ring, &mut other.ring),
+            _ => std::mem::swap(&mut other.ring, &mut tx.ring),
+        }
+        for tx in [&mut tx, &mut other] {
+            let count = tx.ring.space().min(5);
+            for n in 0..count {
+                let slot = (tx.ring.head() + n) % tx.ring.slots();
+                tx.ring.set_len(slot, 60, false);
+                tx.ring.bytes_mut(slot).fill(9);
+            }
+            tx.ring.advance(count);
+            tx.sync();
+        }
+        rx.sync();
+        for n in 0..rx.ring.space() {
+            let slot = (rx.ring.head() + n) % rx.ring.slots();
+            rx.ring.bytes_mut(slot).fill(7);
+        }
+        rx.ring.advance(rx.ring.space() / 2);
+    }
+    drop((tx, rx, other));
+    check_whole(&a, 64);
+    drop(hold);
+    check_whole(&b, 4096);
+}
+
+#[test]
+fn rings_of_real_ports_can_be_exchanged_across_regions() {
+    let open = |buffers, name| {
+        let options = linerate::Options { pool: Some(pool(buffers)), local: true, ..Default::default() };
+        let [port] = options.open([name]).unwrap();
+        Rings::new(port).unwrap()
+    };
+    let (mut small, mut large) = (open(2048, "exchanged{1"), open(8192, "exchanged{2"));
+    for _ in 0..10 {
+        std::mem::swap(&mut small.tx[0].ring, &mut large.tx[0].ring);
+        for rings in [&mut small, &mut large] {
+            let half = rings.tx[0].ring.space() / 2;
+            rings.tx[0].ring.advance(half);
+            rings.tx[0].sync();
+            rings.rx[0].sync();
+        }
+    }
+}
