@@ -163,6 +163,9 @@ enum Command {
         /// The sockets' group
         #[arg(long)]
         group: Option<String>,
+        /// Let the two ends of a pipe be programs of different users, which share its memory
+        #[arg(long)]
+        join_users: bool,
         /// Stop after this many seconds
         #[arg(long, value_parser = seconds)]
         seconds: Option<Duration>,
@@ -363,7 +366,9 @@ fn main() -> ExitCode {
         Command::Sim { socket, wire, device, vfs, seconds, json } => {
             sim::run(&socket, &wire, &device, vfs, seconds, json)
         }
-        Command::Serve { names, mode, group, seconds } => serve::run(&names, mode, group.as_deref(), seconds),
+        Command::Serve { names, mode, group, join_users, seconds } => {
+            serve::run(&names, mode, group.as_deref(), join_users, seconds)
+        }
         Command::Switch { command } => switch::run(&command),
         Command::Ports { json } => ports::run(json),
     };

@@ -8,10 +8,20 @@ use linerate::Error;
 use linerate::shared::{ANY, folder};
 
 /// Serves until Ctrl-C, or as long as was asked.
-pub fn run(names: &[String], mode: u32, group: Option<&str>, time: Option<Duration>) -> Result<ExitCode, Error> {
+pub fn run(
+    names: &[String],
+    mode: u32,
+    group: Option<&str>,
+    join_users: bool,
+    time: Option<Duration>,
+) -> Result<ExitCode, Error> {
     let group = group.map(group_number).transpose()?;
+    raise_descriptors();
     let folder = folder();
     let mut server = linerate::server();
+    if join_users {
+        server.join_users();
+    }
     for name in names {
         server.listen(&folder.join(name), Some(name), mode, group)?;
     }
@@ -32,6 +42,14 @@ pub fn run(names: &[String], mode: u32, group: Option<&str>, time: Option<Durati
     }
     drop(server);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each connection takes some descriptors, of which a process may have more than it has at first.
+fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // What cannot be raised stays as it is: the server says when it is reached.
+    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
 /// A group's number, by its name or as it is (group(5)).

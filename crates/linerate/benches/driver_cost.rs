@@ -102,10 +102,10 @@ fn main() {
 
 fn complete(rings: &Mapping, position: usize) {
     for index in 0..ROUND {
-        let descriptor = words(&rings, (position + index) % RING * 16, 2);
+        let descriptor = words(rings, (position + index) % RING * 16, 2);
         descriptor[0].store(0, Relaxed);
         descriptor[1].store(receive::DD | receive::EOP | 60 << receive::LENGTH_SHIFT, Relaxed);
-        words(&rings, RING * 16 + (position + index) % RING * 16 + 8, 1)[0].store(transmit::DD, Relaxed);
+        words(rings, RING * 16 + (position + index) % RING * 16 + 8, 1)[0].store(transmit::DD, Relaxed);
     }
 }
 
@@ -116,15 +116,15 @@ fn complete(rings: &Mapping, position: usize) {
 #[inline(never)]
 fn cheapest(rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
     let first = position % RING;
-    let receive_ring = words(&rings, first * 16, count * 2);
-    let transmit_ring = words(&rings, RING * 16 + first * 16, count * 2);
+    let receive_ring = words(rings, first * 16, count * 2);
+    let transmit_ring = words(rings, RING * 16 + first * 16, count * 2);
     if transmit_ring[count * 2 - 1].load(Acquire) & transmit::DD == 0 {
         return;
     }
     let command = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
     let mut address = 0;
     if let Some(packets) = packets {
-        let words = fake::words(&packets, 0, RING * 2048 / 8);
+        let words = fake::words(packets, 0, RING * 2048 / 8);
         for packet in words[first * 256..].chunks_exact(256).take(count) {
             packet[22].store(packet[22].load(Relaxed) + 1, Relaxed);
         }

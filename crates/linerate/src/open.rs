@@ -54,12 +54,22 @@ pub fn server() -> Server {
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
-        let options =
-            Options { queues: rings.rx, tx_queues: rings.tx, ring, mtu, interrupts, local: true, ..Options::default() };
+        // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
+        // can reach, and is for managers only.
+        let pool = if is_memory || !is_whole { Some(served_pool(rings, ring)?) } else { None };
+        let (queues, tx_queues, local) = (rings.rx, rings.tx, true);
+        let options = Options { queues, tx_queues, ring, mtu, interrupts, local, pool, ..Options::default() };
         let [device] = options.open([&*name])?;
         Ok(device)
     };
     Server::new(Box::new(open))
+}
+
+/// A pool for one served port: what its rings can hold, and as much again on its way.
+fn served_pool(rings: &Rings, ring: usize) -> Result<Arc<Pool>> {
+    let queues = usize::from(rings.rx.max(1)) + usize::from(rings.tx.max(1));
+    let buffers = (2 * queues * ring).max(4096);
+    Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
 }
 
 /// How ports are opened. What a name's own options say (`?queues=4&ring=1024&mtu=9000`) comes first.

@@ -16,7 +16,7 @@ fn pool() -> Arc<Pool> {
 }
 
 fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
-    linerate::drive_model(&card, None, Config::new(card.name(), pool.clone())).unwrap()
+    linerate::drive_model(card, None, Config::new(card.name(), pool.clone())).unwrap()
 }
 
 #[test]

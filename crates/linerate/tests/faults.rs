@@ -31,7 +31,7 @@ fn looped(name: &str) -> Arc<Card> {
 }
 
 fn open(card: &Arc<Card>, config: Config) -> Result<Ixgbe<CardBar>, Error> {
-    linerate::drive_model(&card, None, config)
+    linerate::drive_model(card, None, config)
 }
 
 fn message<T>(result: Result<T, Error>) -> String {

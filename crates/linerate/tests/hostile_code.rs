@@ -32,14 +32,14 @@ fn a_closure_that_panics_frees_nothing_twice() {
         let mut keep = |bytes: &[u8]| {
             asked += 1;
             assert!(asked <= at, "the program's own panic");
-            bytes[0] % 2 == 0
+            bytes[0].is_multiple_of(2)
         };
         assert!(catch_unwind(AssertUnwindSafe(|| batch.split(&mut rest, &mut keep))).is_err());
         let seen = |batch: &mut Batch| {
             let all = batch.packets().map(|mut packet| (packet.len(), packet.first_mut()[0]));
             all.collect::<Vec<_>>()
         };
-        let is_kept = |n: &u8| usize::from(*n) >= at || n % 2 == 0;
+        let is_kept = |n: &u8| usize::from(*n) >= at || n.is_multiple_of(2);
         let (kept, others): (Vec<u8>, Vec<u8>) = (0..8).partition(is_kept);
         assert_eq!(seen(&mut batch), kept.iter().map(|&n| (700, n)).collect::<Vec<_>>());
         assert_eq!(seen(&mut rest), others.iter().map(|&n| (700, n)).collect::<Vec<_>>());

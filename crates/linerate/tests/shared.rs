@@ -136,6 +136,102 @@ fn frame(from: u64, number: u64) -> Vec<u64> {
 }
 
 /// A program that writes anything over all that it may write, ten million times, while who serves it reads.
+/// Programs that do not take their packets have no more than their own buffers: the others' packets go on.
+#[test]
+fn programs_that_sleep_do_not_stop_a_switch() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let area = area(100_000);
+    let asleep: Vec<_> =
+        (0..20).map(|n| End::open(folder.path(), &format!("vale6:z{n}"), &area, 1024).unwrap()).collect();
+    let (mut from, mut to) = (
+        End::open(folder.path(), "vale6:a", &area, 1024).unwrap(),
+        End::open(folder.path(), "vale6:b", &area, 1024).unwrap(),
+    );
+    let (mut sent, mut heard) = (0, 0);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while heard < 50_000 {
+        // No more on its way than the receiver has room for.
+        while sent < heard + 500 && from.send(&frame(1, sent), 64) {
+            sent += 1;
+        }
+        while let Some(frame) = to.receive() {
+            assert_eq!((frame[2], frame[3]), (MARK, heard));
+            heard += 1;
+        }
+        assert!(std::time::Instant::now() < deadline, "the switch stands still after {heard} packets");
+    }
+    drop(asleep);
+}
+
+/// Who has the other end of a pipe sees what is in the pipe, and nothing else of the process that made it.
+#[test]
+fn a_pipe_s_memory_is_the_pipe_s_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let wanted = |name: &str| Wanted { name: name.to_string(), ..Wanted::default() };
+    let pool = linerate::memory::Pool::new(linerate::memory::Region::new(&Default::default()).unwrap());
+    let config = |name: &str| linerate::nic::Config::new(name, pool.clone());
+    let open = |name: &str| {
+        let port = linerate::shared::ServedPort::find(folder.path(), wanted(name), config(name)).unwrap();
+        Box::new(port.expect("it is served")) as Box<dyn linerate::port::Device>
+    };
+    let (mut private, mut pipe) = (open("vale7:a"), open("secret{1"));
+    let (mut secretive, mut public) = (private.tx(0).unwrap(), pipe.tx(0).unwrap());
+    let mut batch = linerate::Batch::new();
+    for _ in 0..100 {
+        batch.push(&pool, &SECRET.to_ne_bytes().repeat(8));
+        secretive.send(&mut batch);
+        batch.push(&pool, &MARK.to_ne_bytes().repeat(8));
+        public.send(&mut batch);
+    }
+    let joined = End::open(folder.path(), "secret}1", &area(100), 64).unwrap();
+    let mapping = &joined.port.memory().mapping;
+    let has = |wanted: u64| words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == wanted);
+    assert!(has(MARK) && !has(SECRET));
+}
+
+/// A server, or the process that holds the folder's lock, may be stopped: nobody waits for it without an end.
+#[test]
+fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("any");
+    // It listens, and neither accepts nor answers.
+    let listener =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let silent = Client::find(folder.path(), "vale0:a").unwrap().unwrap();
+    let lock = std::fs::File::create(folder.path().join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let message = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| silent.info("vale0:a").unwrap_err().to_string());
+        let locked = scope.spawn(|| {
+            linerate::server().listen(&folder.path().join("other"), None, 0o600, None).unwrap_err().to_string()
+        });
+        [asked, locked].map(|thread| thread.join().unwrap())
+    });
+    assert!(message[0].contains("has not answered for 10 s"), "{}", message[0]);
+    assert!(message[1].contains("has held this lock for 10 s"), "{}", message[1]);
+    // And one whose connections nobody accepts: two are waiting in its backlog.
+    let _waiting: Vec<_> = (0..4)
+        .map_while(|_| {
+            let socket = rustix::net::socket_with(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::SEQPACKET,
+                rustix::net::SocketFlags::NONBLOCK,
+                None,
+            )
+            .unwrap();
+            rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
+        })
+        .collect();
+    let message = Client::find(folder.path(), "vale0:a").map(drop).unwrap_err().to_string();
+    assert!(message.contains("has accepted nobody for 10 s"), "{message}");
+    assert!(listener.as_raw_fd() >= 0);
+}
+
 #[test]
 fn a_program_that_writes_anything_harms_nobody() {
     const OPERATIONS: u64 = 10_000_000;
@@ -175,7 +271,7 @@ fn a_program_that_writes_anything_harms_nobody() {
         assert!(heard > 0);
     });
     let (mapping, secret) = (&theirs.memory.mapping, SECRET);
-    let found = words(&mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
+    let found = words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
     assert!(!found, "no byte of another's memory is read");
     // The port itself can be closed, and opened again.
     drop(bad);
@@ -208,14 +304,14 @@ fn scribble(end: &End, area: &Area, operations: u64) {
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     for operation in 0..operations {
         let ring = if random.next() & 1 == 0 { end.tx } else { end.rx };
-        let in_ring = |at: usize| &words(&mapping, ring.at + at, 1)[0];
+        let in_ring = |at: usize| &words(mapping, ring.at + at, 1)[0];
         let slot = random.below(ring.slots);
         match random.below(16) {
             // All of the ring, or all that there is.
             0 => in_ring(random.below(SLOTS / 8 + ring.slots * 2) * 8).store(random.next(), Relaxed),
             1 => {
                 let word = random.below(mapping.len() / 8);
-                words(&mapping, word * 8, 1)[0].store(random.next(), Relaxed);
+                words(mapping, word * 8, 1)[0].store(random.next(), Relaxed);
             }
             // Slots that are nearly right, and chains of them.
             2..=6 => {

@@ -73,8 +73,8 @@ fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) 
         let mut hash = DefaultHasher::new();
         let (rings, packets) = fake.memory();
         let mix = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        words(&rings, 0, RING * 4).iter().fold(0, |sum, word| mix(sum, word.load(Relaxed))).hash(&mut hash);
-        let first = words(&packets, 0, 1).as_ptr().addr();
+        words(rings, 0, RING * 4).iter().fold(0, |sum, word| mix(sum, word.load(Relaxed))).hash(&mut hash);
+        let first = words(packets, 0, 1).as_ptr().addr();
         for mut packet in batch.packets() {
             packet.len().hash(&mut hash);
             packet.slots().hash(&mut hash);

@@ -10,7 +10,6 @@ use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_b
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
-use linerate::nic::virtio::Virtio;
 use linerate::port::{Device, Vectors};
 use proptest::prelude::*;
 

@@ -37,7 +37,7 @@ fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Ixgbe<CardBar> {
     let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
     let config = Config { interrupts: Some(throttle), rx_queues: queues, ..Config::new(card.name(), pool) };
-    linerate::drive_model(&card, None, config).unwrap()
+    linerate::drive_model(card, None, config).unwrap()
 }
 
 fn is_raised(interrupt: BorrowedFd<'_>) -> bool {

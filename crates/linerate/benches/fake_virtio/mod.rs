@@ -307,7 +307,7 @@ impl Queue {
 /// Writes into the header at this place of the region in how many buffers its packet is.
 pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
     let at = header + NUM_BUFFERS;
-    let (word, shift) = (&words(&packets, at & !7, 1)[0], at % 8 * 8);
+    let (word, shift) = (&words(packets, at & !7, 1)[0], at % 8 * 8);
     word.store(word.load(Relaxed) & !(0xFFFF << shift) | u64::from(buffers) << shift, Relaxed);
 }
 

@@ -55,6 +55,9 @@ impl std::fmt::Display for PageSize {
     }
 }
 
+/// What statfs(2) says of hugepages.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
 /// The bytes are reached by copying, or as atomic words ([`words`](Mapping::words)), because a device
@@ -63,7 +66,15 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     pages: PageSize,
-    file: OwnedFd,
+    backing: Backing,
+}
+
+/// What the bytes are behind.
+enum Backing {
+    File(OwnedFd),
+    /// Miri, which knows neither memfd_create(2) nor a shared mmap(2), sees each access to memory of its own.
+    #[cfg(miri)]
+    Heap(std::alloc::Layout),
 }
 
 // SAFETY: the mapping is plain memory owned by this value; the pointer is only used for accesses
@@ -86,6 +97,10 @@ impl Mapping {
             if free < needed {
                 return Err(Error::NoHugepages { pages, needed, free });
             }
+        }
+        #[cfg(miri)]
+        if pages == PageSize::Ordinary && node.is_none() {
+            return Ok(Mapping::of_heap(len));
         }
         let kind = match pages {
             PageSize::Ordinary => MemfdFlags::empty(),
@@ -111,6 +126,15 @@ impl Mapping {
         Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
+    #[cfg(miri)]
+    fn of_heap(len: usize) -> Mapping {
+        let layout =
+            std::alloc::Layout::from_size_align(len, PageSize::Ordinary.bytes()).expect("a page is a power of two");
+        // SAFETY: a page at least.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("Miri has memory");
+        Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::Heap(layout) }
+    }
+
     /// Memory of a length that nobody can change.
     fn sealed(len: usize, kind: MemfdFlags) -> Result<OwnedFd> {
         let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
@@ -128,7 +152,7 @@ impl Mapping {
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) }
                 .map_err(|e| Error::system("mmap", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
-        Ok(Mapping { base, len, pages, file })
+        Ok(Mapping { base, len, pages, backing: Backing::File(file) })
     }
 
     /// `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
@@ -149,7 +173,7 @@ impl Mapping {
         }
         .map_err(|e| Error::system("mmap of a device's or a socket's memory", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
-        Ok(Mapping { base, len, pages: PageSize::Ordinary, file })
+        Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::File(file) })
     }
 
     /// All of the memory that another process has handed over. It must be sealed against shrinking (memfd_create(2)),
@@ -162,6 +186,13 @@ impl Mapping {
         let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
         if !seals.contains(SealFlags::SHRINK) || len <= 0 {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
+            return Err(Error::system("mapping another process's memory", why));
+        }
+        // A hole in it needs a hugepage when it is touched, and without one the kernel sends SIGBUS; ordinary memory is there
+        // again by itself.
+        let kind = rustix::fs::fstatfs(&file).map_err(|e| Error::system("fstatfs", e))?.f_type;
+        if kind as u64 == HUGETLBFS_MAGIC {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "it is of hugepages, which its owner can take away");
             return Err(Error::system("mapping another process's memory", why));
         }
         Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)
@@ -230,7 +261,11 @@ impl Mapping {
     /// The memfd, to be passed to another process. With it these bytes are written behind the back of who owns them, so
     /// it is not public.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        match &self.backing {
+            Backing::File(file) => file.as_fd(),
+            #[cfg(miri)]
+            Backing::Heap(_) => panic!("memory of Miri's has no file"),
+        }
     }
 
     /// Bytes mapped, a multiple of the page size.
@@ -313,8 +348,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and nothing borrows from it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        match &self.backing {
+            // SAFETY: mapped by us with this length, and nothing borrows from it any more.
+            Backing::File(_) => drop(unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) }),
+            #[cfg(miri)]
+            // SAFETY: allocated by us with this layout, and nothing borrows from it any more.
+            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
+        }
     }
 }
 
@@ -357,6 +397,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(miri))] // it asks the kernel
     fn an_absent_numa_node_is_named() {
         let message = Mapping::new(1, PageSize::Ordinary, Some(900)).map(drop).unwrap_err().to_string();
         assert!(message.contains("NUMA node 900"), "{message}");

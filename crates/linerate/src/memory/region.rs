@@ -65,6 +65,18 @@ impl Region {
     /// # Errors
     /// [`Error::RegionOptions`] for sizes that cannot be, and all that [`Mapping::new`] answers.
     pub fn new(options: &RegionOptions) -> Result<Region> {
+        Region::make(options, false)
+    }
+
+    /// As [`new`](Region::new), of ordinary pages, each of which is there when it is first used.
+    ///
+    /// # Errors
+    /// As [`new`](Region::new).
+    pub(crate) fn lazy(options: &RegionOptions) -> Result<Region> {
+        Region::make(options, true)
+    }
+
+    fn make(options: &RegionOptions, is_lazy: bool) -> Result<Region> {
         let size = options.buffer_size;
         if !size.is_power_of_two() || !(512..=65_536).contains(&size) {
             return Err(Error::RegionOptions {
@@ -77,7 +89,12 @@ impl Region {
             return Err(Error::RegionOptions { what: "buffers", value: options.buffers, allowed: "1 to 16777216" });
         }
         let bytes = options.buffers * size;
-        let mapping = match options.pages {
+        let mapping = if is_lazy { Mapping::lazy(bytes)? } else { Region::map(options, bytes)? };
+        Ok(Region { mapping: Arc::new(mapping), buffers: options.buffers as u32, shift: size.trailing_zeros() })
+    }
+
+    fn map(options: &RegionOptions, bytes: usize) -> Result<Mapping> {
+        Ok(match options.pages {
             Pages::Only(pages) => Mapping::new(bytes, pages, options.numa_node)?,
             Pages::Auto => match Mapping::new(bytes, PageSize::Huge2M, options.numa_node) {
                 Err(Error::NoHugepages { .. } | Error::System { .. }) => {
@@ -85,8 +102,7 @@ impl Region {
                 }
                 other => other?,
             },
-        };
-        Ok(Region { mapping: Arc::new(mapping), buffers: options.buffers as u32, shift: size.trailing_zeros() })
+        })
     }
 
     /// How many buffers there are.

@@ -59,6 +59,21 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Room for both ends of a pipe with such rings, and nothing else.
+    pub fn of_pipe(rings: &Rings) -> Plan {
+        let count = |asked: u16| usize::from(asked.max(1));
+        let slots = |asked: u32| if asked == 0 { 1024 } else { asked as usize };
+        // Rings have the longest size that there is, since those of a pipe that is there are its maker's choice.
+        let rings_of_end = count(rings.tx) + count(rings.rx);
+        let buffers_of_end = count(rings.tx) * slots(rings.tx_slots) + count(rings.rx) * slots(rings.rx_slots);
+        let usual = Plan::default();
+        Plan {
+            ports: Objects { count: 2, ..usual.ports },
+            rings: Objects { count: 2 * rings_of_end, ..usual.rings },
+            buffers: Objects { count: FIRST_BUFFER as usize + 2 * buffers_of_end, ..usual.buffers },
+        }
+    }
+
     /// Where rings begin; ports are in front.
     pub fn rings_at(&self) -> usize {
         (self.ports.count * self.ports.size).next_multiple_of(4096)

@@ -8,23 +8,12 @@ use super::area::{Area, Offsets, Placed, Rings};
 use super::lock;
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
-use super::server::{base, connect_to};
+use super::server::base;
 use super::shared_port::{Lease, SharedPort};
 use super::sides::Sides;
+use super::socket::connect_to;
 use crate::error::{Error, Result};
 use crate::port::MacAddress;
-
-/// The folder of the sockets: `$LINERATE_PORTS`, or `/run/linerate/ports` for root, or a folder of the user's.
-pub fn folder() -> PathBuf {
-    if let Some(folder) = std::env::var_os("LINERATE_PORTS") {
-        return folder.into();
-    }
-    match (rustix::process::geteuid().is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
-        (true, _) => "/run/linerate/ports".into(),
-        (false, Some(folder)) => Path::new(&folder).join("linerate/ports"),
-        (false, None) => format!("/tmp/linerate-{}/ports", rustix::process::geteuid().as_raw()).into(),
-    }
-}
 
 /// The socket of all names that have none of their own.
 pub const ANY: &str = "any";
@@ -46,10 +35,10 @@ impl Client {
         Client { connection: Connection::new(socket), asking: Mutex::default() }
     }
 
-    /// Connects to who serves ports of this name; `None` if nobody does.
+    /// Connects to the server of ports of this name; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Serve`] if it does not let us in.
+    /// [`Error::Serve`] if it does not let us in, does not answer, or is neither root's nor this user's.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name) {
             if let Some(socket) = connect_to(&socket)? {
@@ -74,9 +63,12 @@ impl Client {
 
     pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
         let _asking = lock(&self.asking);
-        let gone = |error| Error::System { call: "asking who serves the port", source: error };
-        self.connection.send(request, descriptors).map_err(gone)?;
-        match self.connection.receive::<Reply>().map_err(gone)? {
+        let answer = self.connection.ask(request, descriptors).map_err(|error| {
+            // An answer that comes later would be taken for the next one's.
+            self.connection.end();
+            Error::System { call: "asking the server of the port", source: error }
+        })?;
+        match answer {
             (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
             answer => Ok(answer),
         }

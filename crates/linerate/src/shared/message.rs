@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -179,6 +180,9 @@ pub enum Reply {
     Refused { why: String, errno: i32 },
 }
 
+/// How long the other side may take: to answer, to accept, to make room for a message.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The longest message.
 const LONGEST: usize = 128 << 10;
 /// The most descriptors that come with one.
@@ -238,6 +242,51 @@ impl Connection {
 }
 
 impl Connection {
+    /// Sends a request and waits for its answer, at most [`PATIENCE`] for each.
+    ///
+    /// # Errors
+    /// `TimedOut`, and what [`send`](Connection::send) and [`receive`](Connection::receive) answer.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        request: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        self.wait(PollFlags::OUT)?;
+        let sent = self.send(request, descriptors);
+        // A server that refuses a connection may have said why before it was asked.
+        if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+            sent?;
+        }
+        self.wait(PollFlags::IN)?;
+        match self.receive() {
+            // It has closed the connection without reading the request; what it has said before is still here.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.receive(),
+            answer => answer,
+        }
+    }
+
+    fn wait(&self, events: PollFlags) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            match poll(&mut [PollFd::new(self, events)], Some(&timeout)) {
+                Ok(0) => {
+                    let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends the connection for both sides.
+    pub fn end(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Whose process is at the other end.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //! - `ring`: a ring in shared memory, from both sides; `area`: a program's memory and what of it is free
 //! - `forward`: packets that pass between a card and the host by a mark; `indirect`: packets that are in no buffer
 //! - `shadow`: what passes a pipe between processes, for its monitors
+//! - `socket`: where the sockets are, and how both sides make sure of each other
 //! - `memory`: memory that two processes have; `message`: what goes over the socket
 //!
 //! It knows ports and how they are opened by whom starts it; a process that dies takes nothing with it but its own.
@@ -28,18 +29,20 @@ mod server;
 mod shadow;
 mod shared_port;
 mod sides;
+mod socket;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use area::{API, Area, Objects, Offsets, Placed, Plan, Rings};
-pub use client::{ANY, Client, folder};
+pub use client::{ANY, Client};
 pub use memory::{Buffers, Memory};
 pub use message::{PortState, Wanted, Which};
 pub use ring::Place;
 pub use served_port::ServedPort;
 pub use server::{Open, Server, base, errno};
 pub use shared_port::SharedPort;
+pub use socket::folder;
 
 /// What a thread that has panicked has left is as good as what any other has: each change is made at once.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -26,7 +26,12 @@ pub struct Remote {
     is_whole: bool,
 }
 
-/// Memory of this process for such ports; it goes with the last of them.
+/// Memory for a pipe: the other end's process has it, too, so there is nothing else in it.
+fn area_of_pipe(rings: &Rings) -> Result<Arc<Area>> {
+    Ok(Arc::new(Area::new(Plan::of_pipe(rings))?))
+}
+
+/// Memory of this process for all other ports; it goes with the last of them.
 fn area() -> Result<Arc<Area>> {
     static AREA: Mutex<Weak<Area>> = Mutex::new(Weak::new());
     let mut area = AREA.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,10 +51,11 @@ impl ServedPort {
     pub fn find(folder: &Path, wanted: Wanted, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
-        let area = area()?;
         let slots = config.ring as u32;
         let rings =
             Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots: slots, ..Rings::default() };
+        let is_pipe = wanted.name.contains(['{', '}']) && !(wanted.monitor_rx || wanted.monitor_tx);
+        let area = if is_pipe { area_of_pipe(&rings)? } else { area()? };
         let wanted = Wanted { rings, ..wanted };
         let which = if is_whole { Which::All } else { Which::None };
         let port = first.open(Wanted { which, ..wanted.clone() }, &area, Offsets::default())?;

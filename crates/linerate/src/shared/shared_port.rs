@@ -145,7 +145,8 @@ impl SharedPort {
         if self.wanted.which != Which::AllAndHost {
             return;
         }
-        let (cards, hosts) = (usize::from(self.rings.rx), self.rings.tx.into());
+        // Whatever the server says, it has one.
+        let (cards, hosts) = (usize::from(self.rings.rx).max(1), self.rings.tx.into());
         for (number, program) in self.sides.rx.iter().enumerate() {
             // Ring by ring, to the rings of the other that there are.
             let targets = if number < cards { hosts..self.sides.tx.len() } else { 0..hosts };

@@ -9,20 +9,17 @@ mod switches;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown,
-    socket_with,
-};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
-use pipes::{Pipe, pipe_of};
+use pipes::{End, Pipe, pipe_of};
 use switches::{Attached, Lasting};
 
 use super::area::{Placed, Rings};
@@ -31,6 +28,7 @@ use super::memory::{Buffers, Memory};
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
 use super::ring::{Consumer, Place, Producer, Ring};
 use super::shadow::Shadow;
+use super::socket::listen_at;
 use super::work::{Receiving, Sending, Work};
 use crate::error::{Error, Result};
 use crate::port::Device;
@@ -42,6 +40,10 @@ pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
 const MOST_RINGS: u16 = 32;
 const MOST_SLOTS: u32 = 4096;
 const SLOTS: u32 = 1024;
+/// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and its queues'.
+const DESCRIPTORS_EACH: usize = 16;
+/// The most connections, each of which is a thread.
+const MOST_CONNECTIONS: usize = 4096;
 
 /// Serves ports at sockets, until it is dropped.
 pub struct Server {
@@ -62,10 +64,16 @@ struct State {
     connections: Mutex<HashMap<u64, Connected>>,
     next: AtomicU64,
     stopping: AtomicBool,
+    /// Ends of one pipe may be different users'.
+    joins_users: AtomicBool,
 }
 
-/// A connection, and its thread.
-type Connected = (Arc<Connection>, JoinHandle<()>);
+/// A connection, its thread, and its program's user.
+struct Connected {
+    connection: Arc<Connection>,
+    thread: JoinHandle<()>,
+    user: u32,
+}
 
 /// A port that one or more programs have.
 struct Served {
@@ -74,22 +82,52 @@ struct Served {
     /// Of the host's stack, if it has been asked for.
     host: Mutex<Option<Box<dyn Device>>>,
     rings: Rings,
-    /// Somebody wants to be alone with it.
-    exclusive: AtomicBool,
+    /// The user of the program that it was opened for.
+    user: u32,
+    users: Mutex<Users>,
     /// Bytes of a header of virtio-net's in front of each packet.
     header: Arc<AtomicUsize>,
 }
 
+/// Connections that have a port.
+#[derive(Default)]
+struct Users {
+    count: usize,
+    /// It is one, which wants no other beside it.
+    exclusive: bool,
+}
+
 impl Served {
-    fn new(name: &str, device: Box<dyn Device>, rings: Rings) -> Arc<Served> {
+    fn new(name: &str, device: Box<dyn Device>, rings: Rings, user: u32) -> Arc<Served> {
         Arc::new(Served {
             name: name.to_string(),
             device: Mutex::new(device),
             host: Mutex::default(),
             rings,
-            exclusive: AtomicBool::new(false),
+            user,
+            users: Mutex::default(),
             header: Arc::default(),
         })
+    }
+
+    /// Adds a connection, perhaps one that wants to be alone.
+    fn join(&self, exclusive: bool) -> Result<()> {
+        let mut users = lock(&self.users);
+        if users.exclusive || exclusive && users.count > 0 {
+            return Err(Error::PortTaken { port: self.name.clone() });
+        }
+        *users = Users { count: users.count + 1, exclusive };
+        Ok(())
+    }
+
+    fn leave(&self) {
+        let mut users = lock(&self.users);
+        *users = Users { count: users.count - 1, exclusive: false };
+    }
+
+    /// Whether a connection has it.
+    fn is_used(&self) -> bool {
+        lock(&self.users).count > 0
     }
 }
 
@@ -109,51 +147,6 @@ pub fn errno(error: &Error) -> i32 {
     }
 }
 
-/// A listening socket at a path, in a folder that only one process at a time changes.
-fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
-    let system = |call: &'static str| move |error: rustix::io::Errno| Error::system(call, error);
-    let refused = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mend = "name another folder: LINERATE_PORTS=PATH";
-    fs::create_dir_all(folder).map_err(|error| refused(error.to_string(), mend))?;
-    let lock = fs::File::create(folder.join(".lock")).map_err(|error| refused(error.to_string(), mend))?;
-    lock.lock().map_err(|error| refused(error.to_string(), mend))?;
-    if connect_to(path)?.is_some() {
-        return Err(refused("another process serves it".to_string(), "end that one first"));
-    }
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(system("socket"))?;
-    let _ = fs::remove_file(path);
-    let address = SocketAddrUnix::new(path).map_err(system("the path of a socket"))?;
-    bind(&socket, &address).map_err(|error| refused(io::Error::from(error).to_string(), mend))?;
-    // Nobody is let in before it listens.
-    let allow = || {
-        if group.is_some() {
-            std::os::unix::fs::chown(path, None, group)?;
-        }
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-    };
-    allow().map_err(|error| refused(error.to_string(), "choose a group that you are in"))?;
-    listen(&socket, 16).map_err(system("listen"))?;
-    Ok(socket)
-}
-
-/// Connects to who serves there; `None` if nobody does.
-pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(|error| Error::system("socket", error))?;
-    let address = SocketAddrUnix::new(path).map_err(|error| Error::system("the path of a socket", error))?;
-    match connect(&socket, &address) {
-        Ok(()) => Ok(Some(socket)),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => Ok(None),
-        Err(error) => Err(Error::Serve {
-            path: path.to_path_buf(),
-            why: io::Error::from(error).to_string(),
-            mend: "who serves it lets others in: linerate serve --mode 0666, or --group GROUP".to_string(),
-        }),
-    }
-}
-
 impl Server {
     /// Serves nothing yet.
     pub fn new(open: Box<Open>) -> Server {
@@ -167,8 +160,15 @@ impl Server {
             connections: Mutex::default(),
             next: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            joins_users: AtomicBool::new(false),
         };
         Server { state: Arc::new(state), listeners: Vec::new() }
+    }
+
+    /// Lets the two ends of a pipe be programs of different users. They share memory, so each can read and change all
+    /// packets of the pipe; without this the second one is refused.
+    pub fn join_users(&self) {
+        self.state.joins_users.store(true, Ordering::Relaxed);
     }
 
     /// Serves at a socket, for those whom its mode and group let in: the ports of one name, as `vale0` or `eth0`, or of
@@ -180,8 +180,14 @@ impl Server {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
         let accept = move || {
-            while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
-                State::begin(&state, Arc::new(Connection::new(socket)), only.clone());
+            let mut spare = Spare::new();
+            while !state.stopping.load(Ordering::SeqCst) {
+                match accept_with(&listener, SocketFlags::CLOEXEC) {
+                    Ok(socket) => State::begin(&state, Arc::new(Connection::new(socket)), only.clone()),
+                    Err(Errno::MFILE | Errno::NFILE) => spare.refuse(&listener),
+                    // The client has gone, or memory is short for a moment.
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
             }
         };
         let thread = std::thread::Builder::new().name("linerate-accept".to_string()).spawn(accept);
@@ -189,6 +195,32 @@ impl Server {
         self.listeners.push((socket, path.to_path_buf(), Some(thread)));
         Ok(())
     }
+}
+
+/// A descriptor for the time when there is no other: with it a client is accepted, and told so, instead of waiting.
+struct Spare(Option<fs::File>);
+
+impl Spare {
+    fn new() -> Spare {
+        Spare(fs::File::open("/dev/null").ok())
+    }
+
+    fn refuse(&mut self, listener: &OwnedFd) {
+        if self.0.take().is_some()
+            && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+        {
+            refuse(&Connection::new(socket), "the server has no descriptor left (ulimit -n)");
+        } else {
+            // Another thread has taken it.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.0 = fs::File::open("/dev/null").ok();
+    }
+}
+
+/// Tells a client, which has asked nothing yet, that it will get nothing.
+fn refuse(connection: &Connection, why: &str) {
+    let _ = connection.send(&Reply::Refused { why: why.to_string(), errno: libc::EAGAIN }, &[]);
 }
 
 impl Drop for Server {
@@ -202,8 +234,8 @@ impl Drop for Server {
             }
         }
         let connections: Vec<_> = lock(&self.state.connections).drain().collect();
-        for (_, (connection, thread)) in connections {
-            let _ = shutdown(&*connection, Shutdown::Both);
+        for (_, Connected { connection, thread, .. }) in connections {
+            connection.end();
             self.state.pipe_made.notify_all();
             let _ = thread.join();
         }
@@ -214,13 +246,25 @@ impl Drop for Server {
 impl State {
     fn begin(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
+        let Ok(user) = connection.user() else { return };
         let (its_state, its_connection) = (state.clone(), connection.clone());
         // The thread waits here until it is in the list.
         let mut connections = lock(&state.connections);
+        let most = most_connections();
+        let of_user = connections.values().filter(|connected| connected.user == user).count();
+        // A user's programs leave room for others'.
+        if connections.len() >= most || of_user >= (most / 2).max(1) {
+            drop(connections);
+            return refuse(
+                &connection,
+                "the server has as many connections as it may have (ulimit -n, half for a user)",
+            );
+        }
         let serve = move || {
             Session {
                 state: &its_state,
                 connection: &its_connection,
+                user,
                 only,
                 work: None,
                 served: None,
@@ -231,8 +275,9 @@ impl State {
             let its = lock(&its_state.connections).remove(&number);
             drop(its);
         };
-        if let Ok(thread) = std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
-            connections.insert(number, (connection, thread));
+        match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
+            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user })),
+            Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
         }
     }
 
@@ -241,7 +286,7 @@ impl State {
     }
 
     /// A port, opened if nobody has it.
-    fn port(&self, name: &str, rings: &Rings) -> Result<Arc<Served>> {
+    fn port(&self, name: &str, rings: &Rings, user: u32) -> Result<Arc<Served>> {
         let lasting = lock(&self.lasting).get(name).map(|lasting| lasting.attached.clone());
         if let Some(attached) = lasting {
             let unattached = || Error::NotServed { name: name.to_string(), why: "it is attached to no switch" };
@@ -260,10 +305,17 @@ impl State {
         if name.starts_with("vale") {
             rings = rings.of_card();
         }
-        let port = Served::new(name, device, rings);
+        let port = Served::new(name, device, rings, user);
         ports.insert(name.to_string(), Arc::downgrade(&port));
         Ok(port)
     }
+}
+
+/// How many connections there is room for, with the descriptors that this process may have.
+fn most_connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    (descriptors / DESCRIPTORS_EACH).clamp(2, MOST_CONNECTIONS)
 }
 
 /// What a program has asked for, within what there can be, and one ring or 1,024 slots where it has not asked.
@@ -311,12 +363,13 @@ impl Rings {
 struct Session<'a> {
     state: &'a State,
     connection: &'a Arc<Connection>,
+    /// The program's user.
+    user: u32,
     /// The name that its socket is for.
     only: Option<String>,
     work: Option<Work>,
     served: Option<(Wanted, Arc<Served>)>,
-    /// The pipe, and which end of it.
-    pipe: Option<(String, usize)>,
+    pipe: Option<End>,
     /// What a monitor of a pipe gets.
     shadow: Option<Arc<Shadow>>,
 }
@@ -348,10 +401,8 @@ impl Session<'_> {
         if let Some(mut work) = self.work.take() {
             work.finish();
         }
-        if let Some((wanted, served)) = self.served.take()
-            && wanted.exclusive
-        {
-            served.exclusive.store(false, Ordering::SeqCst);
+        if let Some((_, served)) = self.served.take() {
+            served.leave();
         }
         self.shadow = None;
         self.leave_pipe()
@@ -373,7 +424,7 @@ impl Session<'_> {
             }
             Request::Header { name, set } => {
                 self.check(&name)?;
-                plain(Reply::Done { number: self.state.header(&name, set)? })
+                plain(Reply::Done { number: self.header(&name, set)? })
             }
             Request::Attach { switch, port, host, rings } => {
                 self.check_manager(&switch)?;
@@ -415,25 +466,53 @@ impl Session<'_> {
     /// interfaces attached to it by the one who serves it.
     fn check_manager(&self, name: &str) -> Result<()> {
         self.check(name)?;
-        let user = self.connection.user().map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
-        match user == 0 || user == rustix::process::geteuid().as_raw() {
+        match self.is_manager() {
             true => Ok(()),
             false => {
-                let why = format!("only root and the user who serves it may manage '{name}'\n  try: sudo");
+                let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
                 Err(Error::Refused { why, errno: libc::EPERM })
             }
         }
     }
 
+    fn is_manager(&self) -> bool {
+        self.user == 0 || self.user == rustix::process::geteuid().as_raw()
+    }
+
+    /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
+    /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
+    fn check_interface(&self, name: &str) -> Result<()> {
+        let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
+        if is_memory || self.only.is_some() || self.is_manager() || lock(&self.state.lasting).contains_key(name) {
+            return Ok(());
+        }
+        let why = format!(
+            "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
+            base(name)
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// The rings of a port, or those that it would have: nothing is opened for a question.
     fn info(&self, name: &str) -> Result<Rings> {
+        let usual = usual(&Rings::default());
         if name.contains(['{', '}']) {
-            // One that nobody has is as it would be.
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(Pipe::There(pipe)) => pipe.rings,
-                _ => usual(&Rings::default()).of_card(),
+                _ => usual.of_card(),
             });
         }
-        Ok(self.state.port(name, &Rings::default())?.rings)
+        if let Some(lasting) = lock(&self.state.lasting).get(name) {
+            return Ok(self::usual(&lasting.rings).of_card());
+        }
+        match self.state.served(name) {
+            Some(served) => Ok(served.rings),
+            None if name.starts_with("vale") => {
+                crate::port::PortName::parse(name)?;
+                Ok(usual.of_card())
+            }
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual),
+        }
     }
 
     fn open(&mut self, wanted: Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
@@ -444,6 +523,7 @@ impl Session<'_> {
         if wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx {
             return self.open_pipe(&wanted);
         }
+        self.check_interface(&wanted.name)?;
         let name = wanted.full_name();
         let served = match wanted.monitor_rx || wanted.monitor_tx {
             // Each monitor is a port of its own.
@@ -453,14 +533,10 @@ impl Session<'_> {
                 if wanted.name.contains(['{', '}']) {
                     self.shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
                 }
-                Served::new(&name, device, rings.of_card())
+                Served::new(&name, device, rings.of_card(), self.user)
             }
-            false => self.state.port(&name, &wanted.rings)?,
+            false => self.state.port(&name, &wanted.rings, self.user)?,
         };
-        let alone = Arc::strong_count(&served) == 1;
-        if served.exclusive.load(Ordering::SeqCst) || wanted.exclusive && !alone {
-            return Err(Error::PortTaken { port: served.name.clone() });
-        }
         if served.header.load(Ordering::Relaxed) > 0 && !wanted.takes_header {
             let why = format!(
                 "packets of '{name}' have a header in front, which the program does not expect",
@@ -469,7 +545,6 @@ impl Session<'_> {
             return Err(Error::Refused { why, errno: libc::EIO });
         }
         wanted.check(&served.rings)?;
-        served.exclusive.store(wanted.exclusive, Ordering::SeqCst);
         if wanted.which.has_host() {
             let mut host = lock(&served.host);
             if host.is_none() {
@@ -479,6 +554,7 @@ impl Session<'_> {
         }
         let mac = lock(&served.device).mac().0;
         let rings = served.rings;
+        served.join(wanted.exclusive)?;
         self.served = Some((wanted, served));
         Ok((Reply::Opened { rings, first_of_pipe: false, mac }, Vec::new()))
     }
@@ -545,12 +621,14 @@ fn state_of(name: &str, number: u8, statistics: &crate::port::Statistics) -> Por
     }
 }
 
-impl State {
+impl Session<'_> {
+    /// Tells how long the header in front of a port's packets is. To set it is for the user whose program has the port.
     fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
-        if set.is_none() && lock(&self.pipes).contains_key(&pipe_of(name).0) {
+        if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);
         }
-        let served = self.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
+        let served =
+            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
         if let Some(len) = set {
             if !name.starts_with("vale") {
                 let why = "only ports of switches have a header in front of packets";
@@ -559,6 +637,10 @@ impl State {
             if ![0, 10, 12].contains(&len) {
                 let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
                 return Err(Error::Refused { why, errno: libc::EINVAL });
+            }
+            if served.user != self.user && !self.is_manager() {
+                let why = format!("'{name}' is another user's");
+                return Err(Error::Refused { why, errno: libc::EPERM });
             }
             served.header.store(len, Ordering::Relaxed);
         }

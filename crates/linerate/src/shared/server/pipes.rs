@@ -3,17 +3,16 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Instant;
 
-use rustix::net::{Shutdown, shutdown};
-
-use super::{Session, State, usual};
+use super::{MOST_RINGS, Session, State, usual};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
 use crate::shared::area::{Placed, Rings};
 use crate::shared::lock;
 use crate::shared::memory::{Buffers, Memory};
-use crate::shared::message::{Bell, Connection, Reply, Wanted};
+use crate::shared::message::{Bell, Connection, PATIENCE, Reply, Wanted};
 use crate::shared::ring::Place;
 use crate::shared::shadow::Shadow;
 
@@ -28,14 +27,24 @@ pub(super) struct PipeState {
     memory: OwnedFd,
     buffers: Buffers,
     pub(super) rings: Rings,
+    /// Of the program that has made it.
+    user: u32,
     ends: [Placed; 2],
     bells: [Bell; 2],
     open: [bool; 2],
     /// By which its ends are monitored, and what monitors get, while there are any.
     elsewhere: Elsewhere,
     shadow: Weak<Shadow>,
-    /// Who wants to know when it is gone: its memory is theirs.
+    /// The connection of the maker, once that has closed its end: its memory is used on until the pipe is gone.
     waiting: Vec<Arc<Connection>>,
+}
+
+/// What a connection has of a pipe.
+pub(super) struct End {
+    pipe: String,
+    side: usize,
+    /// The memory is this program's.
+    is_maker: bool,
 }
 
 /// A pipe's own name, and which end a name is of.
@@ -47,17 +56,27 @@ impl Session<'_> {
     pub(super) fn open_pipe(&mut self, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
         let (name, side) = pipe_of(&wanted.name);
         wanted.check(&usual(&wanted.rings).of_card())?;
+        let until = Instant::now() + PATIENCE;
         let mut pipes = lock(&self.state.pipes);
         loop {
             match pipes.get_mut(&name) {
                 None => {
                     pipes.insert(name.clone(), Pipe::Coming);
-                    self.pipe = Some((name, side));
+                    self.pipe = Some(End { pipe: name, side, is_maker: true });
                     let rings = usual(&wanted.rings).of_card();
                     return Ok((Reply::Opened { rings, first_of_pipe: true, mac: [0; 6] }, Vec::new()));
                 }
                 Some(Pipe::There(pipe)) if pipe.open[side] => {
                     return Err(Error::PortTaken { port: wanted.name.clone() });
+                }
+                Some(Pipe::There(pipe))
+                    if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) =>
+                {
+                    let why = format!(
+                        "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: linerate serve --join-users",
+                        wanted.name, pipe.user
+                    );
+                    return Err(Error::Refused { why, errno: libc::EPERM });
                 }
                 Some(Pipe::There(pipe)) => {
                     let duplicate = |fd: BorrowedFd<'_>| {
@@ -67,15 +86,17 @@ impl Session<'_> {
                     pipe.open[side] = true;
                     let (mine, other) = (pipe.ends[side].clone(), pipe.ends[1 - side].clone());
                     let reply = Reply::Joined { rings: pipe.rings, buffers: pipe.buffers, mine, other };
-                    self.pipe = Some((name, side));
+                    self.pipe = Some(End { pipe: name, side, is_maker: false });
                     return Ok((reply, descriptors));
                 }
                 // Its first end is being made, or its maker goes.
                 Some(Pipe::Coming) => {
-                    if self.state.stopping.load(Ordering::SeqCst) {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() || self.state.stopping.load(Ordering::SeqCst) {
                         return Err(Error::PortTaken { port: wanted.name.clone() });
                     }
-                    pipes = self.state.pipe_made.wait(pipes).unwrap_or_else(PoisonError::into_inner);
+                    let made = self.state.pipe_made.wait_timeout(pipes, left);
+                    pipes = made.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         }
@@ -87,9 +108,13 @@ impl Session<'_> {
         buffers: Buffers,
         ends: [Placed; 2],
     ) -> Result<(Reply, Vec<OwnedFd>)> {
-        let (Some((name, side)), Some(memory)) = (&self.pipe, memory) else {
+        let (Some(End { pipe: name, side, .. }), Some(memory)) = (&self.pipe, memory) else {
             return Err(Error::BadPeer { why: "it starts what it has not opened" });
         };
+        let most = usize::from(MOST_RINGS);
+        if ends.iter().any(|end| end.tx.len() > most || end.rx.len() > most) {
+            return Err(Error::BadPeer { why: "its pipe has more rings than there can be" });
+        }
         let mut pipes = lock(&self.state.pipes);
         if !matches!(pipes.get(name), Some(Pipe::Coming)) {
             return Err(Error::BadPeer { why: "it makes a pipe that is there" });
@@ -111,7 +136,9 @@ impl Session<'_> {
         open[*side] = true;
         let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
         let (shadow, waiting) = (Weak::new(), Vec::new());
-        let state = Box::new(PipeState { memory, buffers, rings, ends, bells, open, elsewhere, shadow, waiting });
+        let user = self.user;
+        let state = PipeState { memory, buffers, rings, user, ends, bells, open, elsewhere, shadow, waiting };
+        let state = Box::new(state);
         pipes.insert(name.clone(), Pipe::There(state));
         self.state.pipe_made.notify_all();
         Ok((Reply::Started, vec![theirs]))
@@ -119,7 +146,7 @@ impl Session<'_> {
 
     /// Where copies of what it sends go.
     pub(super) fn shadow(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let Some((name, side)) = &self.pipe else {
+        let Some(End { pipe: name, side, .. }) = &self.pipe else {
             return Err(Error::BadPeer { why: "it has no pipe" });
         };
         let shadow = match lock(&self.state.pipes).get(name) {
@@ -135,12 +162,14 @@ impl Session<'_> {
     }
 
     pub(super) fn leave_pipe(&mut self) -> bool {
-        let Some((name, side)) = self.pipe.take() else { return false };
+        let Some(End { pipe: name, side, is_maker }) = self.pipe.take() else { return false };
         let mut pipes = lock(&self.state.pipes);
         let is_last = match pipes.get_mut(&name) {
             Some(Pipe::There(pipe)) => {
                 pipe.open[side] = false;
-                pipe.waiting.push(self.connection.clone());
+                if is_maker {
+                    pipe.waiting.push(self.connection.clone());
+                }
                 pipe.open == [false; 2]
             }
             _ => true,
@@ -149,7 +178,7 @@ impl Session<'_> {
             // All but the one that closes it, which has an answer of its own.
             let others = pipe.waiting.iter().filter(|connection| !Arc::ptr_eq(connection, self.connection));
             for connection in others {
-                let _ = shutdown(&**connection, Shutdown::Both);
+                connection.end();
             }
         }
         self.state.pipe_made.notify_all();

@@ -43,7 +43,8 @@ impl State {
                 return Err(Error::PortTaken { port: name });
             }
             let device = (self.open)(&name, &usual(&lasting.rings))?;
-            let served = Served::new(&name, device, usual(&lasting.rings).of_card());
+            let user = rustix::process::geteuid().as_raw();
+            let served = Served::new(&name, device, usual(&lasting.rings).of_card(), user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             lasting.attached = Some((switch.to_string(), served));
             return Ok(number_of(switch, &name));
@@ -85,7 +86,7 @@ impl State {
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
             match &lasting.attached {
                 Some((there, _)) if there != switch => return Err(absent()),
-                Some((_, served)) if Arc::strong_count(served) > 1 => return Err(Error::PortTaken { port: name }),
+                Some((_, served)) if served.is_used() => return Err(Error::PortTaken { port: name }),
                 Some(_) => lasting.attached = None,
                 None => return Err(absent()),
             }

@@ -1,0 +1,150 @@
+//! Other users, and programs that come, go and stand still, beside `linerate serve`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kit::{Process, expect, linerate, text};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+
+mod kit;
+
+/// A user who has nothing, in these tests, and another.
+const NOBODY: u32 = 65_534;
+const STRANGER: u32 = 65_533;
+
+/// A folder for sockets that all may enter, and the command where all may run it.
+struct Place {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("linerate");
+        // By a process of its own: a file that this one writes may be open in another test's child when it is to be run.
+        expect(0, Command::new("cp").arg(env!("CARGO_BIN_EXE_linerate")).arg(&program));
+        std::fs::create_dir(folder.path().join("ports")).unwrap();
+        for path in [folder.path(), &folder.path().join("ports")] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Place { folder, program }
+    }
+
+    fn ports(&self) -> PathBuf {
+        self.folder.path().join("ports")
+    }
+
+    fn command(&self, user: u32, words: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words.split(' ')).env("LINERATE_PORTS", self.ports()).current_dir("/").uid(user).gid(user);
+        command
+    }
+
+    fn started(&self, user: u32, words: &str, sign: &str) -> Process {
+        let mut process = Process::start(&mut self.command(user, words));
+        process.await_output(sign);
+        process
+    }
+
+    fn fails(&self, user: u32, words: &str) -> String {
+        text(&expect(1, &mut self.command(user, words)).stderr)
+    }
+}
+
+fn connected(path: &Path) -> Option<std::os::fd::OwnedFd> {
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok().map(|()| socket)
+}
+
+#[test]
+fn a_server_of_another_user_gets_nothing_from_us() {
+    let place = Place::new();
+    std::os::unix::fs::chown(place.ports(), Some(NOBODY), None).unwrap();
+    let _server = place.started(NOBODY, "serve --mode 0666", "ports/any");
+    for words in ["gen vale0:a --count 1", "switch list"] {
+        let said = place.fails(STRANGER, words);
+        assert!(said.contains("of user 65534 serves it, neither root nor you"), "{words}: {said}");
+    }
+    // Whom it belongs to has the use of it.
+    expect(0, &mut place.command(NOBODY, "gen vale0:a --count 10 --seconds 30 --pages ordinary"));
+    // And nobody can serve in its place.
+    let said = place.fails(STRANGER, "serve");
+    assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
+}
+
+#[test]
+fn ends_of_a_pipe_are_of_one_user() {
+    let place = Place::new();
+    for (joins, code) in [("", 1), (" --join-users", 0)] {
+        let server = place.started(0, &format!("serve --mode 0666{joins}"), "ports/any");
+        let sink = place.started(NOBODY, "sink own{1 --seconds 60 --json --pages ordinary", "ports");
+        let generator = "gen own}1 --count 10 --seconds 30 --pages ordinary";
+        let said = text(&expect(code, &mut place.command(STRANGER, generator)).stderr);
+        assert_eq!(said.contains("is user 65534's, and both ends share memory"), code == 1, "{said}");
+        expect(0, &mut place.command(NOBODY, &generator.replace("own", "other")));
+        sink.interrupt();
+        server.interrupt();
+    }
+}
+
+#[test]
+fn interfaces_are_for_those_whom_their_sockets_let_in() {
+    let place = Place::new();
+    let _server = place.started(0, "serve --mode 0666", "ports/any");
+    let said = place.fails(NOBODY, "gen netmap:lo --count 1 --pages ordinary");
+    assert!(said.contains("is for root and the server's own user") && said.contains("linerate serve lo"), "{said}");
+}
+
+#[test]
+fn a_server_without_descriptors_says_so_and_goes_on() {
+    // Room for eight connections of a user's, and for none: the server's own descriptors are about as many.
+    for limit in [256, 10] {
+        let place = Place::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" serve")]);
+        let mut server = Process::start(command.arg(&place.program).env("LINERATE_PORTS", place.ports()));
+        server.await_output("ports/any");
+        let list = || linerate(&["switch", "list"]).env("LINERATE_PORTS", place.ports()).output().unwrap();
+        let eventually = |wanted: bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            loop {
+                let output = list();
+                if output.status.success() == wanted {
+                    return text(&output.stderr);
+                }
+                assert!(std::time::Instant::now() < deadline, "list: {output:?}");
+                std::thread::yield_now();
+            }
+        };
+        for _ in 0..3 {
+            eventually(true);
+            let many: Vec<_> = (0..200).map_while(|_| connected(&place.ports().join("any"))).collect();
+            let said = eventually(false);
+            assert!(
+                said.contains("as many connections as it may have") || said.contains("no descriptor left"),
+                "{said}"
+            );
+            drop(many);
+        }
+        eventually(true);
+    }
+}
+
+#[test]
+fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
+    let place = Place::new();
+    let server = place.started(0, "serve", "ports/any");
+    let _sink = place.started(0, "sink p{1 --seconds 60 --json", "ports");
+    let open_and_close = || expect(0, &mut place.command(0, "gen p}1 --count 1 --seconds 30"));
+    open_and_close();
+    let before = server.counted("fd");
+    (0..20).for_each(|_| drop(open_and_close()));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while server.counted("fd") > before {
+        assert!(std::time::Instant::now() < deadline, "{} descriptors, {before} before", server.counted("fd"));
+        std::thread::yield_now();
+    }
+}

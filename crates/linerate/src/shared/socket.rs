@@ -1,0 +1,268 @@
+//! The sockets that ports are served at: where they are, and how server and client make sure of each other.
+//!
+//! On a machine with other users a path proves nothing. So no part of the path may belong to a user other than root and
+//! this one, nor be open to others' changes, and a client asks the kernel who listens (`SO_PEERCRED`, unix(7)).
+//! No wait here is without an end.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    sockopt::socket_peercred,
+};
+
+use super::message::PATIENCE;
+use crate::error::{Error, Result};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Between two looks at what cannot be slept on: another process's lock, a full backlog.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Returns the folder of the sockets: `$LINERATE_PORTS`, or for root `/run/linerate/ports`, or one of the user's:
+/// `$XDG_RUNTIME_DIR/linerate/ports`, or without that variable `/tmp/linerate-UID/ports`.
+pub fn folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("LINERATE_PORTS") {
+        return folder.into();
+    }
+    match (rustix::process::geteuid().is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
+        (true, _) => "/run/linerate/ports".into(),
+        (false, Some(folder)) => Path::new(&folder).join("linerate/ports"),
+        (false, None) => format!("/tmp/linerate-{}/ports", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
+    Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.to_string() }
+}
+
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+/// Fails unless every component of `folder` is root's or this user's, and nobody else can put anything into its place.
+///
+/// A folder that others may write to is fit only as a parent, and only with the sticky bit, as `/tmp` has it: then what is
+/// in it is its owner's. The last component has the sockets, and is nobody else's to write to.
+fn check(folder: &Path) -> Result<()> {
+    let stranger = |path: &Path, user: u32| {
+        let why = format!("{} is user {user}'s, neither root's nor yours", path.display());
+        Err(refused(folder, why, "name a folder of your own: LINERATE_PORTS=PATH"))
+    };
+    let failed = |path: &Path, error: io::Error| refused(folder, format!("{}: {error}", path.display()), "create it");
+    // As it is written, for links on the way; then where it leads.
+    let written = std::path::absolute(folder).map_err(|error| failed(folder, error))?;
+    for path in written.ancestors() {
+        let found = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
+        if !is_trusted(found.uid()) {
+            return stranger(path, found.uid());
+        }
+    }
+    let real = fs::canonicalize(folder).map_err(|error| failed(folder, error))?;
+    for (depth, path) in real.ancestors().enumerate() {
+        let found = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
+        if !is_trusted(found.uid()) {
+            return stranger(path, found.uid());
+        }
+        let is_open = found.mode() & 0o022 != 0;
+        if is_open && (depth == 0 || found.mode() & 0o1000 == 0) {
+            let why = format!("others may write to {} (mode {:04o})", path.display(), found.mode() & 0o7777);
+            return Err(refused(folder, why, &format!("chmod go-w {}", path.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the folder, private to this user but for root, whose sockets others may be let in at.
+fn make(folder: &Path) -> Result<()> {
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
+    made.map_err(|error| refused(folder, error.to_string(), "name another folder: LINERATE_PORTS=PATH"))?;
+    check(folder)
+}
+
+/// Locks the folder against other servers' changes, as long as the file is there.
+fn lock(folder: &Path) -> Result<fs::File> {
+    let path = folder.join(".lock");
+    let failed = |why: String| refused(&path, why, "remove it, or name another folder: LINERATE_PORTS=PATH");
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let file =
+        fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(&path);
+    let file = file.map_err(|error| failed(error.to_string()))?;
+    let found = file.metadata().map_err(|error| failed(error.to_string()))?;
+    if !found.is_file() || !is_trusted(found.uid()) {
+        return Err(failed("it is no file of root's or yours".to_string()));
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(fs::TryLockError::WouldBlock) => {
+                let why = format!("another process has held this lock for {} s", PATIENCE.as_secs());
+                return Err(refused(&path, why, "end that process; `fuser` on this file names it"));
+            }
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error.to_string())),
+        }
+    }
+}
+
+fn socket() -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|error| Error::system("socket", error))
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|_| {
+        let why = format!("a socket's path has at most 107 bytes, not {}", path.as_os_str().len());
+        refused(path, why, "name a shorter folder: LINERATE_PORTS=PATH")
+    })
+}
+
+/// Makes a listening socket at `path`, for whom its mode and group let in.
+///
+/// # Errors
+/// [`Error::Serve`] if the path is served, is not this user's, or cannot be made.
+pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    make(folder)?;
+    let _lock = lock(folder)?;
+    match connect_to(path) {
+        Ok(None) => {}
+        // A server that does not answer, or is not to be trusted, has the path, too.
+        Ok(Some(_)) => return Err(refused(path, "another process serves it", "end that one first")),
+        Err(error) => return Err(error),
+    }
+    let socket = socket()?;
+    let _ = fs::remove_file(path);
+    let mend = "name another folder: LINERATE_PORTS=PATH";
+    bind(&socket, &address(path)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
+    // Nobody is let in before it listens.
+    let allow = || {
+        if group.is_some() {
+            std::os::unix::fs::lchown(path, None, group)?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    };
+    allow().map_err(|error| refused(path, error.to_string(), "choose a group that you are in"))?;
+    listen(&socket, BACKLOG).map_err(|error| Error::system("listen", error))?;
+    Ok(socket)
+}
+
+/// Connects to the server at `path`; `None` if there is none.
+///
+/// # Errors
+/// [`Error::Serve`] if the server lets this user not in, does not answer, or is another user's, who could keep the ports
+/// and read the memory that it is handed.
+pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
+    let socket = socket()?;
+    let address = address(path)?;
+    let failed = |error: Errno| Error::system("fcntl", error);
+    rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            // Its backlog is full.
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(Errno::AGAIN) => {
+                let why = format!("its server has accepted nobody for {} s", PATIENCE.as_secs());
+                return Err(refused(path, why, "continue it, or end it, and serve again"));
+            }
+            Err(error) => {
+                let why = io::Error::from(error).to_string();
+                return Err(refused(path, why, "serve it with --mode 0666, or --group GROUP"));
+            }
+        }
+    }
+    let server = socket_peercred(&socket).map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
+    if !is_trusted(server.uid.as_raw()) {
+        let why = format!("process {} of user {} serves it, neither root nor you", server.pid, server.uid.as_raw());
+        return Err(refused(
+            path,
+            why,
+            "let root serve it, or serve it yourself; LINERATE_PORTS=PATH names another folder",
+        ));
+    }
+    rustix::io::ioctl_fionbio(&socket, false).map_err(failed)?;
+    Ok(Some(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ports");
+        (folder, path)
+    }
+
+    fn message<T>(outcome: Result<T>) -> String {
+        outcome.map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_lock_that_is_a_link_harms_no_other_file() {
+        let (keep, path) = folder();
+        fs::create_dir(&path).unwrap();
+        let victim = keep.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, path.join(".lock")).unwrap();
+        assert!(message(listen_at(&path.join("any"), 0o600, None)).contains(".lock"));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        // A plain one keeps what is in it, too.
+        fs::remove_file(path.join(".lock")).unwrap();
+        fs::write(path.join(".lock"), "kept").unwrap();
+        listen_at(&path.join("any"), 0o600, None).unwrap();
+        assert_eq!(fs::read_to_string(path.join(".lock")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_change_is_refused() {
+        let (keep, path) = folder();
+        listen_at(&path.join("any"), 0o600, None).unwrap();
+        assert_eq!(fs::metadata(path.join(".lock")).unwrap().mode() & 0o777, 0o600);
+        for (folder, mode, is_fit) in [
+            (&*path, 0o777, false),
+            (&*path, 0o1777, false),
+            (&*path, 0o775, false),
+            (&*path, 0o755, true),
+            (keep.path(), 0o777, false),
+            (keep.path(), 0o1777, true),
+        ] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+            let outcome = listen_at(&path.join("again"), 0o600, None).map(drop);
+            assert_eq!(outcome.is_ok(), is_fit, "{} {mode:o}: {outcome:?}", folder.display());
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+            let _ = fs::remove_file(path.join("again"));
+        }
+    }
+
+    #[test]
+    fn another_users_folder_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return; // only root can make one
+        }
+        let (keep, path) = folder();
+        fs::create_dir(&path).unwrap();
+        let own = |path: &Path, user| std::os::unix::fs::lchown(path, Some(user), None).unwrap();
+        own(&path, 12_345);
+        assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("user 12345's"));
+        own(&path, 0);
+        // A link of another's that leads to a folder of ours.
+        let link = keep.path().join("link");
+        symlink(&path, &link).unwrap();
+        own(&link, 12_345);
+        assert!(message(listen_at(&link.join("any"), 0o600, None)).contains("user 12345's"));
+    }
+}
