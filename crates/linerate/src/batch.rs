@@ -174,6 +174,15 @@ impl Batch {
         self.cache.as_ref().map_or(0, Cache::len)
     }
 
+    /// False if a packet of `len` bytes can never be appended, however empty the batch and however full the pool is: it
+    /// needs more buffers than a chain may have, or than there are. Whoever has such a packet drops and counts it; any other
+    /// that finds no room waits.
+    pub(crate) fn can_hold(&self, pool: &Arc<Pool>, len: usize) -> bool {
+        let pool = if self.is_empty() { pool } else { self.pool().unwrap_or(pool) };
+        let region = pool.region();
+        len.div_ceil(region.room()) <= MAX_CHAIN.min(region.buffers())
+    }
+
     /// Bytes that a buffer of the batch's pool has behind the headroom.
     fn room(&self) -> usize {
         self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{Rings, RxRing, TxRing};
-use linerate::port::{RxQueue, TxQueue};
+use linerate::netmap::{Pipe, Rings, RxRing, Side, TxRing, ValePort};
+use linerate::nic::Config;
+use linerate::port::{Device, RxQueue, TxQueue};
 
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -212,4 +213,33 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
             rings.rx[0].sync();
         }
     }
+}
+
+#[test]
+fn a_port_without_receive_queues_stops_no_sender() {
+    let pool = pool(256);
+    let open = |port: &str, rx_queues: u16| {
+        ValePort::open("vale8", port, Config { rx_queues, ..Config::new(port, pool.clone()) }).unwrap()
+    };
+    let (_deaf, mut from, mut to) = (open("deaf", 0), open("from", 1), open("to", 1));
+    let (mut rx, mut tx, mut batch) = (to.rx(0).unwrap(), from.tx(0).unwrap(), Batch::new());
+    batch.push(&pool, &[0xFF; 60]);
+    assert_eq!((tx.send(&mut batch), rx.recv(&mut batch)), (1, 1));
+}
+
+#[test]
+fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
+    // 16 buffers of 384 bytes behind the headroom; the packet would need 24.
+    let (small, large) = (pool(16), pool(256));
+    let config = |name: &str| Config { max_frame: 9018, ..Config::new(name, small.clone()) };
+    let mut ends = [Side::Master, Side::Slave].map(|side| Pipe::open("narrow{1", side, config("narrow")).unwrap());
+    let mut tx = ends[0].tx(0).unwrap();
+    let mut rx = ends[1].rx(0).unwrap();
+    let mut batch = Batch::new();
+    assert!(batch.push(&large, &[1; 9000]) && batch.push(&large, &[2; 60]));
+    assert_eq!(tx.send(&mut batch), 25);
+    assert_eq!(ends[0].statistics().unwrap().drops.tx_too_long, 1);
+    let mut received = Batch::new();
+    assert_eq!(rx.recv(&mut received), 1);
+    assert!(received.into_iter().all(|bytes| bytes == [2; 60]));
 }

@@ -87,13 +87,13 @@ impl Batch {
     }
 
     /// Copies packets from the front of `other`, which is of another region, as many as there is room
-    /// for, and frees them there. Those longer than `longest` are freed only. Returns how many slots were
+    /// for, and frees them there. Those longer than `longest`, or than `pool` can ever hold, are freed only. Returns how many slots were
     /// freed, and how many packets were too long.
     pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
-            if packet.len() > longest {
+            if packet.len() > longest || !self.can_hold(pool, packet.len()) {
                 too_long += 1;
             } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload(theirs.region())) {
                 break;

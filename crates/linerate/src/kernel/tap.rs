@@ -145,6 +145,10 @@ impl RxQueue for TapRx {
             let pool = &self.pool;
             if !batch.push_parts(pool, frame.len(), std::iter::once(frame), header.filter(|header| header.is_needed()))
             {
+                if !batch.can_hold(pool, frame.len()) {
+                    self.counters.dropped();
+                    continue;
+                }
                 self.counters.found_no_buffer();
                 self.kept = Some(len);
                 break;

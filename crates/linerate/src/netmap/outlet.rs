@@ -63,9 +63,14 @@ impl Outlet {
         Drops { no_descriptor, oversize, ..Drops::default() }
     }
 
+    fn way(&self, queue: usize) -> Option<&Way> {
+        self.ways.get(queue.checked_rem(self.ways.len())?)
+    }
+
     /// Copies those of the packets whose bits are set to a queue, as many as there is room for.
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
-        let way = &self.ways[queue % self.ways.len()];
+        // A port without receive queues takes nothing.
+        let Some(way) = self.way(queue) else { return };
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
             return;
@@ -115,11 +120,12 @@ impl Outlet {
 
     /// Hands copies over, as many as there is room for; the rest, and `missing` more, count as dropped.
     pub fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
-        let way = &self.ways[queue % self.ways.len()];
-        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        if entry.open {
-            send_to(&mut entry.sender, copies);
-            way.wake.notify();
+        if let Some(way) = self.way(queue) {
+            let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+            if entry.open {
+                send_to(&mut entry.sender, copies);
+                way.wake.notify();
+            }
         }
         let full = copies.packets().count() as u64 + missing;
         copies.clear();

@@ -1,7 +1,7 @@
 //! Interrupts, as something that a thread can wait for.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -46,8 +46,15 @@ impl Interrupt {
         Interrupt { event, line: Some(line) }
     }
 
-    /// An eventfd that somebody else has given us, to raise. Whatever it is, raising it does not wait.
+    /// An eventfd of another process, to be raised; raising it does not wait.
+    ///
+    /// # Errors
+    /// `INVAL` for any other file: raising that would write into it.
     pub(super) fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
+        if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
+            return Err(rustix::io::Errno::INVAL);
+        }
         fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
         Ok(Interrupt { event, line: None })
     }
@@ -95,6 +102,18 @@ impl AsFd for Interrupt {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::io::Read;
+
+    #[test]
+    fn a_peer_s_file_that_is_no_event_is_refused_and_stays_as_it_is() {
+        let mut file = tempfile::tempfile().unwrap();
+        let copy = file.try_clone().unwrap();
+        assert!(Interrupt::of_peer(copy.into()).is_err());
+        assert_eq!(file.read_to_end(&mut Vec::new()).unwrap(), 0);
+        let theirs = Interrupt::new().unwrap();
+        Interrupt::of_peer(theirs.as_fd().try_clone_to_owned().unwrap()).unwrap().raise();
+        assert_eq!(poll(&mut [PollFd::new(&theirs, PollFlags::IN)], Some(&Timespec::default())), Ok(1));
+    }
 
     #[test]
     fn is_readable_from_raise_to_clear() {

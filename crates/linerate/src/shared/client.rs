@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use super::area::{Area, Offsets, Placed, Rings};
@@ -196,7 +197,18 @@ impl Client {
         let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
         let sides = Sides::new(&memory, &placed, other.as_ref())?;
         let mac = MacAddress(mac);
-        Ok(SharedPort { client: Some(self), wanted, rings, mac, memory, placed, lease, sides, bell })
+        Ok(SharedPort {
+            client: Some(self),
+            wanted,
+            rings,
+            mac,
+            memory,
+            placed,
+            lease,
+            sides,
+            bell,
+            armed: AtomicU64::new(0),
+        })
     }
 }
 

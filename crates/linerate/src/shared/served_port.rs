@@ -154,8 +154,11 @@ impl RxQueue for ServedRx {
             let is_pushed = batch.push_parts(pool, len, std::iter::once(&bytes[..]), None);
             if is_pushed {
                 (packets, total) = (packets + 1, total + len);
-            } else {
+            } else if batch.can_hold(pool, len) {
                 counters.found_no_buffer();
+            } else {
+                counters.dropped();
+                return true;
             }
             is_pushed
         });
@@ -171,12 +174,12 @@ impl RxQueue for ServedRx {
         if !self.sleeps {
             return None;
         }
-        self.port.arm(false, true);
+        self.port.arm_ring(self.queue);
         Some(self.port.event())
     }
 
     fn disarm(&mut self) {
-        self.port.disarm();
+        self.port.disarm_ring(self.queue);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::area::{Area, Lent, Offsets, Placed, Rings};
 use super::client::Client;
@@ -39,6 +40,8 @@ pub struct SharedPort {
     pub(super) lease: Option<Lease>,
     pub(super) sides: Sides,
     pub(super) bell: Bell,
+    /// Receive rings that are waited for one by one, a bit each.
+    pub(super) armed: AtomicU64,
 }
 
 impl SharedPort {
@@ -53,7 +56,8 @@ impl SharedPort {
         let [bell, _] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
         let (memory, mac) = (area.memory.clone(), MacAddress::default());
         let sides = Sides::new(&memory, &placed, None)?;
-        Ok(SharedPort { client: None, wanted, rings, mac, memory, placed, lease, sides, bell })
+        let armed = AtomicU64::new(0);
+        Ok(SharedPort { client: None, wanted, rings, mac, memory, placed, lease, sides, bell, armed })
     }
 
     /// What it was opened as.
@@ -313,6 +317,24 @@ impl SharedPort {
         self.bell.silence();
     }
 
+    /// As [`arm`](SharedPort::arm), for one receive ring of several that threads of their own wait for.
+    pub(super) fn arm_ring(&self, number: usize) {
+        self.armed.fetch_or(bit(number), SeqCst);
+        if let Some(Some(program)) = self.sides.rx.get(number) {
+            lock(program).wait();
+        }
+    }
+
+    /// Takes it back for this ring. The bell is all rings': while others wait for it, what it has said is for them, too.
+    pub(super) fn disarm_ring(&self, number: usize) {
+        if let Some(Some(program)) = self.sides.rx.get(number) {
+            lock(program).wait_no_more();
+        }
+        if self.armed.fetch_and(!bit(number), SeqCst) & !bit(number) == 0 {
+            self.bell.silence();
+        }
+    }
+
     /// Becomes readable when something has happened.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
@@ -327,6 +349,11 @@ impl SharedPort {
     pub fn server(&self) -> BorrowedFd<'_> {
         self.client.as_ref().map_or(self.bell.as_fd(), |client| client.connection.as_fd())
     }
+}
+
+/// A port has fewer rings than a word has bits.
+fn bit(ring: usize) -> u64 {
+    1 << (ring % 64)
 }
 
 impl Drop for SharedPort {

@@ -99,6 +99,9 @@ impl Sending {
         if len > if offload.is_some() { LONGEST } else { self.longest } {
             return true;
         }
+        if !self.batch.can_hold(&self.pool, len) {
+            return true;
+        }
         let is_taken = self.batch.push_filled(&self.pool, len, offload, |_, target| from.read(memory, target));
         if is_taken && flags & NS_NO_LEARN != 0 {
             self.batch.unlearn_last();

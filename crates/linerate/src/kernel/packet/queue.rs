@@ -169,6 +169,10 @@ impl PacketRx {
         }
         let left = Some(offload).filter(|offload| offload.is_needed());
         if !batch.push_filled(&self.pool, len, left, |at, target| memory.read(begin + at, target)) {
+            if !batch.can_hold(&self.pool, len) {
+                self.counters.dropped();
+                return true;
+            }
             self.counters.found_no_buffer();
             return false;
         }
@@ -219,6 +223,11 @@ impl RxQueue for PacketRx {
         for _ in 0..LOOKS {
             while let Some((segment, time)) = self.segments.front() {
                 if !batch.push_parts(&self.pool, segment.len(), std::iter::once(&segment[..]), None) {
+                    if !batch.can_hold(&self.pool, segment.len()) {
+                        self.counters.dropped();
+                        self.segments.pop_front();
+                        continue;
+                    }
                     break;
                 }
                 if self.timestamps {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
-use super::socket::{METADATA, Receiving, Sending, Socket, wake};
+use super::socket::{Lent, METADATA, Receiving, Sending, Socket, wake};
 use super::{MOST_BUFFERS, Shared};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -70,26 +70,50 @@ impl XdpRx {
             return true;
         }
         let (mut packets, mut bytes) = (0, 0);
-        let (offered, taken) = batch.exchange(available, |slots, fresh| {
+        let Receiving { ring, fill, lent, .. } = end;
+        // The next full buffer, for which `fresh` is given.
+        let mut take = |lent: &mut Lent, fresh: u32| {
+            let [address, word] = ring.pop();
+            let (buf, offset) = (address >> shift, address as usize & (size - 1));
+            let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
+            // A descriptor counts if the kernel has the buffer, and the bytes are inside it.
+            if offset > Slot::MAX_OFFSET || offset + len > size || !lent.take_back(buf) {
+                self.counters.dropped();
+                return None;
+            }
+            lent.lend(fresh);
+            fill.push([u64::from(fresh) << shift]);
+            packets += usize::from(!more);
+            bytes += len;
+            Some(Slot::new(buf as u32, offset, len as u16, more))
+        };
+        let (offered, mut taken) = batch.exchange(available, |slots, fresh| {
             let mut taken = 0;
             for _ in 0..slots.len() {
-                let [address, word] = end.ring.pop();
-                let (buf, offset) = (address >> shift, address as usize & (size - 1));
-                let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
-                // The kernel names a buffer that it has, and bytes inside it, or it is not believed.
-                if offset > Slot::MAX_OFFSET || offset + len > size || !end.lent.take_back(buf) {
-                    self.counters.dropped();
-                    continue;
+                if let Some(slot) = take(lent, fresh[taken]) {
+                    slots[taken] = slot;
+                    taken += 1;
                 }
-                slots[taken] = Slot::new(buf as u32, offset, len as u16, more);
-                end.lent.lend(fresh[taken]);
-                end.fill.push([u64::from(fresh[taken]) << shift]);
-                taken += 1;
-                packets += usize::from(!more);
-                bytes += len;
             }
             taken
         });
+        // The rest of a packet goes where the batch keeps room for a chain, however small its capacity is.
+        let mut rest = available - offered;
+        while rest > 0 && batch.ends_in_chain() {
+            let Some(fresh) = batch.take_buffer() else { break };
+            rest -= 1;
+            let Some(mut slot) = take(lent, fresh) else {
+                batch.put(&[fresh]);
+                continue;
+            };
+            taken += 1;
+            if !batch.push_slot(&mut slot) {
+                // Longer than any chain may be.
+                batch.put(&[slot.buf()]);
+                batch.drop_beginning();
+                self.counters.dropped();
+            }
+        }
         end.ring.release();
         if end.fill.submit() && end.fill.needs_wakeup() {
             let _ = wake(socket.fd(), false);
@@ -101,7 +125,7 @@ impl XdpRx {
         // Packets are delivered whole: this socket goes on with the rest of the last one.
         let is_whole = !batch.ends_in_chain();
         batch.keep_beginning(&mut self.partial);
-        is_whole && offered == available
+        is_whole && rest == 0
     }
 
     /// For a batch that holds packets of another region: receives into one of our own, and copies.

@@ -502,17 +502,24 @@ mod tests {
         ring.word(0).store(from.wrapping_add(said.len() as u32), Release);
     }
 
-    /// Whatever the kernel says, no buffer is named twice or outside the region, and none is lost.
-    #[test]
-    fn a_kernel_that_lies_is_not_believed() {
-        let pages = Pages::Only(PageSize::Ordinary);
-        let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
-        let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
-        let cases = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
-        proptest!(cases, |(rounds in prop::collection::vec((said(), said()), 1..8))| {
+    /// Both queues of a socket whose kernel is the test.
+    struct Fake {
+        pool: Arc<Pool>,
+        received: Mapping,
+        completed: Mapping,
+        rx: XdpRx,
+        tx: XdpTx,
+        _others: [Mapping; 2],
+    }
+
+    impl Fake {
+        fn new() -> Fake {
+            let pages = Pages::Only(PageSize::Ordinary);
+            let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
+            let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
             let pool = Pool::new(Region::new(&options).unwrap());
             let (received, file, offsets) = ring();
-            let (_fill, fill_file, _) = ring();
+            let (fill, fill_file, _) = ring();
             let mut receiving = Receiving {
                 ring: Consumer::map(&file, 0, offsets, PACKET, LEN).unwrap(),
                 fill: Producer::map(&fill_file, 0, offsets, ADDRESS, LEN).unwrap(),
@@ -520,7 +527,7 @@ mod tests {
                 _reservation: pool.reserve(LEN as usize).unwrap(),
             };
             pool.take(LEN as usize).unwrap().into_iter().for_each(|buf| receiving.lent.lend(buf));
-            let (_sent, send_file, _) = ring();
+            let (sent, send_file, _) = ring();
             let (completed, completion_file, _) = ring();
             let sending = Sending {
                 ring: Producer::map(&send_file, 0, offsets, PACKET, LEN).unwrap(),
@@ -541,7 +548,7 @@ mod tests {
                 sending: Mutex::new(Some(sending)),
                 past: Arc::default(),
             });
-            let mut rx = XdpRx {
+            let rx = XdpRx {
                 sockets: vec![(socket.clone(), socket.take_receiving())],
                 turn: 0,
                 partial: Vec::new(),
@@ -551,9 +558,9 @@ mod tests {
                 any: None,
                 queue: 0,
                 busy: false,
-                shared: shared.clone(),
+                shared,
             };
-            let mut tx = XdpTx {
+            let tx = XdpTx {
                 end: socket.take_sending(),
                 socket,
                 pool: pool.clone(),
@@ -561,6 +568,40 @@ mod tests {
                 copies: Batch::new(),
                 longest: 9000,
             };
+            Fake { pool, received, completed, rx, tx, _others: [fill, sent] }
+        }
+    }
+
+    /// A packet in more buffers than a batch has places is delivered all the same.
+    #[test]
+    fn a_chain_longer_than_a_batch_is_delivered() {
+        for capacity in 1..6 {
+            let Fake { pool, received, mut rx, .. } = Fake::new();
+            let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
+            // Four packets of five buffers each, of which the kernel names the last two later.
+            let packets: Vec<_> =
+                (0..20).map(|n| (u64::from(lent[n]) << 11 | 128, 100 | u64::from(n % 5 != 4) << 32)).collect();
+            let mut batch = Batch::with_capacity(capacity);
+            let mut lengths = Vec::new();
+            for part in [&packets[..18], &packets[18..]] {
+                produce(&received, PACKET, part);
+                while rx.recv(&mut batch) > 0 {
+                    lengths.extend(batch.packets().map(|packet| packet.len()));
+                    batch.clear();
+                }
+            }
+            assert_eq!(lengths, [500; 4], "a batch for {capacity}");
+            drop((rx, batch));
+            assert_eq!(pool.available(), BUFFERS);
+        }
+    }
+
+    /// Whatever the kernel says, no buffer is named twice or outside the region, and none is lost.
+    #[test]
+    fn a_kernel_that_lies_is_not_believed() {
+        let cases = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(cases, |(rounds in prop::collection::vec((said(), said()), 1..8))| {
+            let Fake { pool, received, completed, mut rx, mut tx, .. } = Fake::new();
             let mut batch = Batch::new();
             for (packets, completions) in rounds {
                 produce(&received, PACKET, &packets);

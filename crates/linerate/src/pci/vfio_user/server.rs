@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::*;
 use zerocopy::IntoBytes;
@@ -149,14 +149,19 @@ impl Service {
     /// One client after the other.
     fn run(mut self, listener: &UnixListener, stop: &Interrupt) {
         let mut client: Option<Connection> = None;
+        // Without a descriptor for it a new client stays where it is; it is looked for again from time to time.
+        let mut accepts = true;
         loop {
-            let mut events = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+            let listening = if accepts { PollFlags::IN } else { PollFlags::empty() };
+            let mut events = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, listening)];
             if let Some(client) = &client {
                 events.push(PollFd::new(client.socket(), PollFlags::IN));
             }
-            if poll(&mut events, None).is_err() {
+            let again = (!accepts).then_some(Timespec { tv_sec: 0, tv_nsec: 100_000_000 });
+            if poll(&mut events, again.as_ref()).is_err() {
                 continue; // a signal
             }
+            accepts = true;
             let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
             if ready[0] {
                 self.function.disconnect();
@@ -172,13 +177,15 @@ impl Service {
                 self.memories.clear();
                 continue;
             }
-            if ready[1]
-                && ready.get(2) != Some(&true)
-                && let Ok((socket, _)) = listener.accept()
-                && client.is_none()
-                && socket.set_nonblocking(true).is_ok()
-            {
-                client = Some(Connection::new(socket));
+            if ready[1] && ready.get(2) != Some(&true) {
+                match listener.accept() {
+                    Ok((socket, _)) if client.is_none() && socket.set_nonblocking(true).is_ok() => {
+                        client = Some(Connection::new(socket));
+                    }
+                    // It has a client.
+                    Ok(_) => {}
+                    Err(_) => accepts = false,
+                }
             }
         }
     }
