@@ -2,7 +2,7 @@
 //! memory has one number exchange packets by exchanging buffers.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use linerate::shared::{Area, Memory, Plan};
 use linerate::{Error, Result};
@@ -10,18 +10,38 @@ use linerate::{Error, Result};
 /// All ports are in this one, unless something else is asked for.
 pub const GLOBAL: u16 = 1;
 
+#[derive(Default)]
 struct Areas {
-    by_number: HashMap<u16, Arc<Area>>,
+    /// Stays as long as the process.
+    global: Option<Arc<Area>>,
+    /// External memory, as long as a port has it.
+    external: HashMap<u16, Weak<Area>>,
     /// Of pipes that another process has made.
-    foreign: Vec<(u16, std::sync::Weak<Memory>)>,
-    next: u16,
+    foreign: HashMap<u16, Weak<Memory>>,
+    last: u16,
+}
+
+impl Areas {
+    /// A number that no memory has.
+    fn number(&mut self) -> Result<u16> {
+        self.external.retain(|_, area| area.strong_count() > 0);
+        self.foreign.retain(|_, memory| memory.strong_count() > 0);
+        for _ in 0..u16::MAX {
+            // 0 is no number, and GLOBAL is taken.
+            self.last = self.last.checked_add(1).unwrap_or_default().max(GLOBAL + 1);
+            if !self.external.contains_key(&self.last) && !self.foreign.contains_key(&self.last) {
+                return Ok(self.last);
+            }
+        }
+        Err(Error::Refused { why: "the process has no number left for memory".to_string(), errno: libc::ENOMEM })
+    }
 }
 
 static AREAS: Mutex<Option<Areas>> = Mutex::new(None);
 
 fn with<T>(work: impl FnOnce(&mut Areas) -> T) -> T {
     let mut areas = AREAS.lock().unwrap_or_else(PoisonError::into_inner);
-    work(areas.get_or_insert_with(|| Areas { by_number: HashMap::new(), foreign: Vec::new(), next: GLOBAL + 1 }))
+    work(areas.get_or_insert_default())
 }
 
 /// The memory of this number, or for 0 that of all ports.
@@ -31,43 +51,56 @@ fn with<T>(work: impl FnOnce(&mut Areas) -> T) -> T {
 pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
     let number = if number == 0 { GLOBAL } else { number };
     with(|areas| {
-        if let Some(area) = areas.by_number.get(&number) {
-            return Ok((number, area.clone()));
-        }
         if number != GLOBAL {
-            let why = format!("there is no memory of number {number} in this process");
-            return Err(Error::Refused { why, errno: libc::EINVAL });
+            let area = areas.external.get(&number).and_then(Weak::upgrade);
+            let why = || format!("there is no memory of number {number} in this process");
+            return Ok((number, area.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
         }
-        let area = Arc::new(Area::new(Plan::default())?);
-        areas.by_number.insert(GLOBAL, area.clone());
+        let area = match &areas.global {
+            Some(area) => area.clone(),
+            None => areas.global.insert(Arc::new(Area::new(Plan::default())?)).clone(),
+        };
         Ok((GLOBAL, area))
     })
 }
 
-/// Gives memory of its own a number.
-pub fn add(area: Area) -> (u16, Arc<Area>) {
+/// Gives memory of its own a number, for as long as it is used.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn add(area: Area) -> Result<(u16, Arc<Area>)> {
+    let area = Arc::new(area);
     with(|areas| {
-        let (number, area) = (areas.next, Arc::new(area));
-        areas.next += 1;
-        areas.by_number.insert(number, area.clone());
-        (number, area)
+        let number = areas.number()?;
+        areas.external.insert(number, Arc::downgrade(&area));
+        Ok((number, area))
     })
 }
 
 /// The number of a port's memory.
-pub fn number_of(memory: &Arc<Memory>) -> u16 {
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn number_of(memory: &Arc<Memory>) -> Result<u16> {
+    // What is upgraded here is dropped after the lock.
+    let mut looked_at = Vec::new();
     with(|areas| {
-        let own = areas.by_number.iter().find(|(_, area)| Arc::ptr_eq(&area.memory, memory));
-        if let Some((number, _)) = own {
-            return *number;
+        if areas.global.as_ref().is_some_and(|area| Arc::ptr_eq(&area.memory, memory)) {
+            return Ok(GLOBAL);
         }
-        areas.foreign.retain(|(_, memory)| memory.strong_count() > 0);
-        let known = areas.foreign.iter().find(|(_, there)| std::ptr::eq(there.as_ptr(), Arc::as_ptr(memory)));
-        if let Some((number, _)) = known {
-            return *number;
+        for (number, area) in &areas.external {
+            let Some(area) = area.upgrade() else { continue };
+            if Arc::ptr_eq(&area.memory, memory) {
+                return Ok(*number);
+            }
+            looked_at.push(area);
         }
-        areas.foreign.push((areas.next, Arc::downgrade(memory)));
-        areas.next += 1;
-        areas.next - 1
+        let is_it = |there: &Weak<Memory>| std::ptr::eq(there.as_ptr(), Arc::as_ptr(memory));
+        if let Some((number, _)) = areas.foreign.iter().find(|(_, there)| is_it(there)) {
+            return Ok(*number);
+        }
+        let number = areas.number()?;
+        areas.foreign.insert(number, Arc::downgrade(memory));
+        Ok(number)
     })
 }

@@ -1,18 +1,146 @@
-//! System calls, past the functions that `calls` stands in for.
+//! The functions of the C library that ours stand in front of, system calls past both, and the program's memory by way of
+//! the kernel.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::mem::MaybeUninit;
+use std::panic::AssertUnwindSafe;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
 
 /// A system call that answers with an int; errno(3) is set where it fails.
 macro_rules! call {
     ($number:expr, $($argument:expr),*) => {
-        // SAFETY: the program's own call, handed on as it is; the kernel checks what it points at.
+        // SAFETY: the kernel checks what the arguments point at.
         unsafe { libc::syscall($number, $($argument as libc::c_long),*) }
     };
 }
 
-pub(crate) use call;
+/// Calls the function of this name behind ours.
+///
+/// It may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
+/// has nothing to drop then.
+macro_rules! next {
+    ($name:ident($($argument:expr),*)) => {
+        match $crate::real::$name() {
+            // SAFETY: the C library's function of this name and signature, with the program's own arguments.
+            Some(function) => unsafe { function($($argument),*) },
+            None => $crate::real::fail(libc::ENOSYS),
+        }
+    };
+}
+
+pub(crate) use {call, next};
+
+/// Where the next object after ours has this function; null if none has it.
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($type:tt)*) $(-> $result:ty)?;)*) => {
+        $(
+            pub fn $name() -> Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?> {
+                let mut address = found::$name.load(Ordering::Relaxed);
+                if address.is_null() {
+                    // An object that was initialised before ours calls it.
+                    address = find(const { name(concat!(stringify!($name), "\0")) });
+                    found::$name.store(address, Ordering::Relaxed);
+                }
+                // SAFETY: null, or the address of the C library's function of this name, which has this signature.
+                unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?>>(address) }
+            }
+        )*
+
+        /// The functions' addresses.
+        #[allow(non_upper_case_globals)]
+        mod found {
+            use super::{AtomicPtr, c_void, null_mut};
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut());)*
+        }
+
+        /// Finds all of them, so that none is looked for where dlsym(3) could wait: in a child, or in a signal handler.
+        fn find_all() {
+            $($name();)*
+        }
+    };
+}
+
+const fn name(bytes: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(bytes.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+functions! {
+    open: fn(*const c_char, c_int, ...) -> c_int;
+    open64: fn(*const c_char, c_int, ...) -> c_int;
+    openat: fn(c_int, *const c_char, c_int, ...) -> c_int;
+    openat64: fn(c_int, *const c_char, c_int, ...) -> c_int;
+    creat: fn(*const c_char, c_uint) -> c_int;
+    creat64: fn(*const c_char, c_uint) -> c_int;
+    __open_2: fn(*const c_char, c_int) -> c_int;
+    __open64_2: fn(*const c_char, c_int) -> c_int;
+    __openat_2: fn(c_int, *const c_char, c_int) -> c_int;
+    __openat64_2: fn(c_int, *const c_char, c_int) -> c_int;
+    close: fn(c_int) -> c_int;
+    close_range: fn(c_uint, c_uint, c_int) -> c_int;
+    closefrom: fn(c_int);
+    fclose: fn(*mut libc::FILE) -> c_int;
+    dup: fn(c_int) -> c_int;
+    dup2: fn(c_int, c_int) -> c_int;
+    dup3: fn(c_int, c_int, c_int) -> c_int;
+    fcntl: fn(c_int, c_int, ...) -> c_int;
+    fcntl64: fn(c_int, c_int, ...) -> c_int;
+    ioctl: fn(c_int, c_ulong, ...) -> c_int;
+    poll: fn(*mut pollfd, nfds_t, c_int) -> c_int;
+    ppoll: fn(*mut pollfd, nfds_t, *const libc::timespec, *const sigset_t) -> c_int;
+    __poll_chk: fn(*mut pollfd, nfds_t, c_int, usize) -> c_int;
+    __ppoll_chk: fn(*mut pollfd, nfds_t, *const libc::timespec, *const sigset_t, usize) -> c_int;
+    select: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
+    pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const libc::timespec, *const sigset_t) -> c_int;
+    epoll_ctl: fn(c_int, c_int, c_int, *mut epoll_event) -> c_int;
+    epoll_wait: fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
+    epoll_pwait: fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
+    epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
+}
+
+/// Runs when the object is loaded.
+pub fn start() {
+    find_all();
+    let (device, inode) = file_of(libc::STDERR_FILENO).unwrap_or_default();
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
+}
+
+/// Device and inode of what was stderr when the program began; zeros if nothing was.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+fn file_of(fd: c_int) -> Option<(u64, u64)> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
+        return None;
+    }
+    // SAFETY: it was filled in.
+    let status = unsafe { status.assume_init() };
+    Some((status.st_dev, status.st_ino))
+}
+
+/// Writes a line for people, if stderr is still what it was when the program began: else it may be the program's data.
+/// A line that cannot be written is lost.
+pub fn tell(line: &str) {
+    let was = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
+    if was != (0, 0) && file_of(libc::STDERR_FILENO) == Some(was) {
+        let line = format!("linerate: {line}\n");
+        call!(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len());
+    }
+}
 
 /// Sets errno(3), and is what a call answers then.
 pub fn fail(errno: c_int) -> c_int {
@@ -21,24 +149,188 @@ pub fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Bytes of the program's memory; `None` if they are not there. The kernel looks, so that a wrong address harms nobody.
+/// errno(3).
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Ends the thread if it is cancelled. The caller has nothing to drop.
+pub fn cancellation_point() {
+    // SAFETY: it asks for nothing.
+    unsafe { pthread_testcancel() };
+}
+
+/// Runs work of ours in a thread of the program's: the thread is not cancelled meanwhile, and a panic is `EIO` and ends
+/// here.
+pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    // SAFETY: there is room for the state.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    let result = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        fail(libc::EIO);
+        panicked
+    });
+    // SAFETY: the state that it had.
+    unsafe { pthread_setcancelstate(before, null_mut()) };
+    result
+}
+
+/// Runs work that starts threads. They inherit the mask of signals: all are blocked but those that a fault raises, so that
+/// the program's signals are its own threads' alone.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<sigset_t>::uninit();
+    let mut before = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: sigfillset(3) fills the set in, and it is changed only then.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+    }
+    // SAFETY: a set that is filled in, and room for the one before it.
+    let changed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
+    let result = work();
+    if changed {
+        // SAFETY: the set that there was.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
+    }
+    result
+}
+
+fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> usize {
+    let ours = libc::iovec { iov_base: ours, iov_len: len };
+    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
+    call!(number, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0).max(0) as usize
+}
+
+/// Fills `bytes` with those of the program's memory; false if they are not there. The kernel copies, so that a wrong
+/// address harms nobody.
+pub fn read_into(address: u64, bytes: &mut [u8]) -> bool {
+    copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr().cast(), bytes.len()) == bytes.len()
+}
+
+/// Bytes of the program's memory; `None` if they are not there.
 pub fn read(address: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; len];
-    let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
-    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
-    let read = call!(libc::SYS_process_vm_readv, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0);
-    (read == len as i64).then_some(bytes)
+    read_into(address, &mut bytes).then_some(bytes)
 }
 
 /// Writes there; false if it cannot be.
 pub fn write(address: u64, bytes: &[u8]) -> bool {
-    let ours = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-    let written = call!(libc::SYS_process_vm_writev, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0);
-    written == bytes.len() as i64
+    copy(libc::SYS_process_vm_writev, address, bytes.as_ptr().cast_mut().cast(), bytes.len()) == bytes.len()
+}
+
+/// Writes each value to its own address; false if one cannot be.
+pub fn write_each<T: Plain>(values: &[(u64, T)]) -> bool {
+    // What one call takes (UIO_MAXIOV).
+    values.chunks(1024).all(|values| {
+        let ours: Vec<T> = values.iter().map(|(_, value)| *value).collect();
+        let len = size_of_val(&ours[..]);
+        let from = libc::iovec { iov_base: ours.as_ptr().cast_mut().cast(), iov_len: len };
+        let to = |(address, _): &(u64, T)| libc::iovec { iov_base: *address as *mut _, iov_len: size_of::<T>() };
+        let to: Vec<libc::iovec> = values.iter().map(to).collect();
+        let pid = std::process::id();
+        call!(libc::SYS_process_vm_writev, pid, &raw const from, 1, to.as_ptr(), to.len(), 0) == len as libc::c_long
+    })
+}
+
+/// A value that any bytes are, as what a program hands over in C is.
+///
+/// # Safety
+/// Every pattern of bytes is a value of the type.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: integers, and structures of nothing else; so are the kernel's below.
+unsafe impl Plain for i16 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for [i32; 2] {}
+// SAFETY: as above.
+unsafe impl Plain for pollfd {}
+// SAFETY: as above.
+unsafe impl Plain for epoll_event {}
+// SAFETY: as above.
+unsafe impl Plain for libc::timespec {}
+// SAFETY: as above.
+unsafe impl Plain for timeval {}
+
+/// `count` values from the program's memory; `None` if they are not there.
+pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
+    let len = count.checked_mul(size_of::<T>())?;
+    let mut values: Vec<T> = Vec::with_capacity(count);
+    if copy(libc::SYS_process_vm_readv, address, values.as_mut_ptr().cast(), len) != len {
+        return None;
+    }
+    // SAFETY: all bytes of `count` values were written, and any bytes are a value.
+    unsafe { values.set_len(count) };
+    Some(values)
+}
+
+/// A value from the program's memory; `None` if it is not there.
+pub fn fetch<T: Plain>(address: u64) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let len = size_of::<T>();
+    // SAFETY: all its bytes were written, and any bytes are a value.
+    (copy(libc::SYS_process_vm_readv, address, value.as_mut_ptr().cast(), len) == len)
+        .then(|| unsafe { value.assume_init() })
+}
+
+/// Puts a value there; false if it cannot be.
+pub fn store<T: Plain>(address: u64, value: &T) -> bool {
+    let len = size_of::<T>();
+    copy(libc::SYS_process_vm_writev, address, std::ptr::from_ref(value).cast_mut().cast(), len) == len
+}
+
+/// A value from the program's memory, or none for a null pointer.
+///
+/// # Errors
+/// That it is not there.
+pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
+    if address.is_null() { Ok(None) } else { fetch(address as u64).map(Some).ok_or(Fault) }
+}
+
+/// `EFAULT`.
+#[derive(Debug)]
+pub struct Fault;
+
+/// True if the program's string is this one, whose zero is part of `text`.
+pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
+    let (errno, address) = (errno(), address as u64);
+    // The page behind need not be there.
+    let first = text.len().min(4096 - address as usize % 4096);
+    let mut bytes = [0u8; 32];
+    let mut is_part = |from: usize, to: usize| {
+        let bytes = &mut bytes[..to - from];
+        from == to || read_into(address.wrapping_add(from as u64), bytes) && bytes == &text[from..to]
+    };
+    let is_text = is_part(0, first) && is_part(first, text.len());
+    fail(errno);
+    is_text
 }
 
 /// A time as the kernel takes it.
 pub fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
+    libc::timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as _, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// The kernel's own ppoll(2): no cancellation point.
+pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>) -> c_int {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+    call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, 0, 8) as c_int
+}
+
+pub fn is_readable(fd: c_int) -> bool {
+    kernel_poll(&mut [pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(Duration::ZERO)) > 0
 }

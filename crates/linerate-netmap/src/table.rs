@@ -1,0 +1,336 @@
+//! Which numbers of descriptors are ours.
+//!
+//! The table says what a number was when we last heard of it. Numbers are closed past us, and shared with children: so the
+//! kernel is asked each time whether the number is still the same socket, by its cookie (`SO_COOKIE`), which no other
+//! socket ever has.
+//!
+//! There is no lock in it, so that close(2) and dup2(2) remain what they are to signal handlers and to children of
+//! programs with threads. A place of the table is one word. What it points at is never freed, only used again, so that it
+//! can be looked at while another thread closes it; who uses it counts.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use crate::descriptor::Bound;
+use crate::real::{call, errno, fail};
+
+/// A socket that stands for `/dev/netmap`: free, or bound to a port.
+pub struct Descriptor {
+    /// The one that was made before it.
+    next: AtomicPtr<Descriptor>,
+    /// How many numbers are this descriptor, and how many calls use it now.
+    uses: AtomicU32,
+    cookie: AtomicU64,
+    /// The process that has opened it.
+    process: AtomicU32,
+    is_binding: AtomicBool,
+    bound: AtomicPtr<Bound>,
+}
+
+/// Of `uses`: one thread alone has it, to make it or to end it. 0: it can be used again.
+const ALONE: u32 = u32::MAX;
+
+/// All there are, the newest first.
+static ALL: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
+
+/// A descriptor in use. The last one ends it, and closes its port.
+pub struct Held(&'static Descriptor);
+
+impl Held {
+    /// A descriptor for a new socket. One that nothing uses any more becomes it, or another one.
+    fn new(cookie: u64) -> Held {
+        // SAFETY: null, or one that is never freed.
+        let mut free = unsafe { ALL.load(Acquire).as_ref() };
+        while let Some(descriptor) = free {
+            if descriptor.uses.compare_exchange(0, ALONE, Acquire, Relaxed).is_ok() {
+                break;
+            }
+            // SAFETY: as above.
+            free = unsafe { descriptor.next.load(Acquire).as_ref() };
+        }
+        let descriptor: &'static Descriptor = free.unwrap_or_else(|| {
+            let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor {
+                next: AtomicPtr::new(null_mut()),
+                uses: AtomicU32::new(ALONE),
+                cookie: AtomicU64::new(0),
+                process: AtomicU32::new(0),
+                is_binding: AtomicBool::new(false),
+                bound: AtomicPtr::new(null_mut()),
+            }));
+            let itself = std::ptr::from_ref(descriptor).cast_mut();
+            let push = |newest| {
+                descriptor.next.store(newest, Relaxed);
+                Some(itself)
+            };
+            let _ = ALL.fetch_update(AcqRel, Acquire, push);
+            descriptor
+        });
+        descriptor.cookie.store(cookie, Relaxed);
+        descriptor.process.store(std::process::id(), Relaxed);
+        descriptor.is_binding.store(false, Relaxed);
+        descriptor.uses.store(1, Release);
+        Held(descriptor)
+    }
+}
+
+impl Deref for Held {
+    type Target = Descriptor;
+
+    fn deref(&self) -> &Descriptor {
+        self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let one_less = |uses| if uses == 1 { Some(ALONE) } else { Some(uses - 1) };
+        if self.0.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
+            self.0.end();
+        }
+    }
+}
+
+impl Descriptor {
+    /// Uses it, unless nothing does.
+    fn hold(&'static self) -> Option<Held> {
+        let one_more = |uses| if uses == 0 || uses >= ALONE - 1 { None } else { Some(uses + 1) };
+        self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held(self))
+    }
+
+    /// Closes the port. What a child has inherited is its parent's: it is left as it is, and nothing is freed, which the
+    /// child of a program with threads could not do.
+    fn end(&self) {
+        if self.process.load(Relaxed) != std::process::id() {
+            return;
+        }
+        self.cookie.store(0, Relaxed);
+        let bound = self.bound.swap(null_mut(), AcqRel);
+        if !bound.is_null() {
+            // SAFETY: it came out of a box in `bind`; nothing uses the descriptor, so that nothing refers to it.
+            drop(unsafe { Box::from_raw(bound) });
+        }
+        self.uses.store(0, Release);
+    }
+
+    /// What makes it one and not another, also after it was closed and its number is another file's.
+    pub fn cookie(&self) -> u64 {
+        self.cookie.load(Relaxed)
+    }
+
+    /// The port that it is bound to.
+    pub fn bound(&self) -> Option<&Bound> {
+        // SAFETY: null, or a box's, which is freed once nothing uses the descriptor: the caller does.
+        unsafe { self.bound.load(Acquire).as_ref() }
+    }
+
+    /// Binds it, once.
+    ///
+    /// # Errors
+    /// `None` if it is bound already, or by another thread at this moment; and what `bind` answers.
+    pub fn bind<E>(&self, bind: impl FnOnce() -> Result<Bound, E>) -> Option<Result<&Bound, E>> {
+        if self.bound().is_some() || self.is_binding.swap(true, Acquire) {
+            return None;
+        }
+        let result = match self.bound() {
+            Some(_) => None,
+            None => Some(bind().map(|bound| {
+                let bound = Box::into_raw(Box::new(bound));
+                self.bound.store(bound, Release);
+                // SAFETY: as in `bound`.
+                unsafe { &*bound }
+            })),
+        };
+        self.is_binding.store(false, Release);
+        result
+    }
+}
+
+/// Numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
+const PAGE: usize = 1024;
+
+type Place = AtomicPtr<Descriptor>;
+
+static PAGES: [AtomicPtr<[Place; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
+
+/// How many numbers are in the table.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// False if no descriptor is ours: then nothing else is asked.
+pub fn any() -> bool {
+    COUNT.load(Relaxed) > 0
+}
+
+fn page(number: usize) -> Option<&'static [Place; PAGE]> {
+    // SAFETY: null, or a page, which is never freed.
+    unsafe { PAGES.get(number)?.load(Acquire).as_ref() }
+}
+
+fn place(fd: c_int) -> Option<&'static Place> {
+    let fd = usize::try_from(fd).ok()?;
+    page(fd / PAGE)?.get(fd % PAGE)
+}
+
+/// The same, with its page made if it is the first of it.
+fn place_to_be(fd: c_int) -> Option<&'static Place> {
+    let to_be = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
+    if to_be.load(Acquire).is_null() {
+        let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
+        if to_be.compare_exchange(null_mut(), page, AcqRel, Acquire).is_err() {
+            // SAFETY: it came out of a box, and another thread's page is in its place.
+            drop(unsafe { Box::from_raw(page) });
+        }
+    }
+    place(fd)
+}
+
+/// Whether a number is one of ours, as far as we have heard.
+pub fn may_be_ours(fd: c_int) -> bool {
+    any() && place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
+}
+
+/// A number's socket; `None` if it is none. errno(3) stays as it is.
+fn cookie_of(fd: c_int) -> Option<u64> {
+    let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
+    let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
+    let found = call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, cookie_at, len_at) == 0;
+    fail(before);
+    found.then_some(cookie)
+}
+
+/// What a number stands for; `None` if it is none of ours, or not any more.
+pub fn get(fd: c_int) -> Option<Held> {
+    if !any() {
+        return None;
+    }
+    let place = place(fd)?;
+    let found = place.load(Acquire);
+    // SAFETY: null, or a descriptor, which is never freed.
+    let held = unsafe { found.as_ref() }?.hold()?;
+    if cookie_of(fd) == Some(held.cookie()) {
+        return Some(held);
+    }
+    // It was closed past us.
+    if is_ours_to_change() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
+        COUNT.fetch_sub(1, Relaxed);
+        drop(Held(held.0));
+    }
+    None
+}
+
+/// What the table has at a number; the kernel is not asked.
+fn take(fd: c_int) -> Option<Held> {
+    if !any() || !is_ours_to_change() {
+        return None;
+    }
+    // SAFETY: null, or a descriptor, which is never freed.
+    let taken = unsafe { place(fd)?.swap(null_mut(), AcqRel).as_ref() }?;
+    COUNT.fetch_sub(1, Relaxed);
+    // The number's own use is the caller's now.
+    Some(Held(taken))
+}
+
+/// A number is to be closed: it stands for nothing. Its port is closed when this is dropped, if nothing else uses it.
+pub fn forget(fd: c_int) -> Option<Held> {
+    if may_be_ours(fd) { take(fd) } else { None }
+}
+
+fn put(fd: c_int, descriptor: Held) -> bool {
+    let Some(place) = place_to_be(fd) else { return false };
+    COUNT.fetch_add(1, Relaxed);
+    let before = place.swap(std::ptr::from_ref(descriptor.0).cast_mut(), AcqRel);
+    // The table uses it from now on.
+    std::mem::forget(descriptor);
+    // SAFETY: null, or a descriptor, which is never freed; the table has used it.
+    if let Some(before) = unsafe { before.as_ref() } {
+        COUNT.fetch_sub(1, Relaxed);
+        drop(Held(before));
+    }
+    true
+}
+
+/// A new descriptor, whose numbers the kernel chooses. -1 as open(2); `None` where there can be none, in a child that
+/// borrows its parent's memory.
+pub fn open(closes_on_exec: bool) -> Option<c_int> {
+    if !is_ours_to_change() {
+        return None;
+    }
+    sweep();
+    // A socket that nothing is connected to: it has an identity, and epoll(7) takes it.
+    let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
+    let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | close, 0) as c_int;
+    if fd < 0 {
+        return Some(fd);
+    }
+    let is_put = cookie_of(fd).is_some_and(|cookie| put(fd, Held::new(cookie)));
+    if !is_put {
+        call!(libc::SYS_close, fd);
+        return Some(fail(libc::EMFILE));
+    }
+    Some(fd)
+}
+
+/// `to` was made the same as `from` by the kernel.
+pub fn duplicate(from: c_int, to: c_int) {
+    if !any() || to < 0 || from == to || !is_ours_to_change() {
+        return;
+    }
+    let same = get(from).filter(|held| cookie_of(to) == Some(held.cookie()));
+    let before = match same {
+        Some(held) => {
+            put(to, held);
+            None
+        }
+        None => forget(to),
+    };
+    drop(before);
+}
+
+/// Looks after all numbers: those that were closed past us are forgotten.
+pub fn sweep() {
+    if !any() {
+        return;
+    }
+    for (number, page) in PAGES.iter().enumerate().filter_map(|(number, _)| Some((number, page(number)?))) {
+        for (n, place) in page.iter().enumerate() {
+            if !place.load(Relaxed).is_null() {
+                drop(get((number * PAGE + n) as c_int));
+            }
+        }
+    }
+}
+
+/// The process that the table is of, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`). In a
+/// child that borrows its parent's memory, by vfork(2) or posix_spawn(3), it is the parent.
+static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+
+/// Whether the table is this process's: what a child does that borrows its parent's memory is nothing to the parent.
+fn is_ours_to_change() -> bool {
+    // SAFETY: null, or a word of a page that is never unmapped.
+    let Some(owner) = (unsafe { OWNER.load(Acquire).as_ref() }) else { return false };
+    let own = std::process::id();
+    match owner.compare_exchange(0, own, Relaxed, Relaxed) {
+        Ok(_) => true,
+        Err(owner) => owner == own,
+    }
+}
+
+/// Runs when the object is loaded: before there is any child.
+pub fn start() {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let page = call!(libc::SYS_mmap, 0, 4096, protection, flags, -1, 0);
+    if page > 0 && call!(libc::SYS_madvise, page, 4096, libc::MADV_WIPEONFORK) == 0 {
+        OWNER.store(page as *mut AtomicU32, Release);
+    }
+    is_ours_to_change();
+    // SAFETY: a function that takes nothing and touches one word.
+    unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
+}
+
+/// A child of fork(2) makes the table its own before it can have children that borrow it.
+unsafe extern "C" fn begin_child() {
+    is_ours_to_change();
+}
