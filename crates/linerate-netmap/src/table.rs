@@ -6,7 +6,7 @@
 //!
 //! There is no lock in it, so that close(2) and dup2(2) remain what they are to signal handlers and to children of
 //! programs with threads. A place of the table is one word. What it points at is never freed, only used again, so that it
-//! can be looked at while another thread closes it; who uses it counts.
+//! can be looked at while another thread closes it; its uses are counted.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

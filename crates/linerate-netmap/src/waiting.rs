@@ -130,12 +130,13 @@ trait Question {
 
 /// A call that a thread is in.
 struct Call {
+    /// Of the ports that it waits for; and which those are. They leave before the ports may be closed.
+    waiters: Vec<Waiter>,
+    waits_for: Vec<(u64, i16)>,
     question: Box<dyn Question>,
     end: Option<Instant>,
     mask: *const sigset_t,
-    /// While it waits: for whom, and what the kernel is asked.
-    waiters: Vec<Waiter>,
-    waits_for: Vec<(u64, i16)>,
+    /// What the kernel is asked while the thread sleeps.
     events: Vec<pollfd>,
     has_slept: bool,
 }

@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +164,7 @@ static int poll_for_ever(int fd)
 	return poll(&event, 1, -1);
 }
 
-/* Point by point: what happens while several threads wait. */
+/* One thread waits, another one tries and gives up: the first is woken all the same. */
 static void wakeup(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -176,6 +177,7 @@ static void wakeup(char **ports)
 	CHECK(sleeper.result == 1);
 }
 
+/* Packets are left where they are until all threads have seen them. */
 static void wakeups(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -252,21 +254,37 @@ static void forks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
-/* What a child that shares our memory closes is not closed here. */
-static void vforks(char **ports)
+extern char **environ;
+
+/* What a child that borrows our memory closes is not closed here. */
+static void borrow(int fd)
 {
-	struct port port = open_port(ports[0]);
 	pid_t child = vfork();
 	if (child == 0) {
-		close(port.fd);
-		dup2(2, port.fd);
+		close(fd);
+		dup2(2, fd);
 		_exit(0);
 	}
 	CHECK(child > 0 && waitpid(child, NULL, 0) == child);
-	CHECK(is_bound(port.fd));
-	/* A child with memory of its own goes on with the port until it closes it. */
-	if ((child = fork()) == 0) {
-		CHECK(is_bound(port.fd));
+	CHECK(is_bound(fd));
+	posix_spawn_file_actions_t actions;
+	char *words[] = {"true", NULL};
+	CHECK(posix_spawn_file_actions_init(&actions) == 0);
+	CHECK(posix_spawn_file_actions_addclose(&actions, fd) == 0);
+	CHECK(posix_spawn_file_actions_adddup2(&actions, 2, fd) == 0);
+	CHECK(posix_spawnp(&child, "true", &actions, NULL, words, environ) == 0);
+	CHECK(waitpid(child, NULL, 0) == child);
+	CHECK(is_bound(fd));
+}
+
+static void vforks(char **ports)
+{
+	struct port port = open_port(ports[0]);
+	borrow(port.fd);
+	/* A child with memory of its own goes on with the port until it closes it, and has such children as well. */
+	pid_t child = fork();
+	if (child == 0) {
+		borrow(port.fd);
 		close(port.fd);
 		CHECK(!is_bound(port.fd));
 		_exit(0);
@@ -450,11 +468,14 @@ static void cancel(char **ports)
 	CHECK(joined(thread) == PTHREAD_CANCELED);
 }
 
-/* Of threads that wait for a port: it goes on, and is free when it is closed. */
+/* Of threads that wait for a port, or for another file beside it: the port goes on, and is free when it is closed. */
 static void cancel_ports(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
 	struct sleeper sleeper;
+	int ends[2];
+	CHECK(pipe(ends) == 0);
+	cancel_all(ends[0]);
 	start(&sleeper, to.fd, poll_for_ever);
 	cancel_all(to.fd);
 	send_one(&from);
