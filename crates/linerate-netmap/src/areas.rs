@@ -2,6 +2,7 @@
 //! memory has one number exchange packets by exchanging buffers.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use linerate::shared::{Area, Memory, Plan};
@@ -58,7 +59,11 @@ pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
         }
         let area = match &areas.global {
             Some(area) => area.clone(),
-            None => areas.global.insert(Arc::new(Area::new(Plan::default())?)).clone(),
+            None => {
+                let area = Area::new(Plan::default())?;
+                crate::table::protect(area.memory.as_fd().as_raw_fd());
+                areas.global.insert(Arc::new(area)).clone()
+            }
         };
         Ok((GLOBAL, area))
     })

@@ -111,6 +111,9 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     if !table::may_be_ours(fd) {
         return next!(close(fd));
     }
+    if table::is_protected(fd) && !real::is_ours() {
+        return fail(libc::EBADF);
+    }
     guarded(-1, || {
         // The number may be another thread's as soon as it is closed; the port is closed when nothing has it.
         let forgotten = table::forget(fd);
@@ -131,14 +134,31 @@ fn swept(answer: c_int) -> c_int {
     answer
 }
 
+/// The kernel's close_range(2), of all but what the library has.
+fn close_all_but_ours(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    while let Some(ours) = table::next_protected(first).filter(|ours| *ours <= last) {
+        if ours > first && next!(close_range(first, ours - 1, flags)) < 0 {
+            return -1;
+        }
+        first = ours + 1;
+    }
+    if first <= last { next!(close_range(first, last, flags)) } else { 0 }
+}
+
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    swept(next!(close_range(first, last, flags)))
+    if first > last {
+        return fail(libc::EINVAL);
+    }
+    swept(close_all_but_ours(first, last, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn closefrom(first: c_int) {
-    if let Some(closefrom) = real::closefrom() {
+    let from = c_uint::try_from(first).unwrap_or(0);
+    if table::next_protected(from).is_some() {
+        close_all_but_ours(from, c_uint::MAX, 0);
+    } else if let Some(closefrom) = real::closefrom() {
         // SAFETY: the C library's function, with the program's own argument.
         unsafe { closefrom(first) };
     }
@@ -166,11 +186,17 @@ extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if table::is_protected(to) {
+        return fail(libc::EBUSY);
+    }
     duplicated(fd, next!(dup2(fd, to)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if table::is_protected(to) {
+        return fail(libc::EBUSY);
+    }
     duplicated(fd, next!(dup3(fd, to, flags)))
 }
 

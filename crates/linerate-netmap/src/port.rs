@@ -6,12 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linerate::shared::SharedPort;
 
 use crate::real::{call, errno, is_readable};
+use crate::table::protect;
 
 pub struct Port {
     shared: Option<SharedPort>,
@@ -30,6 +31,9 @@ struct Place {
 
 impl Port {
     pub fn new(shared: SharedPort) -> Port {
+        for descriptor in [shared.event(), shared.server(), shared.memory().as_fd()] {
+            protect(descriptor.as_raw_fd());
+        }
         Port { shared: Some(shared), process: std::process::id(), places: Mutex::default() }
     }
 
@@ -87,6 +91,7 @@ impl Waiter {
                 if event < 0 {
                     return Err(errno());
                 }
+                protect(event);
                 // SAFETY: it is new, and belongs to nothing else.
                 let event = unsafe { OwnedFd::from_raw_fd(event) };
                 places.push(Place { event, is_taken: false, send: false, receive: false });

@@ -2,6 +2,7 @@
 //! the kernel.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
 use std::panic::AssertUnwindSafe;
@@ -168,16 +169,28 @@ pub fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
+thread_local! {
+    /// How deep a thread of the program's is in work of ours.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the thread is in work of ours, and what it calls is not the program's doing.
+pub fn is_ours() -> bool {
+    DEPTH.get() > 0
+}
+
 /// Runs work of ours in a thread of the program's: the thread is not cancelled meanwhile, and a panic is `EIO` and ends
 /// here.
 pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     let mut before = 0;
+    DEPTH.set(DEPTH.get() + 1);
     // SAFETY: there is room for the state.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
     let result = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         fail(libc::EIO);
         panicked
     });
+    DEPTH.set(DEPTH.get() - 1);
     // SAFETY: the state that it had.
     unsafe { pthread_setcancelstate(before, null_mut()) };
     result

@@ -189,7 +189,7 @@ fn place_to_be(fd: c_int) -> Option<&'static Place> {
 
 /// Whether a number is one of ours, as far as we have heard.
 pub fn may_be_ours(fd: c_int) -> bool {
-    any() && place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
+    place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
 }
 
 /// A number's socket; `None` if it is none. errno(3) stays as it is.
@@ -208,7 +208,7 @@ pub fn get(fd: c_int) -> Option<Held> {
     }
     let place = place(fd)?;
     let found = place.load(Acquire);
-    // SAFETY: null, or a descriptor, which is never freed.
+    // Nothing can hold what the library has. SAFETY: null, or a descriptor, which is never freed.
     let held = unsafe { found.as_ref() }?.hold()?;
     if cookie_of(fd) == Some(held.cookie()) {
         return Some(held);
@@ -221,21 +221,25 @@ pub fn get(fd: c_int) -> Option<Held> {
     None
 }
 
-/// What the table has at a number; the kernel is not asked.
-fn take(fd: c_int) -> Option<Held> {
-    if !any() || !is_ours_to_change() {
+/// What the table has had at a place: its use is the caller's now.
+fn taken(before: *mut Descriptor) -> Option<Held> {
+    if std::ptr::eq(before, &raw const LIBRARY) {
         return None;
     }
     // SAFETY: null, or a descriptor, which is never freed.
-    let taken = unsafe { place(fd)?.swap(null_mut(), AcqRel).as_ref() }?;
+    let before = unsafe { before.as_ref() }?;
     COUNT.fetch_sub(1, Relaxed);
-    // The number's own use is the caller's now.
-    Some(Held(taken))
+    Some(Held(before))
 }
 
-/// A number is to be closed: it stands for nothing. Its port is closed when this is dropped, if nothing else uses it.
+/// A number is to be closed: it stands for nothing. Its port is closed when this is dropped, if nothing else uses it. The
+/// kernel is not asked.
 pub fn forget(fd: c_int) -> Option<Held> {
-    if may_be_ours(fd) { take(fd) } else { None }
+    let place = place(fd)?;
+    if place.load(Relaxed).is_null() || !is_ours_to_change() {
+        return None;
+    }
+    taken(place.swap(null_mut(), AcqRel))
 }
 
 fn put(fd: c_int, descriptor: Held) -> bool {
@@ -244,12 +248,47 @@ fn put(fd: c_int, descriptor: Held) -> bool {
     let before = place.swap(std::ptr::from_ref(descriptor.0).cast_mut(), AcqRel);
     // The table uses it from now on.
     std::mem::forget(descriptor);
-    // SAFETY: null, or a descriptor, which is never freed; the table has used it.
-    if let Some(before) = unsafe { before.as_ref() } {
-        COUNT.fetch_sub(1, Relaxed);
-        drop(Held(before));
-    }
+    drop(taken(before));
     true
+}
+
+/// What numbers stand for that the library itself has: connections and memory of ports. Nothing can use it.
+static LIBRARY: Descriptor = Descriptor {
+    next: AtomicPtr::new(null_mut()),
+    uses: AtomicU32::new(ALONE),
+    cookie: AtomicU64::new(0),
+    process: AtomicU32::new(0),
+    is_binding: AtomicBool::new(false),
+    bound: AtomicPtr::new(null_mut()),
+};
+
+/// The library has this number: the program cannot know of it, and does not close it by closing all that there are. The
+/// program's children may.
+pub fn protect(fd: c_int) {
+    if is_ours_to_change()
+        && let Some(place) = place_to_be(fd)
+    {
+        LIBRARY.process.store(std::process::id(), Relaxed);
+        let library = (&raw const LIBRARY).cast_mut();
+        drop(taken(place.swap(library, AcqRel)));
+    }
+}
+
+fn is_library(place: &Place) -> bool {
+    std::ptr::eq(place.load(Relaxed), &raw const LIBRARY) && LIBRARY.process.load(Relaxed) == std::process::id()
+}
+
+/// Whether the library has this number.
+pub fn is_protected(fd: c_int) -> bool {
+    place(fd).is_some_and(is_library)
+}
+
+/// The next number from `first` on that the library has.
+pub fn next_protected(first: u32) -> Option<u32> {
+    let numbers = |number: usize| Some((number * PAGE, page(number)?));
+    let places = (first as usize / PAGE..PAGE).filter_map(numbers).flat_map(|(at, page)| (at..).zip(page));
+    let mut found = places.filter(|(n, place)| *n >= first as usize && is_library(place));
+    found.next().map(|(n, _)| n as u32)
 }
 
 /// A new descriptor, whose numbers the kernel chooses. -1 as open(2); `None` where there can be none, in a child that

@@ -144,7 +144,15 @@ struct Call {
 thread_local! {
     /// The calls that this thread is in: one, unless a signal handler waits as well. If the thread is cancelled they go
     /// with it.
-    static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    static CALLS: Calls = const { Calls(RefCell::new(Vec::new())) };
+}
+
+struct Calls(RefCell<Vec<Call>>);
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        guarded((), || drop(self.0.take()));
+    }
 }
 
 /// What comes next in a call.
@@ -161,7 +169,7 @@ enum Turn {
 }
 
 fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
-    CALLS.try_with(|calls| calls.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
+    CALLS.try_with(|calls| calls.0.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
 }
 
 /// Begins a call; false if the thread has ended so far that it can have none.

@@ -254,6 +254,60 @@ static void forks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
+/* Opens, duplicates, waits for and closes a port of its own, again and again. */
+static void *churns(void *argument)
+{
+	const char *name = argument;
+	int epoll = epoll_create1(0);
+	CHECK(epoll >= 0);
+	for (int round = 0; round < 100; round++) {
+		struct nmreq_register reg = {0};
+		int fd = open("/dev/netmap", O_RDWR);
+		CHECK(fd >= 0);
+		/* The other thread may be in a call with the last one, which is closed when that ends. */
+		while (bind_port(fd, name, &reg, NULL) < 0)
+			CHECK(errno == EBUSY);
+		int copy = round % 2 ? dup(fd) : fcntl(fd, F_DUPFD, 100 + round);
+		struct pollfd events[2] = {{.fd = copy, .events = POLLOUT}, {.fd = fd, .events = POLLIN}};
+		struct epoll_event event = {.events = EPOLLOUT};
+		CHECK(copy >= 0 && poll(events, 2, 0) == 1 && events[0].revents == POLLOUT);
+		CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, copy, &event) == 0 && epoll_wait(epoll, &event, 1, -1) == 1);
+		CHECK(close(fd) == 0 && is_bound(copy) && close(copy) == 0);
+		CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+	}
+	CHECK(close(epoll) == 0);
+	return NULL;
+}
+
+/* Uses numbers that may be any thread's. */
+static void *guesses(void *argument)
+{
+	(void)argument;
+	while (!stopped)
+		for (int fd = 3; fd < 256; fd++) {
+			struct pollfd event = {.fd = fd, .events = POLLOUT};
+			poll(&event, 1, 0);
+			ioctl(fd, NIOCRXSYNC, NULL);
+		}
+	return NULL;
+}
+
+static void churn(char **ports)
+{
+	pthread_t threads[5];
+	for (int n = 0; n < 5; n++)
+		CHECK(pthread_create(&threads[n], NULL, n ? churns : guesses, ports[n ? n - 1 : 0]) == 0);
+	for (int n = 1; n < 5; n++)
+		joined(threads[n]);
+	stopped = 1;
+	joined(threads[0]);
+	for (int n = 0; n < 4; n++) {
+		char alone[64];
+		snprintf(alone, sizeof alone, "%s/x", ports[n]);
+		open_port(alone);
+	}
+}
+
 extern char **environ;
 
 /* What a child that borrows our memory closes is not closed here. */
@@ -356,6 +410,37 @@ static void closes(char **ports)
 		}
 		CHECK(close(fd) == 0);
 	}
+}
+
+/* A program that closes all numbers but the port's, or all, cannot know which of them the library has. */
+static void closes_all(char **ports)
+{
+	/* What was inherited. */
+	closefrom(3);
+	struct port to = open_port(ports[0]), from = open_port(ports[1]);
+	for (int fd = 3; fd < 256; fd++)
+		if (fd != to.fd && fd != from.fd)
+			CHECK(close(fd) == -1 && errno == EBADF);
+	int first = to.fd < from.fd ? to.fd : from.fd, second = to.fd < from.fd ? from.fd : to.fd;
+	CHECK(close_range(first + 1, second - 1, 0) == 0 && close_range(second + 1, ~0U, 0) == 0);
+	send_one(&from);
+	CHECK(poll_for_ever(to.fd) == 1);
+	/* All of them: the ports are free, and others can be opened. */
+	closefrom(3);
+	CHECK(!is_bound(to.fd) && errno == EBADF);
+	char alone[64];
+	snprintf(alone, sizeof alone, "%s/x", ports[0]);
+	open_port(alone);
+	/* A child with memory of its own may really close them. */
+	pid_t child = fork();
+	if (child == 0) {
+		closefrom(3);
+		for (int fd = 3; fd < 256; fd++)
+			CHECK(fcntl(fd, F_GETFD) == -1);
+		_exit(0);
+	}
+	int status;
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
 /* Calls that wait for a descriptor that nothing ever comes from, each a cancellation point. */
@@ -721,7 +806,7 @@ int main(int argc, char **argv)
 		void (*run)(char **);
 	} cases[] = {
 		{"wakeup", wakeup},         {"wakeups", wakeups},     {"epoll", epoll_by_line}, {"forks", forks},
-		{"vforks", vforks},         {"closes", closes},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
+		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
 	};

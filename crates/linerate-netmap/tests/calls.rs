@@ -67,6 +67,16 @@ fn a_number_that_is_closed_in_any_way_is_not_ours_any_more() {
 }
 
 #[test]
+fn a_program_that_closes_everything_leaves_its_ports_whole() {
+    fine("closes-all valeC14:b valeC14:a");
+}
+
+#[test]
+fn threads_open_and_close_ports_beside_each_other() {
+    fine("churn valeC15:a/x valeC15:b/x valeC15:c/x valeC15:d/x");
+}
+
+#[test]
 fn threads_that_wait_for_other_files_can_be_cancelled() {
     fine("cancel");
 }
