@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use linerate::shared::{Area, Memory, Plan};
 use linerate::{Error, Result};
+
+use crate::real::OfProcess;
+use crate::table::protect;
 
 /// All ports are in this one, unless something else is asked for.
 pub const GLOBAL: u16 = 1;
@@ -38,12 +41,7 @@ impl Areas {
     }
 }
 
-static AREAS: Mutex<Option<Areas>> = Mutex::new(None);
-
-fn with<T>(work: impl FnOnce(&mut Areas) -> T) -> T {
-    let mut areas = AREAS.lock().unwrap_or_else(PoisonError::into_inner);
-    work(areas.get_or_insert_default())
-}
+static AREAS: OfProcess<Areas> = OfProcess::new();
 
 /// The memory of this number, or for 0 that of all ports.
 ///
@@ -51,7 +49,7 @@ fn with<T>(work: impl FnOnce(&mut Areas) -> T) -> T {
 /// `EINVAL` where there is none, as netmap answers.
 pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
     let number = if number == 0 { GLOBAL } else { number };
-    with(|areas| {
+    AREAS.with(|areas| {
         if number != GLOBAL {
             let area = areas.external.get(&number).and_then(Weak::upgrade);
             let why = || format!("there is no memory of number {number} in this process");
@@ -61,7 +59,7 @@ pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
             Some(area) => area.clone(),
             None => {
                 let area = Area::new(Plan::default())?;
-                crate::table::protect(area.memory.as_fd().as_raw_fd());
+                protect(area.memory.as_fd().as_raw_fd());
                 areas.global.insert(Arc::new(area)).clone()
             }
         };
@@ -75,7 +73,7 @@ pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
 /// `ENOMEM`.
 pub fn add(area: Area) -> Result<(u16, Arc<Area>)> {
     let area = Arc::new(area);
-    with(|areas| {
+    AREAS.with(|areas| {
         let number = areas.number()?;
         areas.external.insert(number, Arc::downgrade(&area));
         Ok((number, area))
@@ -89,7 +87,7 @@ pub fn add(area: Area) -> Result<(u16, Arc<Area>)> {
 pub fn number_of(memory: &Arc<Memory>) -> Result<u16> {
     // What is upgraded here is dropped after the lock.
     let mut looked_at = Vec::new();
-    with(|areas| {
+    AREAS.with(|areas| {
         if areas.global.as_ref().is_some_and(|area| Arc::ptr_eq(&area.memory, memory)) {
             return Ok(GLOBAL);
         }

@@ -33,13 +33,13 @@ extern "C" fn start() {
     });
 }
 
-/// An error as errno(3), and as text for people: errno alone tells little.
+/// Reports an error: errno(3), and a line on stderr, since errno alone tells little.
 pub fn refuse(error: &Error) -> c_int {
     real::tell(&error.to_string());
     fail(linerate::shared::errno(error))
 }
 
-/// A new descriptor, where the path is netmap's; what else it is does not matter, since nothing else answers it.
+/// Opens a descriptor, if the path is netmap's.
 fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
     if !real::is_text(path, b"/dev/netmap\0") {
         return None;
@@ -124,7 +124,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     })
 }
 
-/// Looks after our descriptors, of which some may be closed now. The answer and errno(3) stay as they are.
+/// Removes descriptors of ours that are closed now. The answer and errno(3) stay as they are.
 fn swept(answer: c_int) -> c_int {
     if table::any() {
         let errno = errno();
@@ -134,7 +134,7 @@ fn swept(answer: c_int) -> c_int {
     answer
 }
 
-/// The kernel's close_range(2), of all but what the library has.
+/// Closes a range of numbers, but those that are the library's.
 fn close_all_but_ours(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     while let Some(ours) = table::next_protected(first).filter(|ours| *ours <= last) {
         if ours > first && next!(close_range(first, ours - 1, flags)) < 0 {
@@ -228,7 +228,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     next!(ioctl(fd, request, argument))
 }
 
-/// ioctl(2) of netmap's.
+/// Answers an ioctl(2) of netmap's.
 fn control(descriptor: &Descriptor, request: c_ulong, argument: u64) -> c_int {
     // Some programs keep the request in an int.
     let answer = match u64::from(request as u32) {

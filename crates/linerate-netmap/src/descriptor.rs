@@ -9,7 +9,7 @@ use linerate::{Error, Result};
 use crate::csb::Entries;
 use crate::header::flag;
 use crate::port::Port;
-use crate::real::without_signals;
+use crate::real::{OfProcess, without_signals};
 
 /// A port, and how its descriptor waits.
 pub struct Bound {
@@ -73,15 +73,14 @@ pub fn gone() -> Error {
 }
 
 /// The ports of this process, by what they were opened as.
-static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
-/// One thread at a time opens a port. No descriptor's end waits for it.
+static PORTS: OfProcess<Vec<Weak<Port>>> = OfProcess::new();
+/// Held while a port is opened: one at a time. close(2) takes no lock, so that descriptors may be dropped under this one.
 static OPENING: Mutex<()> = Mutex::new(());
 
 /// A port that the process has opened in just this way, and not for itself alone: its descriptors share the rings then, as
 /// in netmap. Otherwise a new one.
 pub fn shared(wanted: &Wanted, open: impl FnOnce() -> Result<SharedPort>) -> Result<Arc<Port>> {
     let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    let ports = || PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |port: &Port| {
         let there = port.wanted();
         (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
@@ -91,20 +90,21 @@ pub fn shared(wanted: &Wanted, open: impl FnOnce() -> Result<SharedPort>) -> Res
     let is_alone = wanted.exclusive || wanted.monitor_rx || wanted.monitor_tx || wanted.which == Which::None;
     if !is_alone {
         // A port may be closed here that another thread has had until now: after the lock.
-        let there: Vec<Arc<Port>> = ports().iter().filter_map(Weak::upgrade).collect();
+        let there: Vec<Arc<Port>> = PORTS.with(|ports| ports.iter().filter_map(Weak::upgrade).collect());
         if let Some(port) = there.iter().find(|port| same(port) && port.is_served()) {
             return Ok(port.clone());
         }
     }
     let port = Arc::new(Port::new(open()?));
-    let mut ports = ports();
-    ports.retain(|port| port.strong_count() > 0);
-    ports.push(Arc::downgrade(&port));
+    PORTS.with(|ports| {
+        ports.retain(|port| port.strong_count() > 0);
+        ports.push(Arc::downgrade(&port));
+    });
     Ok(port)
 }
 
-/// The server of names that no other process serves: this process, once it is the first to name them.
-static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+/// The server of names that no other process serves: this process, once it is the first to name them. Locked as `OPENING`.
+static SERVER: OfProcess<Option<Server>> = OfProcess::new();
 
 /// Connects to the server of a name: another process, or from now on this one, for those with the same user.
 pub fn client(name: &str) -> Result<Client> {
@@ -116,10 +116,11 @@ pub fn client(name: &str) -> Result<Client> {
         if let Some(client) = Client::find(&folder, name)? {
             return Ok(client);
         }
-        let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-        let server = server.get_or_insert_with(linerate::server);
-        // All threads of the server descend from the one that starts here.
-        refused = without_signals(|| server.listen(&folder.join(base), Some(base), 0o600, None)).err();
+        refused = SERVER.with(|server| {
+            let server = server.get_or_insert_with(linerate::server);
+            // All threads of the server descend from the one that starts here.
+            without_signals(|| server.listen(&folder.join(base), Some(base), 0o600, None)).err()
+        });
     }
     Err(refused.unwrap_or(Error::NoServer { name: name.to_string(), folder }))
 }

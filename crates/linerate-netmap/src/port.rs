@@ -1,8 +1,8 @@
 //! A port of this process, and the threads that wait for it.
 //!
-//! A ring has one flag for "wake me", and a port one bell, whatever the number of threads that wait. So they are counted:
-//! the last that leaves clears the flags; and the one that hears the bell wakes the others, each by an eventfd of its own,
-//! since the bell is silent again before they look.
+//! A ring has one flag that asks for a wakeup, and a port one bell, whatever the number of threads that wait. So the
+//! waiting threads are counted, and the last one that leaves clears the flags. The thread that hears the bell wakes the
+//! others, each by an eventfd of its own, since the bell may be silent again before they look.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -14,11 +14,12 @@ use linerate::shared::SharedPort;
 use crate::real::{call, errno, is_readable};
 use crate::table::protect;
 
+/// An open port, shared by the descriptors that have opened it in the same way.
 pub struct Port {
     shared: Option<SharedPort>,
-    /// The process that has opened it; one that it has forked does not close it.
+    /// The process that has opened it; a child of fork(2) does not close it.
     process: u32,
-    /// Places for threads that wait. They stay, so that an eventfd is not made for each sleep.
+    /// The places of waiting threads. They are kept, so that a sleep makes no eventfd.
     places: Mutex<Vec<Place>>,
 }
 
@@ -41,7 +42,7 @@ impl Port {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the flags of all that wait.
+    /// Asks for the wakeups of all threads that wait.
     fn arm(&self, places: &[Place]) {
         let waits = |what: fn(&Place) -> bool| places.iter().any(|place| place.is_taken && what(place));
         self.shared().arm(waits(|place| place.send), waits(|place| place.receive));
@@ -68,7 +69,7 @@ impl Drop for Port {
     }
 }
 
-/// A thread that waits for a port, until this is dropped.
+/// A thread's place among those that wait for a port. Dropping it leaves.
 pub struct Waiter {
     port: Arc<Port>,
     place: usize,
@@ -76,8 +77,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// From now on one of [`descriptors`](Waiter::descriptors) becomes readable when there is room to send, or something
-    /// to receive. Look once more before you sleep.
+    /// Makes one of [`descriptors`](Waiter::descriptors) readable when there is room to send, or something to receive. The
+    /// caller looks once more before it sleeps.
     ///
     /// # Errors
     /// What eventfd(2) answers.
@@ -104,12 +105,13 @@ impl Waiter {
         Ok(Waiter { port: port.clone(), place, event })
     }
 
-    /// What to wait for: that something has happened, that another thread has heard so, that the server is gone.
+    /// Returns the bell, the thread's own eventfd, and the connection, which is readable when the server is gone.
     pub fn descriptors(&self) -> [i32; 3] {
         [self.port.event().as_raw_fd(), self.event, self.port.server().as_raw_fd()]
     }
 
-    /// Wakes the others if it is the first to hear the bell, and waits again. Look once more before you sleep.
+    /// Wakes the others if this thread is the first to hear the bell, and asks for wakeups again. The caller looks once more
+    /// before it sleeps.
     pub fn hear(&self) {
         let places = self.port.places();
         drain(&places[self.place]);

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::panic::AssertUnwindSafe;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
@@ -36,7 +37,7 @@ macro_rules! next {
 
 pub(crate) use {call, next};
 
-/// Where the next object after ours has this function; null if none has it.
+/// Returns the address of this function in the next object after ours; null if there is none.
 fn find(name: &CStr) -> *mut c_void {
     // SAFETY: a name that ends with a zero.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
@@ -64,7 +65,7 @@ macro_rules! functions {
             $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut());)*
         }
 
-        /// Finds all of them, so that none is looked for where dlsym(3) could wait: in a child, or in a signal handler.
+        /// Finds all functions, so that dlsym(3), which has locks, is not called in a child or a signal handler.
         fn find_all() {
             $($name();)*
         }
@@ -111,7 +112,7 @@ functions! {
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
 }
 
-/// Runs when the object is loaded.
+/// Finds the functions and remembers stderr, when the object is loaded.
 pub fn start() {
     find_all();
     let (device, inode) = file_of(libc::STDERR_FILENO).unwrap_or_default();
@@ -133,8 +134,8 @@ fn file_of(fd: c_int) -> Option<(u64, u64)> {
     Some((status.st_dev, status.st_ino))
 }
 
-/// Writes a line for people, if stderr is still what it was when the program began: else it may be the program's data.
-/// A line that cannot be written is lost.
+/// Writes a line to stderr, if that is still the file that it was when the program began: another one may be the program's
+/// data. A line that cannot be written is lost.
 pub fn tell(line: &str) {
     let was = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
     if was != (0, 0) && file_of(libc::STDERR_FILENO) == Some(was) {
@@ -143,14 +144,14 @@ pub fn tell(line: &str) {
     }
 }
 
-/// Sets errno(3), and is what a call answers then.
+/// Sets errno(3), and returns what a call answers then.
 pub fn fail(errno: c_int) -> c_int {
     // SAFETY: the place of this thread's errno is always there.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
 
-/// errno(3).
+/// Returns errno(3).
 pub fn errno() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
@@ -163,24 +164,23 @@ unsafe extern "C-unwind" {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Ends the thread if it is cancelled. The caller has nothing to drop.
+/// Ends the thread if it is cancelled. The caller must have nothing to drop.
 pub fn cancellation_point() {
     // SAFETY: it asks for nothing.
     unsafe { pthread_testcancel() };
 }
 
 thread_local! {
-    /// How deep a thread of the program's is in work of ours.
+    /// How many calls of [`guarded`] a thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether the thread is in work of ours, and what it calls is not the program's doing.
+/// Returns whether the thread is in [`guarded`], so that what it calls is not the program's doing.
 pub fn is_ours() -> bool {
     DEPTH.get() > 0
 }
 
-/// Runs work of ours in a thread of the program's: the thread is not cancelled meanwhile, and a panic is `EIO` and ends
-/// here.
+/// Runs work of ours in a thread of the program's. The thread is not cancelled meanwhile; a panic ends here, as `EIO`.
 pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     let mut before = 0;
     DEPTH.set(DEPTH.get() + 1);
@@ -196,8 +196,8 @@ pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs work that starts threads. They inherit the mask of signals: all are blocked but those that a fault raises, so that
-/// the program's signals are its own threads' alone.
+/// Runs work that starts threads. These inherit the signal mask, which blocks all signals but those of faults: the program's
+/// signals are for its own threads.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<sigset_t>::uninit();
     let mut before = MaybeUninit::<sigset_t>::uninit();
@@ -218,6 +218,29 @@ pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// State of a process, behind a lock. A child of fork(2) begins with none, and leaves its parent's as it is.
+pub struct OfProcess<T>(Mutex<Option<(u32, T)>>);
+
+impl<T: Default> OfProcess<T> {
+    pub const fn new() -> OfProcess<T> {
+        OfProcess(Mutex::new(None))
+    }
+
+    /// Works on the state of this process.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = std::process::id();
+        let state = match place.take() {
+            Some((process, state)) if process == own => state,
+            inherited => {
+                std::mem::forget(inherited);
+                T::default()
+            }
+        };
+        work(&mut place.insert((own, state)).1)
+    }
+}
+
 fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> usize {
     let ours = libc::iovec { iov_base: ours, iov_len: len };
     let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
@@ -230,13 +253,13 @@ pub fn read_into(address: u64, bytes: &mut [u8]) -> bool {
     copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr().cast(), bytes.len()) == bytes.len()
 }
 
-/// Bytes of the program's memory; `None` if they are not there.
+/// Returns bytes of the program's memory; `None` if they are not there.
 pub fn read(address: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; len];
     read_into(address, &mut bytes).then_some(bytes)
 }
 
-/// Writes there; false if it cannot be.
+/// Writes to the program's memory; false if it cannot be.
 pub fn write(address: u64, bytes: &[u8]) -> bool {
     copy(libc::SYS_process_vm_writev, address, bytes.as_ptr().cast_mut().cast(), bytes.len()) == bytes.len()
 }
@@ -255,7 +278,7 @@ pub fn write_each<T: Plain>(values: &[(u64, T)]) -> bool {
     })
 }
 
-/// A value that any bytes are, as what a program hands over in C is.
+/// A type of C whose values any bytes are, as a program hands it over.
 ///
 /// # Safety
 /// Every pattern of bytes is a value of the type.
@@ -278,7 +301,7 @@ unsafe impl Plain for libc::timespec {}
 // SAFETY: as above.
 unsafe impl Plain for timeval {}
 
-/// `count` values from the program's memory; `None` if they are not there.
+/// Copies `count` values from the program's memory; `None` if they are not there.
 pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
     let len = count.checked_mul(size_of::<T>())?;
     let mut values: Vec<T> = Vec::with_capacity(count);
@@ -290,7 +313,7 @@ pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
     Some(values)
 }
 
-/// A value from the program's memory; `None` if it is not there.
+/// Copies a value from the program's memory; `None` if it is not there.
 pub fn fetch<T: Plain>(address: u64) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let len = size_of::<T>();
@@ -299,16 +322,16 @@ pub fn fetch<T: Plain>(address: u64) -> Option<T> {
         .then(|| unsafe { value.assume_init() })
 }
 
-/// Puts a value there; false if it cannot be.
+/// Copies a value to the program's memory; false if it cannot be.
 pub fn store<T: Plain>(address: u64, value: &T) -> bool {
     let len = size_of::<T>();
     copy(libc::SYS_process_vm_writev, address, std::ptr::from_ref(value).cast_mut().cast(), len) == len
 }
 
-/// A value from the program's memory, or none for a null pointer.
+/// Copies a value from the program's memory; a null pointer has none.
 ///
 /// # Errors
-/// That it is not there.
+/// [`Fault`] if it is not there.
 pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
     if address.is_null() { Ok(None) } else { fetch(address as u64).map(Some).ok_or(Fault) }
 }
@@ -317,10 +340,10 @@ pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
 #[derive(Debug)]
 pub struct Fault;
 
-/// True if the program's string is this one, whose zero is part of `text`.
+/// Returns whether the program's string is this one. `text` includes the zero.
 pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
     let (errno, address) = (errno(), address as u64);
-    // The page behind need not be there.
+    // The next page need not be there.
     let first = text.len().min(4096 - address as usize % 4096);
     let mut bytes = [0u8; 32];
     let mut is_part = |from: usize, to: usize| {
@@ -332,18 +355,19 @@ pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
     is_text
 }
 
-/// A time as the kernel takes it.
+/// Converts a time to the kernel's form.
 pub fn timespec(time: Duration) -> libc::timespec {
     libc::timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as _, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// The kernel's own ppoll(2): no cancellation point.
+/// Calls the kernel's ppoll(2), which is no cancellation point.
 pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>) -> c_int {
     let time = timeout.map(timespec);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, 0, 8) as c_int
 }
 
+/// Returns whether a descriptor is readable now.
 pub fn is_readable(fd: c_int) -> bool {
     kernel_poll(&mut [pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(Duration::ZERO)) > 0
 }

@@ -1,12 +1,11 @@
-//! Which numbers of descriptors are ours.
+//! The table of descriptors that are ours, by number.
 //!
-//! The table says what a number was when we last heard of it. Numbers are closed past us, and shared with children: so the
-//! kernel is asked each time whether the number is still the same socket, by its cookie (`SO_COOKIE`), which no other
-//! socket ever has.
+//! A number may be closed past the functions of `calls`, and be another file's then. So each use compares the number's
+//! socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
 //!
-//! There is no lock in it, so that close(2) and dup2(2) remain what they are to signal handlers and to children of
-//! programs with threads. A place of the table is one word. What it points at is never freed, only used again, so that it
-//! can be looked at while another thread closes it; its uses are counted.
+//! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs with
+//! threads. A place of the table is one word. The descriptor that it points at is never freed, only used again, so that a
+//! thread can look at it while another one closes it; its uses are counted.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -20,9 +19,9 @@ use crate::real::{call, errno, fail};
 
 /// A socket that stands for `/dev/netmap`: free, or bound to a port.
 pub struct Descriptor {
-    /// The one that was made before it.
+    /// The descriptor that was made before this one.
     next: AtomicPtr<Descriptor>,
-    /// How many numbers are this descriptor, and how many calls use it now.
+    /// The numbers that are this descriptor, and the calls that use it now.
     uses: AtomicU32,
     cookie: AtomicU64,
     /// The process that has opened it.
@@ -31,19 +30,19 @@ pub struct Descriptor {
     bound: AtomicPtr<Bound>,
 }
 
-/// Of `uses`: one thread alone has it, to make it or to end it. 0: it can be used again.
+/// A value of `uses`: one thread alone has the descriptor, to make it or to end it. 0: the descriptor is free.
 const ALONE: u32 = u32::MAX;
 
-/// All there are, the newest first.
+/// All descriptors, the newest first.
 static ALL: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
 
-/// A descriptor in use. The last one ends it, and closes its port.
+/// A use of a descriptor. The last one that is dropped ends the descriptor, and closes its port.
 pub struct Held(&'static Descriptor);
 
 impl Held {
-    /// A descriptor for a new socket. One that nothing uses any more becomes it, or another one.
+    /// Makes a descriptor for a new socket, of a free one if there is any.
     fn new(cookie: u64) -> Held {
-        // SAFETY: null, or one that is never freed.
+        // SAFETY: null, or a descriptor, which is never freed.
         let mut free = unsafe { ALL.load(Acquire).as_ref() };
         while let Some(descriptor) = free {
             if descriptor.uses.compare_exchange(0, ALONE, Acquire, Relaxed).is_ok() {
@@ -95,14 +94,14 @@ impl Drop for Held {
 }
 
 impl Descriptor {
-    /// Uses it, unless nothing does.
+    /// Adds a use, unless the descriptor is free.
     fn hold(&'static self) -> Option<Held> {
         let one_more = |uses| if uses == 0 || uses >= ALONE - 1 { None } else { Some(uses + 1) };
         self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held(self))
     }
 
-    /// Closes the port. What a child has inherited is its parent's: it is left as it is, and nothing is freed, which the
-    /// child of a program with threads could not do.
+    /// Closes the port. A child leaves what it has inherited as it is: the port is its parent's, and the child of a program
+    /// with threads cannot free memory.
     fn end(&self) {
         if self.process.load(Relaxed) != std::process::id() {
             return;
@@ -116,21 +115,21 @@ impl Descriptor {
         self.uses.store(0, Release);
     }
 
-    /// What makes it one and not another, also after it was closed and its number is another file's.
+    /// Returns its socket's cookie, which no other socket ever has.
     pub fn cookie(&self) -> u64 {
         self.cookie.load(Relaxed)
     }
 
-    /// The port that it is bound to.
+    /// Returns the port that it is bound to.
     pub fn bound(&self) -> Option<&Bound> {
-        // SAFETY: null, or a box's, which is freed once nothing uses the descriptor: the caller does.
+        // SAFETY: null, or a box's, which is freed after the last use of the descriptor: the caller has one.
         unsafe { self.bound.load(Acquire).as_ref() }
     }
 
-    /// Binds it, once.
+    /// Binds it, once. `None` if it is bound already, or by another thread at this moment.
     ///
     /// # Errors
-    /// `None` if it is bound already, or by another thread at this moment; and what `bind` answers.
+    /// Those of `bind`.
     pub fn bind<E>(&self, bind: impl FnOnce() -> Result<Bound, E>) -> Option<Result<&Bound, E>> {
         if self.bound().is_some() || self.is_binding.swap(true, Acquire) {
             return None;
@@ -149,17 +148,17 @@ impl Descriptor {
     }
 }
 
-/// Numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
+/// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
 const PAGE: usize = 1024;
 
 type Place = AtomicPtr<Descriptor>;
 
 static PAGES: [AtomicPtr<[Place; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
 
-/// How many numbers are in the table.
+/// The numbers that stand for descriptors.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// False if no descriptor is ours: then nothing else is asked.
+/// Returns false if no descriptor is ours: then nothing else needs to be asked.
 pub fn any() -> bool {
     COUNT.load(Relaxed) > 0
 }
@@ -174,7 +173,7 @@ fn place(fd: c_int) -> Option<&'static Place> {
     page(fd / PAGE)?.get(fd % PAGE)
 }
 
-/// The same, with its page made if it is the first of it.
+/// As [`place`]; makes the page of the table where it is missing.
 fn place_to_be(fd: c_int) -> Option<&'static Place> {
     let to_be = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
     if to_be.load(Acquire).is_null() {
@@ -187,12 +186,12 @@ fn place_to_be(fd: c_int) -> Option<&'static Place> {
     place(fd)
 }
 
-/// Whether a number is one of ours, as far as we have heard.
+/// Returns whether the table has something for a number, which may be out of date.
 pub fn may_be_ours(fd: c_int) -> bool {
     place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
 }
 
-/// A number's socket; `None` if it is none. errno(3) stays as it is.
+/// Returns the cookie of a number's socket; `None` if it is no socket. errno(3) stays as it is.
 fn cookie_of(fd: c_int) -> Option<u64> {
     let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
     let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
@@ -201,19 +200,20 @@ fn cookie_of(fd: c_int) -> Option<u64> {
     found.then_some(cookie)
 }
 
-/// What a number stands for; `None` if it is none of ours, or not any more.
+/// Returns the descriptor that a number stands for; `None` if it is none of ours, or not any more.
 pub fn get(fd: c_int) -> Option<Held> {
     if !any() {
         return None;
     }
     let place = place(fd)?;
     let found = place.load(Acquire);
-    // Nothing can hold what the library has. SAFETY: null, or a descriptor, which is never freed.
+    // `LIBRARY` has no use to be held.
+    // SAFETY: null, or a descriptor, which is never freed.
     let held = unsafe { found.as_ref() }?.hold()?;
     if cookie_of(fd) == Some(held.cookie()) {
         return Some(held);
     }
-    // It was closed past us.
+    // The number was closed past us.
     if is_ours_to_change() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
         COUNT.fetch_sub(1, Relaxed);
         drop(Held(held.0));
@@ -221,7 +221,7 @@ pub fn get(fd: c_int) -> Option<Held> {
     None
 }
 
-/// What the table has had at a place: its use is the caller's now.
+/// Takes over the use that a place of the table had.
 fn taken(before: *mut Descriptor) -> Option<Held> {
     if std::ptr::eq(before, &raw const LIBRARY) {
         return None;
@@ -232,8 +232,8 @@ fn taken(before: *mut Descriptor) -> Option<Held> {
     Some(Held(before))
 }
 
-/// A number is to be closed: it stands for nothing. Its port is closed when this is dropped, if nothing else uses it. The
-/// kernel is not asked.
+/// Removes a number that is about to be closed, without asking the kernel. Its port is closed when the result is dropped, if
+/// that was the last use.
 pub fn forget(fd: c_int) -> Option<Held> {
     let place = place(fd)?;
     if place.load(Relaxed).is_null() || !is_ours_to_change() {
@@ -246,13 +246,13 @@ fn put(fd: c_int, descriptor: Held) -> bool {
     let Some(place) = place_to_be(fd) else { return false };
     COUNT.fetch_add(1, Relaxed);
     let before = place.swap(std::ptr::from_ref(descriptor.0).cast_mut(), AcqRel);
-    // The table uses it from now on.
+    // The use is the table's from now on.
     std::mem::forget(descriptor);
     drop(taken(before));
     true
 }
 
-/// What numbers stand for that the library itself has: connections and memory of ports. Nothing can use it.
+/// Stands in the table for numbers that the library itself has: connections and memory of ports.
 static LIBRARY: Descriptor = Descriptor {
     next: AtomicPtr::new(null_mut()),
     uses: AtomicU32::new(ALONE),
@@ -262,43 +262,52 @@ static LIBRARY: Descriptor = Descriptor {
     bound: AtomicPtr::new(null_mut()),
 };
 
-/// The library has this number: the program cannot know of it, and does not close it by closing all that there are. The
-/// program's children may.
+/// Marks a number as the library's. The program cannot know of it, and does not mean it when it closes all numbers that there
+/// are; its children do.
 pub fn protect(fd: c_int) {
-    if is_ours_to_change()
-        && let Some(place) = place_to_be(fd)
-    {
-        LIBRARY.process.store(std::process::id(), Relaxed);
-        let library = (&raw const LIBRARY).cast_mut();
+    if !is_ours_to_change() {
+        return;
+    }
+    let (own, library) = (std::process::id(), (&raw const LIBRARY).cast_mut());
+    if LIBRARY.process.swap(own, Relaxed) != own {
+        // A child's numbers are not what its parent's were.
+        for (_, place) in filled() {
+            let _ = place.compare_exchange(library, null_mut(), AcqRel, Relaxed);
+        }
+    }
+    if let Some(place) = place_to_be(fd) {
         drop(taken(place.swap(library, AcqRel)));
     }
+}
+
+/// Returns the numbers that the table has something for.
+fn filled() -> impl Iterator<Item = (usize, &'static Place)> {
+    let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, page(number)?)));
+    pages.flat_map(|(at, page)| (at..).zip(page)).filter(|(_, place)| !place.load(Relaxed).is_null())
 }
 
 fn is_library(place: &Place) -> bool {
     std::ptr::eq(place.load(Relaxed), &raw const LIBRARY) && LIBRARY.process.load(Relaxed) == std::process::id()
 }
 
-/// Whether the library has this number.
+/// Returns whether a number is the library's.
 pub fn is_protected(fd: c_int) -> bool {
     place(fd).is_some_and(is_library)
 }
 
-/// The next number from `first` on that the library has.
+/// Returns the next number from `first` on that is the library's.
 pub fn next_protected(first: u32) -> Option<u32> {
-    let numbers = |number: usize| Some((number * PAGE, page(number)?));
-    let places = (first as usize / PAGE..PAGE).filter_map(numbers).flat_map(|(at, page)| (at..).zip(page));
-    let mut found = places.filter(|(n, place)| *n >= first as usize && is_library(place));
+    let mut found = filled().filter(|(n, place)| *n >= first as usize && is_library(place));
     found.next().map(|(n, _)| n as u32)
 }
 
-/// A new descriptor, whose numbers the kernel chooses. -1 as open(2); `None` where there can be none, in a child that
-/// borrows its parent's memory.
+/// Opens a descriptor; -1 as open(2). `None` in a child that borrows its parent's memory, where there can be none.
 pub fn open(closes_on_exec: bool) -> Option<c_int> {
     if !is_ours_to_change() {
         return None;
     }
     sweep();
-    // A socket that nothing is connected to: it has an identity, and epoll(7) takes it.
+    // An unconnected socket has an identity, and epoll(7) accepts it.
     let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
     let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | close, 0) as c_int;
     if fd < 0 {
@@ -312,7 +321,7 @@ pub fn open(closes_on_exec: bool) -> Option<c_int> {
     Some(fd)
 }
 
-/// `to` was made the same as `from` by the kernel.
+/// Records that the kernel has made `to` the same as `from`.
 pub fn duplicate(from: c_int, to: c_int) {
     if !any() || to < 0 || from == to || !is_ours_to_change() {
         return;
@@ -328,25 +337,19 @@ pub fn duplicate(from: c_int, to: c_int) {
     drop(before);
 }
 
-/// Looks after all numbers: those that were closed past us are forgotten.
+/// Removes all numbers that were closed past us.
 pub fn sweep() {
     if !any() {
         return;
     }
-    for (number, page) in PAGES.iter().enumerate().filter_map(|(number, _)| Some((number, page(number)?))) {
-        for (n, place) in page.iter().enumerate() {
-            if !place.load(Relaxed).is_null() {
-                drop(get((number * PAGE + n) as c_int));
-            }
-        }
-    }
+    filled().for_each(|(n, _)| drop(get(n as c_int)));
 }
 
 /// The process that the table is of, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`). In a
 /// child that borrows its parent's memory, by vfork(2) or posix_spawn(3), it is the parent.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// Whether the table is this process's: what a child does that borrows its parent's memory is nothing to the parent.
+/// Returns whether the table is this process's. A child that borrows its parent's memory must not change it.
 fn is_ours_to_change() -> bool {
     // SAFETY: null, or a word of a page that is never unmapped.
     let Some(owner) = (unsafe { OWNER.load(Acquire).as_ref() }) else { return false };
@@ -357,7 +360,7 @@ fn is_ours_to_change() -> bool {
     }
 }
 
-/// Runs when the object is loaded: before there is any child.
+/// Prepares the table, when the object is loaded: before the process has children.
 pub fn start() {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let page = call!(libc::SYS_mmap, 0, 4096, protection, flags, -1, 0);
@@ -369,7 +372,7 @@ pub fn start() {
     unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
 }
 
-/// A child of fork(2) makes the table its own before it can have children that borrow it.
+/// Makes the table a child's own, after fork(2), before the child can have children that borrow it.
 unsafe extern "C" fn begin_child() {
     is_ours_to_change();
 }

@@ -42,7 +42,7 @@ pub fn milliseconds(timeout: c_int) -> Longest {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// A time of the program's.
+/// Reads a time of the program's.
 ///
 /// # Errors
 /// `EFAULT` and `EINVAL`.
@@ -54,7 +54,7 @@ pub fn time(time: *const libc::timespec) -> Answer<Longest> {
     }
 }
 
-/// The same as select(2) has it, where microseconds may be more than a second.
+/// Reads a time of select(2), whose microseconds may be more than a second.
 ///
 /// # Errors
 /// As [`time`].
@@ -72,7 +72,7 @@ fn wait(fd: c_int) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Syncs what `events` are about, and tells which of them are there. The server is looked after always if it `must`.
+/// Syncs what `events` are about, and returns which of them are there. `must` checks the server in any case.
 fn ready(bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
@@ -90,7 +90,7 @@ fn ready(bound: &Bound, events: i16, must: bool) -> i16 {
     if good && bound.check(must).is_ok() { there } else { libc::POLLERR }
 }
 
-/// A descriptor that is ours, and what is waited for.
+/// A descriptor that is ours, and the events that a call waits for.
 struct Ours {
     descriptor: Held,
     events: i16,
@@ -106,7 +106,7 @@ impl Ours {
         Some(Waiter::new(port, self.events & OUT != 0, self.events & IN != 0))
     }
 
-    /// What makes it this one.
+    /// Returns what tells it from others.
     fn identity(&self) -> (u64, i16) {
         (self.descriptor.cookie(), self.events)
     }
@@ -114,29 +114,28 @@ impl Ours {
 
 /// What a call asks for.
 trait Question {
-    /// Looks at everything; `None` if nothing is there, unless the time `is_over`. After a sleep, servers are looked
-    /// after.
+    /// Looks at everything; `None` if nothing is there, unless the time `is_over`. `has_slept` checks the servers.
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer>;
 
-    /// What is ours of it.
+    /// Returns what is ours of it.
     fn ours(&self) -> &[Ours];
 
-    /// What is the kernel's.
+    /// Returns what is the kernel's.
     fn others(&self) -> Vec<pollfd>;
 
-    /// The call ends, with so much time left.
+    /// Ends the call, with this time left.
     fn end(&self, _left: Longest) {}
 }
 
 /// A call that a thread is in.
 struct Call {
-    /// Of the ports that it waits for; and which those are. They leave before the ports may be closed.
+    /// Its places at the ports that it waits for, and which ports those are. They go before the ports may be closed.
     waiters: Vec<Waiter>,
     waits_for: Vec<(u64, i16)>,
     question: Box<dyn Question>,
     end: Option<Instant>,
     mask: *const sigset_t,
-    /// What the kernel is asked while the thread sleeps.
+    /// The kernel's question while the thread sleeps.
     events: Vec<pollfd>,
     has_slept: bool,
 }
@@ -245,7 +244,7 @@ fn turn() -> Turn {
     }
 }
 
-/// The kernel has answered. Goes on, unless that was an error: a signal, most likely.
+/// Goes on after the kernel has answered, unless with an error: a signal, most likely.
 fn woken(result: c_int) -> Turn {
     if result < 0 {
         return end(Err(errno()));
@@ -256,8 +255,8 @@ fn woken(result: c_int) -> Turn {
     turn()
 }
 
-/// Answers the call that `question` makes, if anything in it is ours. Nothing here is to be dropped: the thread may be
-/// cancelled.
+/// Answers the call that `question` makes, if anything in it is ours. It must have nothing to drop where it sleeps: the
+/// thread may be cancelled.
 fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     let begun = guarded(Some(-1), || match question() {
         Err(errno) => Some(fail(errno)),
@@ -288,7 +287,7 @@ fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     }
 }
 
-/// No call's answer.
+/// An answer that no call has.
 const NOT_OURS: c_int = c_int::MIN;
 
 /// A call that is for us.
@@ -298,20 +297,20 @@ struct Begun {
     mask: *const sigset_t,
 }
 
-/// Descriptors among which are some of ours, and what is there.
+/// A call of poll(2) or select(2), with descriptors of ours among others.
 struct Poll {
     events: Vec<pollfd>,
-    /// Those that are ours, by place.
+    /// The places of those that are ours.
     places: Vec<usize>,
     ours: Vec<Ours>,
     report: Report,
 }
 
-/// How the program is told what is there.
+/// Where the program wants its answer.
 enum Report {
-    /// poll(2): where it has the events.
+    /// poll(2): the address of the events.
     Events(u64),
-    /// select(2): its sets, and where it wants to know the time left.
+    /// select(2): the addresses of the sets, and of the time left.
     Sets { sets: [u64; 3], words: usize, time: *mut libc::timeval },
 }
 
@@ -379,7 +378,7 @@ impl Question for Poll {
         &self.ours
     }
 
-    /// All, where those that are ours are -1, which the kernel passes over.
+    /// All events. Ours have the descriptor -1, which the kernel passes over.
     fn others(&self) -> Vec<pollfd> {
         let mut others: Vec<pollfd> = self.events.iter().map(|event| pollfd { revents: 0, ..*event }).collect();
         self.places.iter().for_each(|place| others[*place].fd = -1);
@@ -399,7 +398,7 @@ impl Question for Poll {
     }
 }
 
-/// poll(2) and ppoll(2); `None` if no descriptor is ours.
+/// Answers poll(2) and ppoll(2); `None` if no descriptor is ours.
 pub fn poll(
     events: *mut pollfd,
     count: libc::nfds_t,
@@ -421,7 +420,7 @@ pub fn poll(
 /// By set of select(2).
 const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 
-/// How many descriptors of a set there can be: sets need not be longer, whatever their program says.
+/// Returns how much of a set there can be. Programs may say more, and the kernel reads no further than this.
 fn most_descriptors(count: c_int) -> usize {
     let count = usize::try_from(count).unwrap_or(0);
     if count <= libc::FD_SETSIZE {
@@ -432,7 +431,7 @@ fn most_descriptors(count: c_int) -> usize {
     count.min(size.unwrap_or(libc::FD_SETSIZE))
 }
 
-/// select(2) and pselect(2); `None` if no descriptor is ours. `time` is where the program wants to know what is left.
+/// Answers select(2) and pselect(2); `None` if no descriptor is ours. The time left is written to `time`.
 pub fn select(
     count: c_int,
     sets: [*mut libc::fd_set; 3],
@@ -461,8 +460,8 @@ pub fn select(
     })
 }
 
-/// A descriptor of ours that an epoll(7) of the program's watches. The kernel watches it as well, for nothing: so that it
-/// is the kernel that knows which epoll(7) watches what, whatever has become of their numbers.
+/// A descriptor of ours that an epoll(7) of the program's watches. The kernel's epoll has it as well, without events: so
+/// that the kernel knows which epoll watches what, whatever has become of their numbers.
 #[derive(Clone, Copy)]
 struct Watched {
     epoll: c_int,
@@ -470,7 +469,7 @@ struct Watched {
     cookie: u64,
     events: u32,
     data: u64,
-    /// It was told of once (`EPOLLONESHOT`), and is not until it is changed.
+    /// It was reported once (`EPOLLONESHOT`), and is silent until the program changes it.
     is_off: bool,
 }
 
@@ -486,7 +485,7 @@ fn kernel_change(epoll: c_int, change: c_int, fd: c_int, data: u64) -> c_int {
     call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int
 }
 
-/// epoll_ctl(2) for a descriptor of ours.
+/// Answers epoll_ctl(2) for a descriptor of ours.
 pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event) -> Option<c_int> {
     let descriptor = table::get(fd)?;
     let event = match change {
@@ -522,7 +521,7 @@ impl Epoll {
         call!(libc::SYS_epoll_pwait, self.epoll, at, self.most - from, 0, 0, 8) as c_int
     }
 
-    /// What this epoll(7) watches of ours. What was closed or replaced past us is forgotten.
+    /// Returns what this epoll(7) watches of ours, and removes what was closed or replaced past us.
     fn watched(&self) -> Vec<(Watched, Held)> {
         let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
@@ -583,7 +582,7 @@ impl Question for Epoll {
     }
 }
 
-/// epoll_wait(2) and its kin; `None` if nothing that it watches is ours.
+/// Answers epoll_wait(2) and its kin; `None` if they watch nothing of ours.
 pub fn epoll(
     epoll: c_int,
     events: *mut epoll_event,

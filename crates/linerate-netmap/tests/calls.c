@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 /* Longer than any case takes. */
-enum { DEADLINE = 30 };
+enum { DEADLINE = 60 };
 
 #define CHECK(what)                                                                                                    \
 	do {                                                                                                           \
@@ -230,7 +230,7 @@ static void forks(char **ports)
 	pthread_t threads[2];
 	for (int n = 0; n < 2; n++)
 		CHECK(pthread_create(&threads[n], NULL, duplicates, &port.fd) == 0);
-	for (int round = 0; round < 1000; round++) {
+	for (int round = 0; round < 500; round++) {
 		pid_t child = fork();
 		CHECK(child >= 0);
 		if (child == 0) {
@@ -348,6 +348,37 @@ static void vforks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
+/* A child's ports are in memory of its own, not where its parent's are or will be. */
+static void child_opens(char **ports)
+{
+	struct port port = open_port(ports[0]);
+	int ends[2];
+	uint32_t buffer = 0;
+	CHECK(pipe(ends) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		struct nmreq_register reg = {0};
+		int fd = open("/dev/netmap", O_RDWR);
+		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == -1 && errno == EBUSY);
+		struct port own = open_port(ports[1]);
+		struct netmap_ring *ring = NETMAP_TXRING(own.nifp, 0);
+		buffer = ring->slot[0].buf_idx;
+		memset(NETMAP_BUF(ring, buffer), 0xab, 60);
+		CHECK(write(ends[1], &buffer, sizeof buffer) == sizeof buffer);
+		send_one(&own);
+		_exit(0);
+	}
+	int status;
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	CHECK(read(ends[0], &buffer, sizeof buffer) == sizeof buffer);
+	unsigned char *same = (unsigned char *)NETMAP_BUF(NETMAP_TXRING(port.nifp, 0), buffer);
+	if (*same == 0xab) {
+		fprintf(stderr, "the child has written into its parent's memory\n");
+		exit(1);
+	}
+	CHECK(is_bound(port.fd));
+}
+
 static void by_fclose(int fd)
 {
 	FILE *file = fdopen(fd, "r+");
@@ -437,6 +468,13 @@ static void closes_all(char **ports)
 		closefrom(3);
 		for (int fd = 3; fd < 256; fd++)
 			CHECK(fcntl(fd, F_GETFD) == -1);
+		/* And what they were before means nothing then. */
+		int files[64];
+		for (int n = 0; n < 64; n++)
+			CHECK((files[n] = open("/dev/null", O_RDONLY)) >= 0);
+		open_port(ports[1]);
+		for (int n = 0; n < 64; n++)
+			CHECK(close(files[n]) == 0);
 		_exit(0);
 	}
 	int status;
@@ -806,7 +844,7 @@ int main(int argc, char **argv)
 		void (*run)(char **);
 	} cases[] = {
 		{"wakeup", wakeup},         {"wakeups", wakeups},     {"epoll", epoll_by_line}, {"forks", forks},
-		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
+		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},           {"child-opens", child_opens},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
 	};

@@ -62,6 +62,11 @@ fn what_a_child_closes_its_parent_keeps() {
 }
 
 #[test]
+fn a_child_opens_ports_of_its_own() {
+    fine("child-opens valeC16:a valeC16:b");
+}
+
+#[test]
 fn a_number_that_is_closed_in_any_way_is_not_ours_any_more() {
     fine("closes valeC5:a/x");
 }
