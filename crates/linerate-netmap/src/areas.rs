@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, Weak};
 
 use linerate::shared::{Area, Memory, Plan};
@@ -11,18 +13,21 @@ use linerate::{Error, Result};
 use crate::real::OfProcess;
 use crate::table::protect;
 
-/// All ports are in this one, unless something else is asked for.
+/// The memory of all ports that ask for no other.
 pub const GLOBAL: u16 = 1;
+
+/// Numbers go on in a child of fork(2): its own memory is not called as its parent's was.
+static LAST: AtomicU16 = AtomicU16::new(GLOBAL);
+static IS_GLOBAL_TAKEN: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct Areas {
-    /// Stays as long as the process.
-    global: Option<Arc<Area>>,
+    /// The memory of [`GLOBAL`], and its number where that is another one. It stays as long as the process.
+    global: Option<(u16, Arc<Area>)>,
     /// External memory, as long as a port has it.
     external: HashMap<u16, Weak<Area>>,
     /// Of pipes that another process has made.
     foreign: HashMap<u16, Weak<Memory>>,
-    last: u16,
 }
 
 impl Areas {
@@ -31,10 +36,12 @@ impl Areas {
         self.external.retain(|_, area| area.strong_count() > 0);
         self.foreign.retain(|_, memory| memory.strong_count() > 0);
         for _ in 0..u16::MAX {
-            // 0 is no number, and GLOBAL is taken.
-            self.last = self.last.checked_add(1).unwrap_or_default().max(GLOBAL + 1);
-            if !self.external.contains_key(&self.last) && !self.foreign.contains_key(&self.last) {
-                return Ok(self.last);
+            // 0 is no number.
+            let number = LAST.load(Relaxed).checked_add(1).unwrap_or(GLOBAL + 1);
+            LAST.store(number, Relaxed);
+            let is_global = self.global.as_ref().is_some_and(|(global, _)| *global == number);
+            if !is_global && !self.external.contains_key(&number) && !self.foreign.contains_key(&number) {
+                return Ok(number);
             }
         }
         Err(Error::Refused { why: "the process has no number left for memory".to_string(), errno: libc::ENOMEM })
@@ -48,22 +55,20 @@ static AREAS: OfProcess<Areas> = OfProcess::new();
 /// # Errors
 /// `EINVAL` where there is none, as netmap answers.
 pub fn area(number: u16) -> Result<(u16, Arc<Area>)> {
-    let number = if number == 0 { GLOBAL } else { number };
     AREAS.with(|areas| {
-        if number != GLOBAL {
+        let is_global = areas.global.as_ref().is_some_and(|(global, _)| *global == number);
+        if !is_global && ![0, GLOBAL].contains(&number) {
             let area = areas.external.get(&number).and_then(Weak::upgrade);
             let why = || format!("there is no memory of number {number} in this process");
             return Ok((number, area.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
         }
-        let area = match &areas.global {
-            Some(area) => area.clone(),
-            None => {
-                let area = Area::new(Plan::default())?;
-                protect(area.memory.as_fd().as_raw_fd());
-                areas.global.insert(Arc::new(area)).clone()
-            }
-        };
-        Ok((GLOBAL, area))
+        if let Some(global) = &areas.global {
+            return Ok(global.clone());
+        }
+        let area = Arc::new(Area::new(Plan::default())?);
+        protect(area.memory.as_fd().as_raw_fd());
+        let number = if IS_GLOBAL_TAKEN.swap(true, Relaxed) { areas.number()? } else { GLOBAL };
+        Ok(areas.global.insert((number, area)).clone())
     })
 }
 
@@ -88,8 +93,10 @@ pub fn number_of(memory: &Arc<Memory>) -> Result<u16> {
     // What is upgraded here is dropped after the lock.
     let mut looked_at = Vec::new();
     AREAS.with(|areas| {
-        if areas.global.as_ref().is_some_and(|area| Arc::ptr_eq(&area.memory, memory)) {
-            return Ok(GLOBAL);
+        if let Some((number, area)) = &areas.global
+            && Arc::ptr_eq(&area.memory, memory)
+        {
+            return Ok(*number);
         }
         for (number, area) in &areas.external {
             let Some(area) = area.upgrade() else { continue };

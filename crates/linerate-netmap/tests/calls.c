@@ -44,6 +44,7 @@ struct port {
 	char *memory;
 	size_t len;
 	struct netmap_if *nifp;
+	uint16_t mem_id;
 };
 
 /* NIOCCTRL's registration; 0 or -1. */
@@ -67,6 +68,7 @@ static struct port open_port(const char *name)
 	CHECK(port.fd >= 0);
 	CHECK(bind_port(port.fd, name, &reg, NULL) == 0);
 	port.len = reg.nr_memsize;
+	port.mem_id = reg.nr_mem_id;
 	port.memory = mmap(NULL, port.len, PROT_READ | PROT_WRITE, MAP_SHARED, port.fd, 0);
 	CHECK(port.memory != MAP_FAILED);
 	port.nifp = NETMAP_IF(port.memory, reg.nr_offset);
@@ -361,6 +363,8 @@ static void child_opens(char **ports)
 		int fd = open("/dev/netmap", O_RDWR);
 		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == -1 && errno == EBUSY);
 		struct port own = open_port(ports[1]);
+		/* One number is one memory, for programs that exchange buffers. */
+		CHECK(own.mem_id != port.mem_id);
 		struct netmap_ring *ring = NETMAP_TXRING(own.nifp, 0);
 		buffer = ring->slot[0].buf_idx;
 		memset(NETMAP_BUF(ring, buffer), 0xab, 60);
