@@ -131,6 +131,12 @@ fn a_pointer_that_is_wrong_is_an_error() {
     fine("pointers valePt:a");
 }
 
+/// As sandboxes of containers may be.
+#[test]
+fn a_program_need_not_be_allowed_to_copy_by_the_kernel() {
+    fine("confined valeC17:b valeC17:a");
+}
+
 #[test]
 fn select_tells_the_time_left() {
     fine("time-left valeC10:a");
