@@ -241,22 +241,70 @@ impl<T: Default> OfProcess<T> {
     }
 }
 
-/// Copies by the kernel, to or from the program's memory, and returns how many bytes it could.
+/// The most bytes that are copied by ourselves.
+const FEW: usize = 16 << 10;
+
+/// Copies to or from the program's memory, and returns how many bytes it could.
+///
+/// process_vm_readv(2) costs as much as a sync. So the kernel is only asked whether the pages are there, by a system call
+/// that fails for another reason if they are, and the copy is ours. A program that unmaps its memory at this very moment
+/// ends, as it would in the C library.
 fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> usize {
+    let is_read = number == libc::SYS_process_vm_readv;
+    let is_there = if is_read { is_there(address, len) } else { is_writable(address, len) };
     let (from, to) = (libc::iovec { iov_base: ours, iov_len: len }, address as *mut c_void);
-    let theirs = libc::iovec { iov_base: to, iov_len: len };
-    let copied = call!(number, std::process::id(), &raw const from, 1, &raw const theirs, 1, 0);
-    if copied < 0 && is_forbidden() && address > u64::from(u16::MAX) {
-        // SAFETY: `ours` has `len` bytes; the program's address cannot be checked here, and is believed as the C library does.
-        unsafe {
-            match number {
-                libc::SYS_process_vm_readv => std::ptr::copy(to, ours, len),
-                _ => std::ptr::copy(ours, to, len),
-            }
+    let mut is_copied = is_there == Some(true);
+    if is_there.is_none() {
+        let theirs = libc::iovec { iov_base: to, iov_len: len };
+        let copied = call!(number, std::process::id(), &raw const from, 1, &raw const theirs, 1, 0);
+        if copied >= 0 {
+            return copied as usize;
         }
-        return len;
+        // The address cannot be checked then, and is believed as the C library does.
+        is_copied = is_forbidden() && address > u64::from(u16::MAX);
     }
-    copied.max(0) as usize
+    if !is_copied {
+        return 0;
+    }
+    // SAFETY: `ours` has `len` bytes; the program's memory is there, as the kernel has just found, or is believed to be.
+    unsafe { if is_read { std::ptr::copy(to, ours, len) } else { std::ptr::copy(ours, to, len) } }
+    len
+}
+
+/// Asks the kernel to look at the 8 bytes at each of these addresses; true if they are all there.
+fn look(address: u64, len: usize, mut is_there: impl FnMut(u64) -> bool) -> Option<bool> {
+    const PAGE: u64 = 4096;
+    let Some(end) = address.checked_add(len as u64).filter(|_| address >= PAGE) else { return Some(len == 0) };
+    let (before, mut at) = (errno(), address);
+    while at < end {
+        if !is_there(at) {
+            return Some(false);
+        }
+        at = at / PAGE * PAGE + PAGE;
+    }
+    fail(before);
+    Some(true)
+}
+
+/// Returns whether memory can be read; `None` if that is not known.
+fn is_there(address: u64, len: usize) -> Option<bool> {
+    if len > FEW {
+        return None;
+    }
+    // sigprocmask(2) with a set, and no known way to use it.
+    look(address, len, |at| call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) < 0 && errno() == libc::EINVAL)
+}
+
+/// Returns whether memory can be written, of which all is about to be; `None` if that is not known.
+fn is_writable(address: u64, len: usize) -> Option<bool> {
+    // The 8 bytes that are written in each page must be among those.
+    let in_first = 4096 - address as usize % 4096;
+    let in_last = address.wrapping_add(len as u64).wrapping_sub(1) as usize % 4096 + 1;
+    if !(8..=FEW).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
+        return None;
+    }
+    // sigprocmask(2) with a place for the set that there is.
+    look(address, len, |at| call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0)
 }
 
 /// Returns whether the kernel does not copy for us: in a sandbox, or where it is built without that.
@@ -361,17 +409,15 @@ pub struct Fault;
 
 /// Returns whether the program's string is this one. `text` includes the zero.
 pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
-    let (errno, address) = (errno(), address as u64);
-    // The next page need not be there.
-    let first = text.len().min(4096 - address as usize % 4096);
-    let mut bytes = [0u8; 32];
-    let mut is_part = |from: usize, to: usize| {
-        let bytes = &mut bytes[..to - from];
-        from == to || read_into(address.wrapping_add(from as u64), bytes) && bytes == &text[from..to]
-    };
-    let is_text = is_part(0, first) && is_part(first, text.len());
+    // The page behind the string need not be there: it is looked at when the string may be this one so far.
+    const PART: usize = 8;
+    let (errno, mut bytes) = (errno(), [0u8; PART]);
+    let same = text.chunks(PART).enumerate().all(|(n, part)| {
+        let bytes = &mut bytes[..part.len()];
+        read_into((address as u64).wrapping_add((n * PART) as u64), bytes) && bytes == part
+    });
     fail(errno);
-    is_text
+    same
 }
 
 /// Converts a time to the kernel's form.

@@ -304,6 +304,8 @@ struct Poll {
     places: Vec<usize>,
     ours: Vec<Ours>,
     report: Report,
+    /// The kernel has just read and written the program's events.
+    is_fresh: bool,
 }
 
 /// Where the program wants its answer.
@@ -322,12 +324,20 @@ impl Poll {
             Some((place, Ours { descriptor, events: event.events }))
         };
         let (places, ours): (Vec<usize>, Vec<Ours>) = events.iter().enumerate().filter_map(found).unzip();
-        (!places.is_empty()).then_some(Poll { events, places, ours, report })
+        (!places.is_empty()).then_some(Poll { events, places, ours, report, is_fresh: false })
     }
 
     fn report(&self) -> Answer {
         let count = self.events.iter().filter(|event| event.revents != 0).count() as c_int;
         match &self.report {
+            Report::Events(at) if self.is_fresh => {
+                for (n, event) in self.events.iter().enumerate() {
+                    let revents = (at + (n * size_of::<pollfd>()) as u64) as *mut pollfd;
+                    // SAFETY: ppoll(2) has written all events there a moment ago; they need not be aligned.
+                    unsafe { (&raw mut (*revents).revents).write_unaligned(event.revents) };
+                }
+                Ok(count)
+            }
             Report::Events(at) => {
                 let at = |n: usize| at + (n * size_of::<pollfd>() + std::mem::offset_of!(pollfd, revents)) as u64;
                 let revents: Vec<_> = self.events.iter().enumerate().map(|(n, event)| (at(n), event.revents)).collect();
@@ -360,6 +370,7 @@ impl Poll {
 
 impl Question for Poll {
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+        self.is_fresh &= !has_slept;
         let mut others = self.others();
         let has_others = others.iter().any(|other| other.fd >= 0);
         if has_others && kernel_poll(&mut others, Some(Duration::ZERO)) < 0 {
@@ -411,8 +422,21 @@ pub fn poll(
     }
     answer(|| {
         let longest = longest()?;
-        let all = fetch_all(events as u64, count as usize).ok_or(libc::EFAULT)?;
-        let Some(poll) = Poll::new(all, Report::Events(events as u64)) else { return Ok(None) };
+        let count = count as usize;
+        // The kernel looks at the events first: then they are there, and can be written.
+        let now = timespec(Duration::ZERO);
+        if call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) < 0 {
+            return Err(errno());
+        }
+        let mut all: Vec<pollfd> = Vec::with_capacity(count);
+        // SAFETY: ppoll(2) has read as many events there a moment ago. They are copied as bytes, whatever their alignment,
+        // and any bytes are events.
+        unsafe {
+            std::ptr::copy(events.cast::<u8>(), all.as_mut_ptr().cast(), count * size_of::<pollfd>());
+            all.set_len(count);
+        }
+        let Some(mut poll) = Poll::new(all, Report::Events(events as u64)) else { return Ok(None) };
+        poll.is_fresh = true;
         Ok(Some(Begun { question: Box::new(poll), longest, mask }))
     })
 }
