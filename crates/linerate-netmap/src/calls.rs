@@ -1,165 +1,285 @@
-//! The functions of the C library that are answered here. A call that is not about `/dev/netmap` goes on to the kernel as
-//! it is.
+//! The functions of the C library that are answered here. A call that is not about `/dev/netmap` goes on to the C
+//! library's own function as it is, and is what it was: async-signal-safe, or a cancellation point.
 //!
-//! `open`, `ioctl` and others take more arguments in C than each call has. On Linux's ABIs those come in the same
+//! A thread that is cancelled in the C library, or ends itself there, is unwound through the functions of this file: they
+//! are `C-unwind`, and where they call on they have nothing to drop. What is ours runs under `guarded`.
+//!
+//! `open`, `fcntl` and `ioctl` take more arguments in C than each call has. On Linux's ABIs those come in the same
 //! registers whether they are named or not, so that a function with all of them named is the same.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::ptr::null;
 
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use linerate::Error;
 
-use crate::descriptor::{self, Descriptor};
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
-use crate::real::{call, fail};
-use crate::{control, indirect, legacy, waiting};
+use crate::real::{call, errno, fail, guarded, next};
+use crate::table::{self, Descriptor};
+use crate::{control, indirect, legacy, real, waiting};
 
-/// An error as errno(3), and as text for people: errno alone tells little.
+// Runs when the object is loaded.
+#[used]
+// SAFETY: the section has functions that the loader calls one by one.
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    guarded((), || {
+        real::start();
+        table::start();
+    });
+}
+
+/// Reports an error: errno(3), and a line on stderr, since errno alone tells little.
 pub fn refuse(error: &Error) -> c_int {
-    eprintln!("linerate: {error}");
+    real::tell(&error.to_string());
     fail(linerate::shared::errno(error))
 }
 
-/// A new descriptor, where the path is netmap's; what else it is does not matter, since nobody else answers it.
+/// Opens a descriptor, if the path is netmap's.
 fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
-    if path.is_null() {
+    if !real::is_text(path, b"/dev/netmap\0") {
         return None;
     }
-    // SAFETY: a path of the program's, which ends with a zero, as open(2) wants it.
-    if unsafe { CStr::from_ptr(path) } != c"/dev/netmap" {
-        return None;
+    guarded(Some(-1), || table::open(flags & libc::O_CLOEXEC != 0))
+}
+
+macro_rules! open {
+    ($path:expr, $flags:expr, $($next:tt)*) => {
+        match open_netmap($path, $flags) {
+            Some(answer) => answer,
+            None => next!($($next)*),
+        }
+    };
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    open!(path, flags, open(path, flags, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    open!(path, flags, open64(path, flags, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    open!(path, flags, __open_2(path, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    open!(path, flags, __open64_2(path, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    open!(path, flags, openat(folder, path, flags, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    open!(path, flags, openat64(folder, path, flags, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    open!(path, flags, __openat_2(folder, path, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    open!(path, flags, __openat64_2(folder, path, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn creat(path: *const c_char, mode: c_uint) -> c_int {
+    open!(path, 0, creat(path, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
+    open!(path, 0, creat64(path, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if !table::may_be_ours(fd) {
+        return next!(close(fd));
     }
-    let close = if flags & libc::O_CLOEXEC != 0 { libc::EFD_CLOEXEC } else { 0 };
-    let fd = call!(libc::SYS_eventfd2, 0, close) as c_int;
-    if fd >= 0 {
-        descriptor::set(fd, Some(Arc::new(Descriptor::default())));
+    if table::is_protected(fd) && !real::is_ours() {
+        return fail(libc::EBADF);
     }
-    Some(fd)
+    guarded(-1, || {
+        // The number may be another thread's as soon as it is closed; the port is closed when nothing has it.
+        let forgotten = table::forget(fd);
+        let result = call!(libc::SYS_close, fd) as c_int;
+        let errno = errno();
+        drop(forgotten);
+        if result < 0 { fail(errno) } else { result }
+    })
 }
 
-fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    open_netmap(path, flags).unwrap_or_else(|| call!(libc::SYS_openat, folder, path, flags, mode) as c_int)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    open_at(libc::AT_FDCWD, path, flags, mode)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    open_at(libc::AT_FDCWD, path, flags, mode)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-    open_at(libc::AT_FDCWD, path, flags, 0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-    open_at(libc::AT_FDCWD, path, flags, 0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    open_at(folder, path, flags, mode)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    open_at(folder, path, flags, mode)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
-    if descriptor::any() {
-        // The port is closed before the number is another's.
-        drop(descriptor::set(fd, None));
-        waiting::forget(fd);
+/// Removes descriptors of ours that are closed now. The answer and errno(3) stay as they are.
+fn swept(answer: c_int) -> c_int {
+    if table::any() {
+        let errno = errno();
+        guarded((), table::sweep);
+        fail(errno);
     }
-    call!(libc::SYS_close, fd) as c_int
+    answer
+}
+
+/// Closes a range of numbers, but those that are the library's.
+fn close_all_but_ours(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    while let Some(ours) = table::next_protected(first).filter(|ours| *ours <= last) {
+        if ours > first && next!(close_range(first, ours - 1, flags)) < 0 {
+            return -1;
+        }
+        first = ours + 1;
+    }
+    if first <= last { next!(close_range(first, last, flags)) } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        return fail(libc::EINVAL);
+    }
+    swept(close_all_but_ours(first, last, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn closefrom(first: c_int) {
+    let from = c_uint::try_from(first).unwrap_or(0);
+    if table::next_protected(from).is_some() {
+        close_all_but_ours(from, c_uint::MAX, 0);
+    } else if let Some(closefrom) = real::closefrom() {
+        // SAFETY: the C library's function, with the program's own argument.
+        unsafe { closefrom(first) };
+    }
+    swept(0);
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
+    swept(next!(fclose(file)))
 }
 
 fn duplicated(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && from != to && descriptor::any() {
-        drop(descriptor::set(to, descriptor::get(from)));
+    if table::may_be_ours(from) || table::may_be_ours(to) {
+        let errno = errno();
+        guarded((), || table::duplicate(from, to));
+        fail(errno);
     }
     to
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup(fd: c_int) -> c_int {
-    duplicated(fd, call!(libc::SYS_dup, fd) as c_int)
+extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    duplicated(fd, next!(dup(fd)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd == to {
-        return if call!(libc::SYS_fcntl, fd, libc::F_GETFD) < 0 { -1 } else { fd };
+extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if table::is_protected(to) {
+        return fail(libc::EBUSY);
     }
-    duplicated(fd, call!(libc::SYS_dup3, fd, to, 0) as c_int)
+    duplicated(fd, next!(dup2(fd, to)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    duplicated(fd, call!(libc::SYS_dup3, fd, to, flags) as c_int)
+extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if table::is_protected(to) {
+        return fail(libc::EBUSY);
+    }
+    duplicated(fd, next!(dup3(fd, to, flags)))
+}
+
+fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
+        _ => answer,
+    }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let Some(descriptor) = descriptor::get(fd) else { return call!(libc::SYS_ioctl, fd, request, argument) as c_int };
+extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    controlled(fd, command, next!(fcntl(fd, command, argument)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    controlled(fd, command, next!(fcntl64(fd, command, argument)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if table::may_be_ours(fd) {
+        let answer = guarded(Some(-1), || table::get(fd).map(|held| control(&held, request, argument as u64)));
+        if let Some(answer) = answer {
+            return answer;
+        }
+    }
+    next!(ioctl(fd, request, argument))
+}
+
+/// Answers an ioctl(2) of netmap's.
+fn control(descriptor: &Descriptor, request: c_ulong, argument: u64) -> c_int {
     // Some programs keep the request in an int.
-    let request = u64::from(request as u32);
-    let answer = match request {
-        NIOCTXSYNC | NIOCRXSYNC => match descriptor.bound() {
+    let answer = match u64::from(request as u32) {
+        request @ (NIOCTXSYNC | NIOCRXSYNC) => match descriptor.bound() {
             None => return fail(libc::ENXIO),
             // The loop syncs.
             Some(bound) if bound.has_entries() => return fail(libc::EBUSY),
             Some(bound) => {
                 let synced = match request {
-                    NIOCTXSYNC => indirect::sync_tx(&bound),
+                    NIOCTXSYNC => indirect::sync_tx(bound),
                     _ => bound.port().sync_rx(),
                 };
                 synced.and_then(|()| bound.check(false))
             }
         },
-        _ if argument.is_null() => return fail(libc::EFAULT),
-        // SAFETY: the program hands over the structure that the request is for, and nobody else has it meanwhile.
-        NIOCCTRL => control::answer(&descriptor, unsafe { &mut *argument.cast() }),
-        // SAFETY: as above.
-        NIOCREGIF => legacy::register(&descriptor, unsafe { &mut *argument.cast() }),
-        // SAFETY: as above.
-        NIOCGINFO => legacy::info(&descriptor, unsafe { &mut *argument.cast() }),
+        NIOCCTRL => control::answer_at(descriptor, argument),
+        NIOCREGIF => legacy::answer_at(argument, |nmreq| legacy::register(descriptor, nmreq)),
+        NIOCGINFO => legacy::answer_at(argument, |nmreq| legacy::info(descriptor, nmreq)),
         _ => return fail(libc::EOPNOTSUPP),
     };
     match answer {
         Ok(()) => 0,
         Err(Error::BadRing) => fail(libc::EINVAL),
-        // The end of a list is no error.
-        Err(Error::Refused { errno: libc::ENOENT, .. }) => fail(libc::ENOENT),
+        // The end of a list is no error, and a bad pointer needs no words.
+        Err(Error::Refused { errno: errno @ (libc::ENOENT | libc::EFAULT), .. }) => fail(errno),
         Err(error) => refuse(&error),
     }
 }
 
 fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
     let map = |fd: c_int| call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void;
-    let Some(descriptor) = descriptor::get(fd).filter(|_| flags & libc::MAP_ANONYMOUS == 0) else { return map(fd) };
-    match descriptor.bound() {
-        Some(bound) if offset >= 0 && offset as usize + len <= bound.port().memory().mapping.len() => {
-            map(bound.port().memory().as_fd().as_raw_fd())
-        }
-        _ => {
-            fail(libc::EINVAL);
-            libc::MAP_FAILED
-        }
+    // An allocator may map memory before there is anything else: the C library is not asked.
+    if flags & libc::MAP_ANONYMOUS != 0 || !table::may_be_ours(fd) {
+        return map(fd);
     }
+    guarded(libc::MAP_FAILED, || {
+        let Some(descriptor) = table::get(fd) else { return map(fd) };
+        let memory = descriptor.bound().map(|bound| bound.port().memory());
+        let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
+        match (memory, end) {
+            (Some(memory), Some(end)) if end <= memory.mapping.len() => map(memory.as_fd().as_raw_fd()),
+            _ => {
+                fail(libc::EINVAL);
+                libc::MAP_FAILED
+            }
+        }
+    })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn mmap(
+extern "C-unwind" fn mmap(
     address: *mut c_void,
     len: usize,
     protection: c_int,
@@ -171,7 +291,7 @@ extern "C" fn mmap(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn mmap64(
+extern "C-unwind" fn mmap64(
     address: *mut c_void,
     len: usize,
     protection: c_int,
@@ -182,98 +302,112 @@ extern "C" fn mmap64(
     map(address, len, protection, flags, fd, offset)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn poll(events: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-    waiting::poll(events, count, waiting::milliseconds(timeout), std::ptr::null())
+/// Answers a call that waits, or calls on.
+macro_rules! wait {
+    ($ours:expr, $($next:tt)*) => {
+        match $ours {
+            Some(answer) => answer,
+            None => next!($($next)*),
+        }
+    };
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __poll_chk(events: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, _: usize) -> c_int {
-    poll(events, count, timeout)
+extern "C-unwind" fn poll(events: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let longest = || Ok(waiting::milliseconds(timeout));
+    wait!(waiting::poll(events, count, longest, null()), poll(events, count, timeout))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ppoll(
-    events: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
+extern "C-unwind" fn __poll_chk(events: *mut pollfd, count: nfds_t, timeout: c_int, len: usize) -> c_int {
+    let longest = || Ok(waiting::milliseconds(timeout));
+    wait!(waiting::poll(events, count, longest, null()), __poll_chk(events, count, timeout, len))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn ppoll(
+    events: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: a time of the program's, or none, as ppoll(2) wants it.
-    waiting::poll(events, count, unsafe { timeout.as_ref() }.map(waiting::time), mask)
+    wait!(waiting::poll(events, count, || waiting::time(timeout), mask), ppoll(events, count, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __ppoll_chk(
-    events: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-    _: usize,
+extern "C-unwind" fn __ppoll_chk(
+    events: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    len: usize,
 ) -> c_int {
-    ppoll(events, count, timeout, mask)
+    wait!(waiting::poll(events, count, || waiting::time(timeout), mask), __ppoll_chk(events, count, timeout, mask, len))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn select(
+extern "C-unwind" fn select(
     count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    timeout: *mut libc::timeval,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: a time of the program's, or none, as select(2) wants it.
-    let longest = unsafe { timeout.as_ref() }.map(waiting::time_of_day);
-    waiting::select(count, [read, write, except], longest, std::ptr::null())
+    let longest = || waiting::time_of_day(timeout);
+    let ours = waiting::select(count, [read, write, except], longest, timeout, null());
+    wait!(ours, select(count, read, write, except, timeout))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pselect(
+extern "C-unwind" fn pselect(
     count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: a time of the program's, or none, as pselect(2) wants it.
-    let longest = unsafe { timeout.as_ref() }.map(waiting::time);
-    waiting::select(count, [read, write, except], longest, mask)
+    let longest = || waiting::time(timeout);
+    let ours = waiting::select(count, [read, write, except], longest, std::ptr::null_mut(), mask);
+    wait!(ours, pselect(count, read, write, except, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_ctl(epoll: c_int, change: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-    match descriptor::get(fd) {
-        None => call!(libc::SYS_epoll_ctl, epoll, change, fd, event) as c_int,
-        // SAFETY: an event of the program's, or none, as epoll_ctl(2) wants it.
-        Some(_) => waiting::change(epoll, change, fd, unsafe { event.as_ref() }),
+extern "C-unwind" fn epoll_ctl(epoll: c_int, change: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if table::may_be_ours(fd)
+        && let Some(answer) = guarded(Some(-1), || waiting::change(epoll, change, fd, event))
+    {
+        return answer;
     }
+    next!(epoll_ctl(epoll, change, fd, event))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_wait(epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int) -> c_int {
-    waiting::epoll(epoll, events, most, waiting::milliseconds(timeout), std::ptr::null())
+extern "C-unwind" fn epoll_wait(epoll: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    let longest = || Ok(waiting::milliseconds(timeout));
+    wait!(waiting::epoll(epoll, events, most, longest, null()), epoll_wait(epoll, events, most, timeout))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_pwait(
+extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
-    events: *mut libc::epoll_event,
+    events: *mut epoll_event,
     most: c_int,
     timeout: c_int,
-    mask: *const libc::sigset_t,
+    mask: *const sigset_t,
 ) -> c_int {
-    waiting::epoll(epoll, events, most, waiting::milliseconds(timeout), mask)
+    let longest = || Ok(waiting::milliseconds(timeout));
+    wait!(waiting::epoll(epoll, events, most, longest, mask), epoll_pwait(epoll, events, most, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_pwait2(
+extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
-    events: *mut libc::epoll_event,
+    events: *mut epoll_event,
     most: c_int,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: a time of the program's, or none, as epoll_pwait2(2) wants it.
-    waiting::epoll(epoll, events, most, unsafe { timeout.as_ref() }.map(waiting::time), mask)
+    let longest = || waiting::time(timeout);
+    wait!(waiting::epoll(epoll, events, most, longest, mask), epoll_pwait2(epoll, events, most, timeout, mask))
 }

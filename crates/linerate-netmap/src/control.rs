@@ -6,27 +6,49 @@ use std::sync::Arc;
 use linerate::shared::{Area, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder};
 use linerate::{Error, Result};
 
-use crate::descriptor::{Bound, Descriptor, client, shared};
+use crate::descriptor::{Bound, client, shared};
 use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
+use crate::port::Port;
+use crate::real::{Plain, call, fetch, store};
+use crate::table::Descriptor;
 use crate::{areas, csb};
 
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
     Err(Error::Refused { why: why.into(), errno })
 }
 
-/// A request's body: a structure of the program's, which is for this call alone.
+/// The error of an address where the program has no memory.
+pub fn fault<T>() -> Result<T> {
+    refused("an address is not in the program's memory", libc::EFAULT)
+}
+
+/// Works on a copy of a structure of the program's, which is put back whatever comes of it.
 ///
-/// # Safety
-/// The body of this request is a `T`.
-unsafe fn body<'a, T>(header: &Header) -> Result<&'a mut T> {
-    // SAFETY: by the caller; an address of 0 is none.
-    match unsafe { (header.body as *mut T).as_mut() } {
-        Some(body) => Ok(body),
-        None => refused("the request has no body", libc::EINVAL),
+/// # Errors
+/// `EFAULT`, and those of `work`.
+pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
+    let Some(mut value) = fetch::<T>(address) else { return fault() };
+    let result = work(&mut value);
+    if store(address, &value) { result } else { fault() }
+}
+
+/// The same with a request's body.
+fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
+    if address == 0 {
+        return refused("the request has no body", libc::EINVAL);
     }
+    with(address, work)
+}
+
+/// `NIOCCTRL`, with a header in the program's memory.
+///
+/// # Errors
+/// As netmap.
+pub fn answer_at(descriptor: &Descriptor, address: u64) -> Result<()> {
+    with(address, |header| answer(descriptor, header))
 }
 
 pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
@@ -36,46 +58,56 @@ pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
         return refused(why, libc::EINVAL);
     }
     let name = text(&header.name);
-    // SAFETY: each kind of request has this body (net/netmap.h).
-    unsafe {
-        match header.reqtype {
-            request::REGISTER => register(descriptor, &name, header.options, body(header)?),
-            request::PORT_INFO_GET => port_info(descriptor, &name, body(header)?),
-            request::VALE_ATTACH => attach(&name, body(header)?),
-            request::VALE_DETACH => detach(&name, body(header)?),
-            request::VALE_LIST => list(header, body(header)?),
-            request::PORT_HDR_SET => set_header(&name, body(header)?),
-            request::PORT_HDR_GET => {
-                body::<PortHdr>(header)?.hdr_len = find(&name)?.header(&name, None)?;
-                Ok(())
-            }
-            request::VALE_NEWIF => create(&name, body(header)?),
-            request::VALE_DELIF => find(&name)?.destroy(&name),
-            request::VALE_POLLING_ENABLE => polling(&name, body(header)?),
-            request::VALE_POLLING_DISABLE => find(&name).map(drop),
-            request::POOLS_INFO_GET if name.is_empty() => refused("a port's name is missing", libc::EINVAL),
-            request::POOLS_INFO_GET => pools(descriptor, body(header)?),
-            request::SYNC_KLOOP_START => csb::run(descriptor, header),
-            request::SYNC_KLOOP_STOP => csb::stop(descriptor),
-            request::CSB_ENABLE => csb::enable(descriptor, header.options),
-            other => refused(format!("there is no request {other} (net/netmap.h)"), libc::EINVAL),
-        }
+    let at = header.body;
+    match header.reqtype {
+        request::REGISTER => body(at, |body| register(descriptor, &name, header.options, body)),
+        request::PORT_INFO_GET => body(at, |body| port_info(descriptor, &name, body)),
+        request::VALE_ATTACH => body(at, |body| attach(&name, body)),
+        request::VALE_DETACH => body(at, |body| detach(&name, body)),
+        request::VALE_LIST => body(at, |body| list(header, body)),
+        request::PORT_HDR_SET => body(at, |body| set_header(&name, body)),
+        request::PORT_HDR_GET => body(at, |body: &mut PortHdr| {
+            body.hdr_len = find(&name)?.header(&name, None)?;
+            Ok(())
+        }),
+        request::VALE_NEWIF => body(at, |body| create(&name, body)),
+        request::VALE_DELIF => find(&name)?.destroy(&name),
+        request::VALE_POLLING_ENABLE => body(at, |body| polling(&name, body)),
+        request::VALE_POLLING_DISABLE => find(&name).map(drop),
+        request::POOLS_INFO_GET if name.is_empty() => refused("a port's name is missing", libc::EINVAL),
+        request::POOLS_INFO_GET => body(at, |body| pools(descriptor, body)),
+        request::SYNC_KLOOP_START => csb::run(descriptor, header),
+        request::SYNC_KLOOP_STOP => csb::stop(descriptor),
+        request::CSB_ENABLE => csb::enable(descriptor, header.options),
+        other => refused(format!("there is no request {other} (net/netmap.h)"), libc::EINVAL),
     }
 }
 
-/// The options of a request, in their order.
+/// An option, and where the program has it.
+pub type At = (u64, NmOption);
+
+/// The options of a request, in their order: at most as many as a request has room for.
 ///
-/// # Safety
-/// They are a list as the program is to hand it over.
-pub unsafe fn options<'a>(first: u64) -> impl Iterator<Item = &'a mut NmOption> {
-    let mut next = first;
-    std::iter::from_fn(move || {
-        // SAFETY: by the caller.
-        let option = unsafe { (next as *mut NmOption).as_mut() }?;
+/// # Errors
+/// `EFAULT`.
+pub fn options(first: u64) -> Result<Vec<At>> {
+    let (mut options, mut next) = (Vec::new(), first);
+    while next != 0 && options.len() < MOST_OPTIONS {
+        let Some(option) = fetch::<NmOption>(next) else { return fault() };
+        options.push((next, option));
         next = option.next;
-        Some(option)
-    })
-    .take(MOST_OPTIONS)
+    }
+    Ok(options)
+}
+
+/// Tells the program what became of an option.
+///
+/// # Errors
+/// The same, or `EFAULT`.
+pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
+    let status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+    let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
+    if store(place, &status) { result } else { fault() }
 }
 
 /// A request has at most so many bytes, all options included (`NETMAP_REQ_MAXSIZE`), each of which costs a pointer, too.
@@ -85,8 +117,8 @@ const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();
 /// What the options of a registration say.
 #[derive(Default)]
 struct Chosen {
-    memory: Option<u16>,
-    has_csb: bool,
+    memory: Option<Arc<Area>>,
+    csb: Option<At>,
     offsets: Offsets,
 }
 
@@ -94,66 +126,67 @@ struct Chosen {
 fn choose(first: u64) -> Result<Chosen> {
     let (mut chosen, mut seen) = (Chosen::default(), 0u32);
     let mut bytes = (size_of::<Header>() + size_of::<Register>()) as u64;
-    // SAFETY: as the program has them.
-    for option in unsafe { options(first) } {
+    let options = options(first)?;
+    for (_, option) in &options {
         let kind = option.reqtype;
         let more = if kind == option::SYNC_KLOOP_EVENTFDS { option.size } else { 0 };
         bytes = bytes.saturating_add((size_of::<NmOption>() + size_of::<u64>()) as u64).saturating_add(more);
         let is_known = (option::EXTMEM..=option::OFFSETS).contains(&kind);
         if is_known && seen & 1 << kind != 0 {
-            // SAFETY: as above.
-            for same in unsafe { options(first) }.filter(|same| same.reqtype == kind) {
-                same.status = libc::EINVAL as u32;
+            let mut result = Ok(Chosen::default());
+            for (at, _) in options.iter().filter(|(_, same)| same.reqtype == kind) {
+                result = set_status(*at, refused("an option is there twice", libc::EINVAL));
             }
-            return refused("an option is there twice", libc::EINVAL);
+            return result;
         }
         seen |= if is_known { 1 << kind } else { 0 };
     }
     if bytes > LONGEST_REQUEST {
         return refused("the options are longer than a request can be", libc::EMSGSIZE);
     }
-    // SAFETY: as above.
-    for option in unsafe { options(first) } {
-        let place = std::ptr::from_mut(option);
+    for (at, option) in options {
         let result = match option.reqtype {
-            // SAFETY: an option of this kind is this structure.
-            option::EXTMEM => external(unsafe { &mut *place.cast() }).map(|number| chosen.memory = Some(number)),
-            // SAFETY: as above.
-            option::OFFSETS => offsets(unsafe { &mut *place.cast() }).map(|offsets| chosen.offsets = offsets),
+            option::EXTMEM => with(at, |option| external(option).map(|area| chosen.memory = Some(area))),
+            option::OFFSETS => with(at, |option| offsets(option).map(|offsets| chosen.offsets = offsets)),
             option::CSB => {
-                chosen.has_csb = true;
+                chosen.csb = Some((at, option));
                 Ok(())
             }
             _ => refused("this option is not there for a registration", libc::EOPNOTSUPP),
         };
-        // SAFETY: the option is still there; what borrowed it is not.
-        let status = unsafe { &mut (*place).status };
-        *status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
-        result?;
+        set_status(at, result)?;
     }
     Ok(chosen)
 }
 
 fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Register) -> Result<()> {
+    let is_bound = || refused("the descriptor is bound to a port already", libc::EBUSY);
     if descriptor.bound().is_some() {
-        return refused("the descriptor is bound to a port already", libc::EBUSY);
+        return is_bound();
     }
     let chosen = choose(first)?;
-    descriptor.bind(|| {
-        let (_, area) = areas::area(chosen.memory.unwrap_or(register.mem_id))?;
+    let bind = || {
+        let area = match chosen.memory {
+            Some(area) => area,
+            None => areas::area(register.mem_id)?.1,
+        };
         let wanted = wanted(name, register)?;
         let port = match register.mode {
-            mode::NULL => Arc::new(SharedPort::null(wanted, &area)?),
+            mode::NULL => Arc::new(Port::new(SharedPort::null(wanted, &area)?)),
             _ => shared(&wanted, || client(&wanted.name)?.open(wanted.clone(), &area, chosen.offsets))?,
         };
         register.extra_bufs = port.extra_buffers(register.extra_bufs);
-        fill(register, &port);
-        Ok(Bound::new(port, register.flags))
-    })?;
-    if chosen.has_csb {
-        csb::enable(descriptor, first).inspect_err(|_| descriptor.unbind())?;
+        fill(register, &port)?;
+        let bound = Bound::new(port, register.flags);
+        if let Some(option) = chosen.csb {
+            csb::enable_by(&bound, option)?;
+        }
+        Ok(bound)
+    };
+    match descriptor.bind(bind) {
+        Some(bound) => bound.map(drop),
+        None => is_bound(),
     }
-    Ok(())
 }
 
 /// Packets begin where slots say.
@@ -209,18 +242,19 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
 }
 
 /// What there is now.
-fn fill(register: &mut Register, port: &SharedPort) {
+fn fill(register: &mut Register, port: &SharedPort) -> Result<()> {
     let rings = port.rings();
     register.offset = port.placed().at as u64;
     register.memsize = port.memory().mapping.len() as u64;
     (register.tx_slots, register.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (register.tx_rings, register.rx_rings) = (rings.tx, rings.rx);
     (register.host_tx_rings, register.host_rx_rings) = (rings.host_tx, rings.host_rx);
-    register.mem_id = areas::number_of(port.memory());
+    register.mem_id = areas::number_of(port.memory())?;
+    Ok(())
 }
 
-/// Memory of the program's own, which ours takes the place of: the same addresses, shared with who serves the ports.
-fn external(option: &mut OptExtmem) -> Result<u16> {
+/// Memory of the program's own, which ours takes the place of: the same addresses, shared with the server of the ports.
+fn external(option: &mut OptExtmem) -> Result<Arc<Area>> {
     let info = &mut option.info;
     let mut plan = Plan::default();
     // How many there can be, and how long each, as in netmap.
@@ -236,7 +270,8 @@ fn external(option: &mut OptExtmem) -> Result<u16> {
         objects.count = if count == 0 { objects.count } else { count as usize };
         objects.size = if size == 0 { objects.size } else { (size as usize).next_multiple_of(64) };
     }
-    let len = info.memsize as usize;
+    // The rest of the last page may have something else of the program's.
+    let len = info.memsize as usize / PAGE * PAGE;
     // Where nothing was asked for, rings take an eighth at most.
     if info.ring_total == 0 {
         plan.rings.count = plan.rings.count.min((len / 8 / plan.rings.size).max(8));
@@ -244,22 +279,29 @@ fn external(option: &mut OptExtmem) -> Result<u16> {
     let Some(plan) = plan.within(len) else {
         return refused("the external memory is too small for a port, its rings and their buffers", libc::ENOMEM);
     };
-    if !option.usrptr.is_multiple_of(4096) || option.usrptr == 0 {
+    if !option.usrptr.is_multiple_of(PAGE as u64) || option.usrptr == 0 {
         return refused("external memory begins with a page", libc::EINVAL);
     }
     let area = Area::new(plan)?;
     map_over(option.usrptr, &area)?;
-    let (number, area) = areas::add(area);
+    let (number, area) = areas::add(area)?;
     *info = PoolsInfo { memsize: info.memsize, ..pools_of(&area, number) };
-    Ok(number)
+    Ok(area)
 }
+
+const PAGE: usize = 4096;
 
 /// Puts an area where the program has memory of its own.
 fn map_over(address: u64, area: &Area) -> Result<()> {
     use std::os::fd::{AsFd, AsRawFd};
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    let fd = area.memory.as_fd().as_raw_fd();
-    let mapped = crate::real::call!(libc::SYS_mmap, address, area.memory.mapping.len(), protection, flags, fd, 0);
+    let (fd, len) = (area.memory.as_fd().as_raw_fd(), area.memory.mapping.len());
+    // Memory that is not the program's is not made so.
+    let mut pages = vec![0u8; len.div_ceil(PAGE)];
+    if call!(libc::SYS_mincore, address, len, pages.as_mut_ptr()) < 0 {
+        return fault();
+    }
+    let mapped = call!(libc::SYS_mmap, address, len, protection, flags, fd, 0);
     match mapped as u64 == address {
         true => Ok(()),
         false => refused("external memory cannot be shared", libc::EINVAL),
@@ -286,7 +328,7 @@ fn pools_of(area: &Area, number: u16) -> PoolsInfo {
 
 fn pools(descriptor: &Descriptor, info: &mut PoolsInfo) -> Result<()> {
     let asked = match descriptor.bound() {
-        Some(bound) if info.mem_id == 0 => areas::number_of(bound.port().memory()),
+        Some(bound) if info.mem_id == 0 => areas::number_of(bound.port().memory())?,
         _ => info.mem_id,
     };
     let (number, area) = areas::area(asked)?;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use linerate::Result;
 use linerate::shared::SharedPort;
 
-use crate::control::refused;
-use crate::descriptor::{Bound, Descriptor};
-use crate::header::{Header, NmOption, OptCsb, OptEventfds, OptMode, SyncKloopStart, option};
-use crate::real::{call, read, write};
-use crate::waiting::kernel_poll;
+use crate::control::{At, fault, options, refused, set_status};
+use crate::descriptor::Bound;
+use crate::header::{Header, NmOption, OptCsb, OptMode, SyncKloopStart, option};
+use crate::real::{call, fetch, fetch_all, kernel_poll, read, write};
+use crate::table::Descriptor;
 
 /// An entry for what the program tells: `struct nm_csb_atok`.
 #[repr(C)]
@@ -80,14 +80,20 @@ fn rings(bound: &Bound) -> Vec<BoundRing> {
 /// From now on head, cur and tail are where the program says (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
 pub fn enable(descriptor: &Descriptor, first: u64) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
-    // SAFETY: a list of options as the program has it; this kind is this structure.
-    let found = unsafe { crate::control::options(first) }.find(|option| option.reqtype == option::CSB);
-    let Some(found) = found else { return refused("the option NETMAP_REQ_OPT_CSB is missing", libc::EINVAL) };
-    // SAFETY: as above.
-    let entries = unsafe { &*std::ptr::from_mut(found).cast::<OptCsb>() };
-    let result = enable_at(&bound, entries.atok, entries.ktoa);
-    found.status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
-    result
+    let found = options(first)?.into_iter().find(|(_, option)| option.reqtype == option::CSB);
+    match found {
+        Some(option) => enable_by(bound, option),
+        None => refused("the option NETMAP_REQ_OPT_CSB is missing", libc::EINVAL),
+    }
+}
+
+/// The same for a port that is being bound.
+pub fn enable_by(bound: &Bound, (at, _): At) -> Result<()> {
+    let result = match fetch::<OptCsb>(at) {
+        Some(entries) => enable_at(bound, entries.atok, entries.ktoa),
+        None => fault(),
+    };
+    set_status(at, result)
 }
 
 fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
@@ -100,9 +106,9 @@ fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
     if !is_good(told) || !is_good(tell) {
         return refused("the entries are not in the program's memory", libc::EFAULT);
     }
-    let mut place = bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if place.is_some() {
-        return refused("the port has entries already", libc::EBUSY);
+    let has_entries = || refused("the port has entries already", libc::EBUSY);
+    if bound.has_entries() {
+        return has_entries();
     }
     let entries = Entries { told, tell, count: rings.len() };
     for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
@@ -114,8 +120,7 @@ fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
         entries.tell(n).hwtail.store(tail, Ordering::Relaxed);
         entries.tell(n).need_kick.store(1, Ordering::Relaxed);
     }
-    *place = Some(entries);
-    Ok(())
+    bound.entries.set(entries).or_else(|_| has_entries())
 }
 
 const RUNNING: u32 = 1;
@@ -124,7 +129,7 @@ const STOPPING: u32 = 2;
 /// Asks the loop to end, and waits for that; one that has not begun ends when it begins.
 pub fn stop(descriptor: &Descriptor) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
-    if bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_none() {
+    if !bound.has_entries() {
         return refused("the port has no entries", libc::EINVAL);
     }
     bound.kloop.fetch_or(STOPPING, Ordering::SeqCst);
@@ -140,29 +145,26 @@ struct Loop<'a> {
     rings: Vec<BoundRing>,
     entries: Entries,
     /// How the program and the loop wake each other, for each ring; none if they do not.
-    events: &'a [[i32; 2]],
+    events: Vec<[i32; 2]>,
 }
 
 /// Syncs until it is stopped.
 pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
-    let entries = *bound.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(entries) = entries else { return refused("the port has no entries", libc::EINVAL) };
-    // SAFETY: the body of this request is this structure, or there is none.
-    let Some(start) = (unsafe { (header.body as *const SyncKloopStart).as_ref() }) else {
+    let Some(entries) = bound.entries.get().copied() else { return refused("the port has no entries", libc::EINVAL) };
+    if header.body == 0 {
         return refused("the request has no body", libc::EINVAL);
-    };
-    let mut events: &[[i32; 2]] = &[];
-    // SAFETY: a list of options as the program has it.
-    for option in unsafe { crate::control::options(header.options) } {
-        let result = loop_option(option, entries.count).map(|there| events = there.unwrap_or(events));
-        option.status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
-        result?;
+    }
+    let Some(start) = fetch::<SyncKloopStart>(header.body) else { return fault() };
+    let mut events = Vec::new();
+    for (at, option) in options(header.options)? {
+        let result = loop_option(at, &option, entries.count);
+        events = set_status(at, result)?.unwrap_or(events);
     }
     if bound.kloop.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING != 0 {
         return refused("the loop runs already", libc::EBUSY);
     }
-    let syncs = Loop { port: bound.port(), rings: rings(&bound), entries, events };
+    let syncs = Loop { port: bound.port(), rings: rings(bound), entries, events };
     let sleep = Duration::from_micros(start.sleep_us.into());
     while bound.kloop.load(Ordering::SeqCst) & STOPPING == 0 {
         if !syncs.turn() {
@@ -174,28 +176,24 @@ pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
 }
 
 /// Takes an option of the loop; one of them brings descriptors for each ring.
-fn loop_option<'a>(option: &mut NmOption, count: usize) -> Result<Option<&'a [[i32; 2]]>> {
+fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i32; 2]>>> {
     match option.reqtype {
         option::SYNC_KLOOP_EVENTFDS => {
             let expected = size_of::<NmOption>() + count * size_of::<[i32; 2]>();
             if option.size != expected as u64 {
                 return refused("an entry for each ring that is bound is needed", libc::EINVAL);
             }
-            // SAFETY: the option has as many entries behind it as its size says, for as long as the loop runs.
-            let events = unsafe {
-                let option = std::ptr::from_mut(option).cast::<OptEventfds>();
-                std::slice::from_raw_parts((&raw const (*option).eventfds).cast(), count)
-            };
-            Ok(Some(events))
-        }
-        option::SYNC_KLOOP_MODE => {
-            // SAFETY: an option of this kind is this structure.
-            let mode = unsafe { (*std::ptr::from_mut(option).cast::<OptMode>()).mode };
-            match mode {
-                0..=3 => Ok(None),
-                _ => refused("there is no such mode of the loop", libc::EINVAL),
+            // They stand behind the option (struct nmreq_opt_sync_kloop_eventfds).
+            match fetch_all(at.wrapping_add(size_of::<NmOption>() as u64), count) {
+                Some(events) => Ok(Some(events)),
+                None => fault(),
             }
         }
+        option::SYNC_KLOOP_MODE => match fetch::<OptMode>(at).map(|option| option.mode) {
+            Some(0..=3) => Ok(None),
+            Some(_) => refused("there is no such mode of the loop", libc::EINVAL),
+            None => fault(),
+        },
         _ => refused("this option is not there", libc::EOPNOTSUPP),
     }
 }
@@ -243,7 +241,7 @@ impl Loop<'_> {
         const LONGEST: Duration = Duration::from_millis(10);
         let wakes = !events.is_empty() && events.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
         if !wakes {
-            let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)), std::ptr::null());
+            let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)));
             return;
         }
         port.arm(true, true);
@@ -253,7 +251,7 @@ impl Loop<'_> {
             let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut all: Vec<_> = events.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
             all.push(wait(port.event().as_raw_fd()));
-            let _ = kernel_poll(&mut all, Some(LONGEST), std::ptr::null());
+            let _ = kernel_poll(&mut all, Some(LONGEST));
             for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
                 let mut count = 0u64;
                 let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);

@@ -1,6 +1,10 @@
 //! `net/netmap.h` of API 14 and `net/netmap_legacy.h`: what programs hand over, written from netmap(4) and the header.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_char;
+
+use crate::real::Plain;
 
 pub const API: u16 = 14;
 pub const MOST_API: u16 = 15;
@@ -61,6 +65,7 @@ pub mod option {
 
 /// `struct nmreq_option`, in front of each.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct NmOption {
     pub next: u64,
     pub reqtype: u32,
@@ -70,6 +75,7 @@ pub struct NmOption {
 
 /// `struct nmreq_register`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Register {
     pub offset: u64,
     pub memsize: u64,
@@ -114,6 +120,7 @@ pub mod flag {
 
 /// `struct nmreq_port_info_get`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PortInfo {
     pub memsize: u64,
     pub tx_slots: u32,
@@ -128,6 +135,7 @@ pub struct PortInfo {
 
 /// `struct nmreq_vale_attach`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ValeAttach {
     pub register: Register,
     pub port_index: u32,
@@ -136,6 +144,7 @@ pub struct ValeAttach {
 
 /// `struct nmreq_vale_detach`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ValeDetach {
     pub port_index: u32,
     pub _pad: u32,
@@ -143,6 +152,7 @@ pub struct ValeDetach {
 
 /// `struct nmreq_vale_list`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ValeList {
     pub bridge_idx: u16,
     pub _pad: u16,
@@ -151,6 +161,7 @@ pub struct ValeList {
 
 /// `struct nmreq_port_hdr`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PortHdr {
     pub hdr_len: u32,
     pub _pad: u32,
@@ -158,6 +169,7 @@ pub struct PortHdr {
 
 /// `struct nmreq_vale_newif`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ValeNewif {
     pub tx_slots: u32,
     pub rx_slots: u32,
@@ -169,6 +181,7 @@ pub struct ValeNewif {
 
 /// `struct nmreq_vale_polling`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ValePolling {
     pub mode: u32,
     pub first_cpu_id: u32,
@@ -196,6 +209,7 @@ pub struct PoolsInfo {
 
 /// `struct nmreq_opt_extmem`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct OptExtmem {
     pub option: NmOption,
     pub usrptr: u64,
@@ -204,6 +218,7 @@ pub struct OptExtmem {
 
 /// `struct nmreq_opt_offsets`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct OptOffsets {
     pub option: NmOption,
     pub max_offset: u64,
@@ -215,21 +230,16 @@ pub struct OptOffsets {
 
 /// `struct nmreq_opt_csb`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct OptCsb {
     pub option: NmOption,
     pub atok: u64,
     pub ktoa: u64,
 }
 
-/// `struct nmreq_opt_sync_kloop_eventfds`: entries of an ioeventfd and an irqfd follow.
-#[repr(C)]
-pub struct OptEventfds {
-    pub option: NmOption,
-    pub eventfds: [[i32; 2]; 0],
-}
-
 /// `struct nmreq_opt_sync_kloop_mode`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct OptMode {
     pub option: NmOption,
     pub mode: u32,
@@ -237,6 +247,7 @@ pub struct OptMode {
 
 /// `struct nmreq_sync_kloop_start`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct SyncKloopStart {
     pub sleep_us: u32,
     pub _pad: u32,
@@ -244,6 +255,7 @@ pub struct SyncKloopStart {
 
 /// `struct nmreq` of the API before.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Nmreq {
     pub name: [c_char; 16],
     pub version: u32,
@@ -283,6 +295,36 @@ pub mod command {
     pub const BDG_POLLING_OFF: u16 = 11;
     pub const VNET_HDR_GET: u16 = 12;
 }
+
+/// Structures of the program's, which are copied from its memory and back.
+macro_rules! plain {
+    ($($structure:ty),*) => {
+        $(
+            // SAFETY: integers, arrays of them, and structures of nothing else.
+            unsafe impl Plain for $structure {}
+        )*
+    };
+}
+
+plain!(
+    Header,
+    NmOption,
+    Register,
+    PortInfo,
+    ValeAttach,
+    ValeDetach,
+    ValeList,
+    PortHdr,
+    ValeNewif,
+    ValePolling,
+    PoolsInfo,
+    OptExtmem,
+    OptOffsets,
+    OptCsb,
+    OptMode,
+    SyncKloopStart,
+    Nmreq
+);
 
 /// Of a name that ends with a zero, or fills its place.
 pub fn text(name: &[c_char]) -> String {

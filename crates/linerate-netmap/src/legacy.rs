@@ -4,12 +4,13 @@ use std::ffi::c_char;
 
 use linerate::Result;
 
-use crate::control::{self, refused};
-use crate::descriptor::Descriptor;
+use crate::control::{self, refused, with};
 use crate::header::{
     API, Header, Nmreq, PortHdr, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, ValePolling, command,
     flag, mode, request, ringid, set_text, text,
 };
+use crate::real::Plain;
+use crate::table::Descriptor;
 
 /// The version that the last programs of the API before were written for.
 const LEAST_API: u32 = 11;
@@ -20,7 +21,15 @@ fn header(name: &[c_char], reqtype: u16, body: u64) -> Header {
     header
 }
 
-fn ask<T>(descriptor: &Descriptor, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
+/// `NIOCREGIF` or `NIOCGINFO`, with a request in the program's memory.
+///
+/// # Errors
+/// As netmap.
+pub fn answer_at(address: u64, answer: impl FnOnce(&mut Nmreq) -> Result<()>) -> Result<()> {
+    with(address, answer)
+}
+
+fn ask<T: Plain>(descriptor: &Descriptor, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
     let mut header = header(name, reqtype, std::ptr::from_mut(body) as u64);
     control::answer(descriptor, &mut header)?;
     Ok(header)

@@ -5,14 +5,15 @@
 //! a switch or an interface.
 //!
 //! - `calls`: the functions of the C library that are answered here, and which of their calls are for us
-//! - `descriptor`: what a descriptor of `/dev/netmap` is: the port that it is bound to
+//! - `table`: which numbers of descriptors are ours
+//! - `descriptor`: what a descriptor of `/dev/netmap` is bound to; `port`: the threads that wait for it
 //! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the API before it
 //! - `csb`: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them
 //! - `indirect`: packets that are not in netmap's buffers
 //! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
 //! - `areas`: memory for ports, by netmap's numbers for it
 //! - `header`: the structures and numbers of `net/netmap.h`
-//! - `real`: system calls that nobody answers but the kernel
+//! - `real`: the C library and the kernel behind the functions that are answered here, and the program's memory
 
 mod areas;
 mod calls;
@@ -22,5 +23,7 @@ mod descriptor;
 mod header;
 mod indirect;
 mod legacy;
+mod port;
 mod real;
+mod table;
 mod waiting;

@@ -1,44 +1,438 @@
-//! System calls, past the functions that `calls` stands in for.
+//! The functions of the C library that ours stand in front of, system calls past both, and the program's memory by way of
+//! the kernel.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::mem::MaybeUninit;
+use std::panic::AssertUnwindSafe;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
 
 /// A system call that answers with an int; errno(3) is set where it fails.
 macro_rules! call {
     ($number:expr, $($argument:expr),*) => {
-        // SAFETY: the program's own call, handed on as it is; the kernel checks what it points at.
+        // SAFETY: the kernel checks what the arguments point at.
         unsafe { libc::syscall($number, $($argument as libc::c_long),*) }
     };
 }
 
-pub(crate) use call;
+/// Calls the function of this name behind ours.
+///
+/// It may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
+/// has nothing to drop then.
+macro_rules! next {
+    ($name:ident($($argument:expr),*)) => {
+        match $crate::real::$name() {
+            // SAFETY: the C library's function of this name and signature, with the program's own arguments.
+            Some(function) => unsafe { function($($argument),*) },
+            None => $crate::real::fail(libc::ENOSYS),
+        }
+    };
+}
 
-/// Sets errno(3), and is what a call answers then.
+pub(crate) use {call, next};
+
+/// Returns the address of this function in the next object after ours; null if there is none.
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($type:tt)*) $(-> $result:ty)?;)*) => {
+        $(
+            pub fn $name() -> Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?> {
+                let mut address = found::$name.load(Ordering::Relaxed);
+                if address.is_null() {
+                    // An object that was initialised before ours calls it.
+                    address = find(const { name(concat!(stringify!($name), "\0")) });
+                    found::$name.store(address, Ordering::Relaxed);
+                }
+                // SAFETY: null, or the address of the C library's function of this name, which has this signature.
+                unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?>>(address) }
+            }
+        )*
+
+        /// The functions' addresses.
+        #[allow(non_upper_case_globals)]
+        mod found {
+            use super::{AtomicPtr, c_void, null_mut};
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut());)*
+        }
+
+        /// Finds all functions, so that dlsym(3), which has locks, is not called in a child or a signal handler.
+        fn find_all() {
+            $($name();)*
+        }
+    };
+}
+
+const fn name(bytes: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(bytes.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+functions! {
+    open: fn(*const c_char, c_int, ...) -> c_int;
+    open64: fn(*const c_char, c_int, ...) -> c_int;
+    openat: fn(c_int, *const c_char, c_int, ...) -> c_int;
+    openat64: fn(c_int, *const c_char, c_int, ...) -> c_int;
+    creat: fn(*const c_char, c_uint) -> c_int;
+    creat64: fn(*const c_char, c_uint) -> c_int;
+    __open_2: fn(*const c_char, c_int) -> c_int;
+    __open64_2: fn(*const c_char, c_int) -> c_int;
+    __openat_2: fn(c_int, *const c_char, c_int) -> c_int;
+    __openat64_2: fn(c_int, *const c_char, c_int) -> c_int;
+    close: fn(c_int) -> c_int;
+    close_range: fn(c_uint, c_uint, c_int) -> c_int;
+    closefrom: fn(c_int);
+    fclose: fn(*mut libc::FILE) -> c_int;
+    dup: fn(c_int) -> c_int;
+    dup2: fn(c_int, c_int) -> c_int;
+    dup3: fn(c_int, c_int, c_int) -> c_int;
+    fcntl: fn(c_int, c_int, ...) -> c_int;
+    fcntl64: fn(c_int, c_int, ...) -> c_int;
+    ioctl: fn(c_int, c_ulong, ...) -> c_int;
+    poll: fn(*mut pollfd, nfds_t, c_int) -> c_int;
+    ppoll: fn(*mut pollfd, nfds_t, *const libc::timespec, *const sigset_t) -> c_int;
+    __poll_chk: fn(*mut pollfd, nfds_t, c_int, usize) -> c_int;
+    __ppoll_chk: fn(*mut pollfd, nfds_t, *const libc::timespec, *const sigset_t, usize) -> c_int;
+    select: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
+    pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const libc::timespec, *const sigset_t) -> c_int;
+    epoll_ctl: fn(c_int, c_int, c_int, *mut epoll_event) -> c_int;
+    epoll_wait: fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
+    epoll_pwait: fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
+    epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
+}
+
+/// Finds the functions and remembers stderr, when the object is loaded.
+pub fn start() {
+    find_all();
+    let (device, inode) = file_of(libc::STDERR_FILENO).unwrap_or_default();
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
+}
+
+/// Device and inode of what was stderr when the program began; zeros if nothing was.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+fn file_of(fd: c_int) -> Option<(u64, u64)> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
+        return None;
+    }
+    // SAFETY: it was filled in.
+    let status = unsafe { status.assume_init() };
+    Some((status.st_dev, status.st_ino))
+}
+
+/// Writes a line to stderr, if that is still the file that it was when the program began: another one may be the program's
+/// data. A line that cannot be written is lost.
+pub fn tell(line: &str) {
+    let was = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
+    if was != (0, 0) && file_of(libc::STDERR_FILENO) == Some(was) {
+        let line = format!("linerate: {line}\n");
+        call!(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len());
+    }
+}
+
+/// Sets errno(3), and returns what a call answers then.
 pub fn fail(errno: c_int) -> c_int {
     // SAFETY: the place of this thread's errno is always there.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
 
-/// Bytes of the program's memory; `None` if they are not there. The kernel looks, so that a wrong address harms nobody.
+/// Returns errno(3).
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Ends the thread if it is cancelled. The caller must have nothing to drop.
+pub fn cancellation_point() {
+    // SAFETY: it asks for nothing.
+    unsafe { pthread_testcancel() };
+}
+
+thread_local! {
+    /// How many calls of [`guarded`] a thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Returns whether the thread is in [`guarded`], so that what it calls is not the program's doing.
+pub fn is_ours() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Runs work of ours in a thread of the program's. The thread is not cancelled meanwhile; a panic ends here, as `EIO`.
+pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    DEPTH.set(DEPTH.get() + 1);
+    // SAFETY: there is room for the state.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    let result = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        fail(libc::EIO);
+        panicked
+    });
+    DEPTH.set(DEPTH.get() - 1);
+    // SAFETY: the state that it had.
+    unsafe { pthread_setcancelstate(before, null_mut()) };
+    result
+}
+
+/// Runs work that starts threads. These inherit the signal mask, which blocks all signals but those of faults: the program's
+/// signals are for its own threads.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<sigset_t>::uninit();
+    let mut before = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: sigfillset(3) fills the set in, and it is changed only then.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+    }
+    // SAFETY: a set that is filled in, and room for the one before it.
+    let changed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
+    let result = work();
+    if changed {
+        // SAFETY: the set that there was.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
+    }
+    result
+}
+
+/// State of a process, behind a lock. A child of fork(2) begins with none, and leaves its parent's as it is.
+pub struct OfProcess<T>(Mutex<Option<(u32, T)>>);
+
+impl<T: Default> OfProcess<T> {
+    pub const fn new() -> OfProcess<T> {
+        OfProcess(Mutex::new(None))
+    }
+
+    /// Works on the state of this process.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = std::process::id();
+        let state = match place.take() {
+            Some((process, state)) if process == own => state,
+            inherited => {
+                std::mem::forget(inherited);
+                T::default()
+            }
+        };
+        work(&mut place.insert((own, state)).1)
+    }
+}
+
+/// The most bytes that are copied by ourselves.
+const FEW: usize = 16 << 10;
+
+/// Copies to or from the program's memory, and returns how many bytes it could.
+///
+/// process_vm_readv(2) costs as much as a sync. So the kernel is only asked whether the pages are there, by a system call
+/// that fails for another reason if they are, and the copy is ours. A program that unmaps its memory at this very moment
+/// ends, as it would in the C library.
+fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> usize {
+    let is_read = number == libc::SYS_process_vm_readv;
+    let is_there = if is_read { is_there(address, len) } else { is_writable(address, len) };
+    let (from, to) = (libc::iovec { iov_base: ours, iov_len: len }, address as *mut c_void);
+    let mut is_copied = is_there == Some(true);
+    if is_there.is_none() {
+        let theirs = libc::iovec { iov_base: to, iov_len: len };
+        let copied = call!(number, std::process::id(), &raw const from, 1, &raw const theirs, 1, 0);
+        if copied >= 0 {
+            return copied as usize;
+        }
+        // The address cannot be checked then, and is believed as the C library does.
+        is_copied = is_forbidden() && address > u64::from(u16::MAX);
+    }
+    if !is_copied {
+        return 0;
+    }
+    // SAFETY: `ours` has `len` bytes; the program's memory is there, as the kernel has just found, or is believed to be.
+    unsafe { if is_read { std::ptr::copy(to, ours, len) } else { std::ptr::copy(ours, to, len) } }
+    len
+}
+
+/// Asks the kernel to look at the 8 bytes at each of these addresses; true if they are all there.
+fn look(address: u64, len: usize, mut is_there: impl FnMut(u64) -> bool) -> Option<bool> {
+    const PAGE: u64 = 4096;
+    let Some(end) = address.checked_add(len as u64).filter(|_| address >= PAGE) else { return Some(len == 0) };
+    let (before, mut at) = (errno(), address);
+    while at < end {
+        if !is_there(at) {
+            return Some(false);
+        }
+        at = at / PAGE * PAGE + PAGE;
+    }
+    fail(before);
+    Some(true)
+}
+
+/// Returns whether memory can be read; `None` if that is not known.
+fn is_there(address: u64, len: usize) -> Option<bool> {
+    if len > FEW {
+        return None;
+    }
+    // sigprocmask(2) with a set, and no known way to use it.
+    look(address, len, |at| call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) < 0 && errno() == libc::EINVAL)
+}
+
+/// Returns whether memory can be written, of which all is about to be; `None` if that is not known.
+fn is_writable(address: u64, len: usize) -> Option<bool> {
+    // The 8 bytes that are written in each page must be among those.
+    let in_first = 4096 - address as usize % 4096;
+    let in_last = address.wrapping_add(len as u64).wrapping_sub(1) as usize % 4096 + 1;
+    if !(8..=FEW).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
+        return None;
+    }
+    // sigprocmask(2) with a place for the set that there is.
+    look(address, len, |at| call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0)
+}
+
+/// Returns whether the kernel does not copy for us: in a sandbox, or where it is built without that.
+fn is_forbidden() -> bool {
+    matches!(errno(), libc::EPERM | libc::ENOSYS)
+}
+
+/// Fills `bytes` with those of the program's memory; false if they are not there. The kernel copies, so that a wrong
+/// address harms nobody.
+pub fn read_into(address: u64, bytes: &mut [u8]) -> bool {
+    copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr().cast(), bytes.len()) == bytes.len()
+}
+
+/// Returns bytes of the program's memory; `None` if they are not there.
 pub fn read(address: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; len];
-    let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
-    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: len };
-    let read = call!(libc::SYS_process_vm_readv, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0);
-    (read == len as i64).then_some(bytes)
+    read_into(address, &mut bytes).then_some(bytes)
 }
 
-/// Writes there; false if it cannot be.
+/// Writes to the program's memory; false if it cannot be.
 pub fn write(address: u64, bytes: &[u8]) -> bool {
-    let ours = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let theirs = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-    let written = call!(libc::SYS_process_vm_writev, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0);
-    written == bytes.len() as i64
+    copy(libc::SYS_process_vm_writev, address, bytes.as_ptr().cast_mut().cast(), bytes.len()) == bytes.len()
 }
 
-/// A time as the kernel takes it.
+/// Writes each value to its own address; false if one cannot be.
+pub fn write_each<T: Plain>(values: &[(u64, T)]) -> bool {
+    // What one call takes (UIO_MAXIOV).
+    values.chunks(1024).all(|values| {
+        let ours: Vec<T> = values.iter().map(|(_, value)| *value).collect();
+        let len = size_of_val(&ours[..]);
+        let from = libc::iovec { iov_base: ours.as_ptr().cast_mut().cast(), iov_len: len };
+        let to = |(address, _): &(u64, T)| libc::iovec { iov_base: *address as *mut _, iov_len: size_of::<T>() };
+        let to: Vec<libc::iovec> = values.iter().map(to).collect();
+        let pid = std::process::id();
+        let copied = call!(libc::SYS_process_vm_writev, pid, &raw const from, 1, to.as_ptr(), to.len(), 0);
+        copied == len as libc::c_long
+            || copied < 0 && is_forbidden() && values.iter().all(|(address, value)| store(*address, value))
+    })
+}
+
+/// A type of C whose values any bytes are, as a program hands it over.
+///
+/// # Safety
+/// Every pattern of bytes is a value of the type.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: integers, and structures of nothing else; so are the kernel's below.
+unsafe impl Plain for i16 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for [i32; 2] {}
+// SAFETY: as above.
+unsafe impl Plain for pollfd {}
+// SAFETY: as above.
+unsafe impl Plain for epoll_event {}
+// SAFETY: as above.
+unsafe impl Plain for libc::timespec {}
+// SAFETY: as above.
+unsafe impl Plain for timeval {}
+
+/// Copies `count` values from the program's memory; `None` if they are not there.
+pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
+    let len = count.checked_mul(size_of::<T>())?;
+    let mut values: Vec<T> = Vec::with_capacity(count);
+    if copy(libc::SYS_process_vm_readv, address, values.as_mut_ptr().cast(), len) != len {
+        return None;
+    }
+    // SAFETY: all bytes of `count` values were written, and any bytes are a value.
+    unsafe { values.set_len(count) };
+    Some(values)
+}
+
+/// Copies a value from the program's memory; `None` if it is not there.
+pub fn fetch<T: Plain>(address: u64) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let len = size_of::<T>();
+    // SAFETY: all its bytes were written, and any bytes are a value.
+    (copy(libc::SYS_process_vm_readv, address, value.as_mut_ptr().cast(), len) == len)
+        .then(|| unsafe { value.assume_init() })
+}
+
+/// Copies a value to the program's memory; false if it cannot be.
+pub fn store<T: Plain>(address: u64, value: &T) -> bool {
+    let len = size_of::<T>();
+    copy(libc::SYS_process_vm_writev, address, std::ptr::from_ref(value).cast_mut().cast(), len) == len
+}
+
+/// Copies a value from the program's memory; a null pointer has none.
+///
+/// # Errors
+/// [`Fault`] if it is not there.
+pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
+    if address.is_null() { Ok(None) } else { fetch(address as u64).map(Some).ok_or(Fault) }
+}
+
+/// `EFAULT`.
+#[derive(Debug)]
+pub struct Fault;
+
+/// Returns whether the program's string is this one. `text` includes the zero.
+pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
+    // The page behind the string need not be there: it is looked at when the string may be this one so far.
+    const PART: usize = 8;
+    let (errno, mut bytes) = (errno(), [0u8; PART]);
+    let same = text.chunks(PART).enumerate().all(|(n, part)| {
+        let bytes = &mut bytes[..part.len()];
+        read_into((address as u64).wrapping_add((n * PART) as u64), bytes) && bytes == part
+    });
+    fail(errno);
+    same
+}
+
+/// Converts a time to the kernel's form.
 pub fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
+    libc::timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as _, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Calls the kernel's ppoll(2), which is no cancellation point.
+pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>) -> c_int {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+    call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, 0, 8) as c_int
+}
+
+/// Returns whether a descriptor is readable now.
+pub fn is_readable(fd: c_int) -> bool {
+    kernel_poll(&mut [pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(Duration::ZERO)) > 0
 }

@@ -1,36 +1,79 @@
 //! Waiting for descriptors of `/dev/netmap` among others. Their rings are synced here, as the kernel module does it in
 //! poll(2); a program sleeps only if none of its descriptors has anything.
+//!
+//! A call goes in turns: look, and sleep if nothing is there. A thread may be cancelled while it sleeps (pthreads(7)), and
+//! is then unwound through frames that must have nothing to drop. So what a call has is kept by its thread ([`CALLS`]),
+//! and the sleep itself is in [`answer`], which has nothing.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::ffi::c_int;
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ptr::null;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use libc::{epoll_event, pollfd};
+use libc::{epoll_event, pollfd, sigset_t};
 
-use crate::descriptor::{self, Bound};
-use crate::real::{call, fail, timespec};
+use crate::descriptor::Bound;
+use crate::port::Waiter;
+use crate::real::{
+    Fault, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next, store,
+    timespec, write, write_each,
+};
+use crate::table::{self, Held};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
-/// Bytes of a kernel's signal set.
-const MASK: usize = 8;
+/// The most descriptors, and events, of a call that is answered here.
+const MOST: usize = 1 << 20;
 
-pub fn milliseconds(timeout: c_int) -> Option<Duration> {
+/// How long a call waits at most; `None`: for ever.
+type Longest = Option<Duration>;
+/// An answer, or errno(3).
+type Answer<T = c_int> = Result<T, c_int>;
+
+impl From<Fault> for c_int {
+    fn from(_: Fault) -> c_int {
+        libc::EFAULT
+    }
+}
+
+pub fn milliseconds(timeout: c_int) -> Longest {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-pub fn time(time: &libc::timespec) -> Duration {
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+/// Reads a time of the program's.
+///
+/// # Errors
+/// `EFAULT` and `EINVAL`.
+pub fn time(time: *const libc::timespec) -> Answer<Longest> {
+    let Some(time) = fetch_optional(time)? else { return Ok(None) };
+    match (u64::try_from(time.tv_sec), time.tv_nsec) {
+        (Ok(seconds), 0..=999_999_999) => Ok(Some(Duration::new(seconds, time.tv_nsec as u32))),
+        _ => Err(libc::EINVAL),
+    }
 }
 
-pub fn time_of_day(time: &libc::timeval) -> Duration {
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.clamp(0, 999_999) as u32 * 1000)
+/// Reads a time of select(2), whose microseconds may be more than a second.
+///
+/// # Errors
+/// As [`time`].
+pub fn time_of_day(time: *const libc::timeval) -> Answer<Longest> {
+    let Some(time) = fetch_optional(time)? else { return Ok(None) };
+    match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
+        (Ok(seconds), Ok(micros)) => {
+            Ok(Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))))
+        }
+        _ => Err(libc::EINVAL),
+    }
 }
 
-/// Syncs what `events` are about, and tells which of them are there.
-fn ready(bound: &Bound, events: i16) -> i16 {
+fn wait(fd: c_int) -> pollfd {
+    pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Syncs what `events` are about, and returns which of them are there. `must` checks the server in any case.
+fn ready(bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
         good &= crate::indirect::sync_tx(bound).is_ok();
@@ -44,249 +87,543 @@ fn ready(bound: &Bound, events: i16) -> i16 {
     if events & IN != 0 && port.can_receive() {
         there |= events & IN;
     }
-    if good && bound.check(false).is_ok() { there } else { libc::POLLERR }
+    if good && bound.check(must).is_ok() { there } else { libc::POLLERR }
 }
 
-/// The kernel's own ppoll(2).
-pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let time = timeout.map(timespec);
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, mask, MASK) as c_int
-}
-
-/// What a descriptor that is ours waits for.
-struct Waiting {
-    bound: Arc<Bound>,
+/// A descriptor that is ours, and the events that a call waits for.
+struct Ours {
+    descriptor: Held,
     events: i16,
 }
 
-/// Waits until one of ours is ready, as `look` finds, or one of the kernel's is; the caller asks for both afterwards.
-/// -1 as ppoll(2).
-fn sleep(
-    ours: &[Waiting],
-    others: &[pollfd],
-    timeout: Option<Duration>,
-    mask: *const libc::sigset_t,
-    look: impl FnOnce() -> bool,
-) -> c_int {
-    for Waiting { bound, events } in ours {
-        bound.port().arm(events & OUT != 0, events & IN != 0);
+impl Ours {
+    fn ready(&self, must: bool) -> i16 {
+        self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(bound, self.events, must))
     }
-    // What came before they were armed is found now.
-    let mut result = 0;
-    if !look() {
-        let wait = |fd: c_int| pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut events = others.to_vec();
-        for Waiting { bound, .. } in ours {
-            events.push(wait(bound.port().event().as_raw_fd()));
-            events.push(wait(bound.port().server().as_raw_fd()));
-        }
-        result = kernel_poll(&mut events, timeout, mask);
+
+    fn wait(&self) -> Option<Answer<Waiter>> {
+        let port = self.descriptor.bound()?.port();
+        Some(Waiter::new(port, self.events & OUT != 0, self.events & IN != 0))
     }
-    ours.iter().for_each(|Waiting { bound, .. }| bound.port().disarm());
-    result
+
+    /// Returns what tells it from others.
+    fn identity(&self) -> (u64, i16) {
+        (self.descriptor.cookie(), self.events)
+    }
 }
 
-pub fn poll(events: *mut pollfd, count: libc::nfds_t, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let events = match count {
-        0 => &mut [],
-        // SAFETY: as many as the program says, and its own, as poll(2) wants it.
-        _ => unsafe { std::slice::from_raw_parts_mut(events, count as usize) },
-    };
-    if !descriptor::any() {
-        return kernel_poll(events, timeout, mask);
+/// What a call asks for.
+trait Question {
+    /// Looks at everything; `None` if nothing is there, unless the time `is_over`. `has_slept` checks the servers.
+    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer>;
+
+    /// Returns what is ours of it.
+    fn ours(&self) -> &[Ours];
+
+    /// Returns what is the kernel's.
+    fn others(&self) -> Vec<pollfd>;
+
+    /// Ends the call, with this time left.
+    fn end(&self, _left: Longest) {}
+}
+
+/// A call that a thread is in.
+struct Call {
+    /// Its places at the ports that it waits for, and which ports those are. They go before the ports may be closed.
+    waiters: Vec<Waiter>,
+    waits_for: Vec<(u64, i16)>,
+    question: Box<dyn Question>,
+    end: Option<Instant>,
+    mask: *const sigset_t,
+    /// The kernel's question while the thread sleeps.
+    events: Vec<pollfd>,
+    has_slept: bool,
+}
+
+thread_local! {
+    /// The calls that this thread is in: one, unless a signal handler waits as well. If the thread is cancelled they go
+    /// with it.
+    static CALLS: Calls = const { Calls(RefCell::new(Vec::new())) };
+}
+
+struct Calls(RefCell<Vec<Call>>);
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        guarded((), || drop(self.0.take()));
     }
-    // By place: the port, or that the descriptor is ours and has none.
-    let bounds: Vec<Option<Option<Arc<Bound>>>> =
-        events.iter().map(|event| descriptor::get(event.fd).map(|descriptor| descriptor.bound())).collect();
-    if bounds.iter().all(Option::is_none) {
-        return kernel_poll(events, timeout, mask);
+}
+
+/// What comes next in a call.
+#[derive(Clone, Copy)]
+enum Turn {
+    Done(c_int),
+    /// ppoll(2) with these. They stay where they are until [`woken`].
+    Sleep {
+        events: *mut pollfd,
+        count: usize,
+        time: Option<libc::timespec>,
+        mask: *const sigset_t,
+    },
+}
+
+fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
+    CALLS.try_with(|calls| calls.0.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
+}
+
+/// Begins a call; false if the thread has ended so far that it can have none.
+fn begin(question: Box<dyn Question>, longest: Longest, mask: *const sigset_t) -> bool {
+    // A time that no clock can show is for ever.
+    let end = longest.and_then(|longest| Instant::now().checked_add(longest));
+    let call =
+        Call { question, end, mask, waiters: Vec::new(), waits_for: Vec::new(), events: Vec::new(), has_slept: false };
+    last(|calls| calls.push(call)).is_some()
+}
+
+/// Ends the thread's last call. What it has is dropped here, where the thread's calls are not borrowed.
+fn end(answer: Answer) -> Turn {
+    if let Some(call) = last(Vec::pop).flatten() {
+        call.question.end(call.left());
     }
-    let end = timeout.map(|timeout| Instant::now() + timeout);
-    let ours: Vec<Waiting> = events
-        .iter()
-        .zip(&bounds)
-        .filter_map(|(event, bound)| Some(Waiting { bound: bound.as_ref()?.clone()?, events: event.events }))
-        .collect();
-    // The kernel looks over a descriptor of -1.
-    let others: Vec<pollfd> = events
-        .iter()
-        .zip(&bounds)
-        .map(|(event, bound)| pollfd { fd: if bound.is_some() { -1 } else { event.fd }, revents: 0, ..*event })
-        .collect();
-    loop {
-        for (event, bound) in events.iter_mut().zip(&bounds) {
-            event.revents = match bound {
-                Some(Some(bound)) => ready(bound, event.events),
-                Some(None) => libc::POLLERR,
-                None => 0,
-            };
+    Turn::Done(answer.unwrap_or_else(fail))
+}
+
+impl Call {
+    fn left(&self) -> Longest {
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
+    fn turn(&mut self) -> Option<Answer> {
+        let is_over = self.left() == Some(Duration::ZERO);
+        if let Some(answer) = self.question.look(is_over, self.has_slept) {
+            return Some(answer);
         }
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        let is_over = left == Some(Duration::ZERO) || events.iter().any(|event| event.revents != 0);
-        let mut now = others.clone();
-        if others.iter().any(|other| other.fd >= 0) {
-            let result = kernel_poll(&mut now, Some(Duration::ZERO), std::ptr::null());
-            if result < 0 {
-                return result;
-            }
-            if result > 0 || is_over {
-                for (event, (other, bound)) in events.iter_mut().zip(now.iter().zip(&bounds)) {
-                    event.revents = if bound.is_some() { event.revents } else { other.revents };
+        let waits_for: Vec<_> = self.question.ours().iter().map(Ours::identity).collect();
+        if self.waits_for != waits_for {
+            self.waiters.clear();
+            for one in self.question.ours() {
+                match one.wait() {
+                    Some(Ok(waiter)) => self.waiters.push(waiter),
+                    Some(Err(errno)) => return Some(Err(errno)),
+                    None => {}
                 }
-                return events.iter().filter(|event| event.revents != 0).count() as c_int;
+            }
+            self.waits_for = waits_for;
+            // What came before they waited is found now.
+            if let Some(answer) = self.question.look(false, false) {
+                return Some(answer);
             }
         }
-        if is_over {
-            return events.iter().filter(|event| event.revents != 0).count() as c_int;
-        }
-        let look = || ours.iter().any(|one| ready(&one.bound, one.events) != 0);
-        if sleep(&ours, &others, left, mask, look) < 0 {
-            return -1;
-        }
-        if ours.iter().any(|one| one.bound.check(true).is_err()) {
-            for (event, bound) in events.iter_mut().zip(&bounds) {
-                let is_gone = bound.as_ref().and_then(Option::as_ref).is_some_and(|bound| bound.check(true).is_err());
-                event.revents = if is_gone { libc::POLLERR } else { 0 };
+        self.events = self.question.others();
+        self.events.extend(self.waiters.iter().flat_map(|waiter| waiter.descriptors().map(wait)));
+        None
+    }
+
+    fn sleep(&mut self) -> Turn {
+        let time = self.left().map(timespec);
+        Turn::Sleep { events: self.events.as_mut_ptr(), count: self.events.len(), time, mask: self.mask }
+    }
+
+    fn woken(&mut self) {
+        self.has_slept = true;
+        self.waiters.iter().for_each(Waiter::hear);
+    }
+}
+
+fn turn() -> Turn {
+    // It is not borrowed while it looks: a signal handler may begin another call.
+    let Some(Some(mut call)) = last(Vec::pop) else { return Turn::Done(fail(libc::ENOMEM)) };
+    let answer = call.turn();
+    // What a sleep points at is in the call's own memory, which stays where it is.
+    let sleep = call.sleep();
+    let is_kept = last(|calls| calls.push(call)).is_some();
+    match answer {
+        Some(answer) => end(answer),
+        None if is_kept => sleep,
+        None => Turn::Done(fail(libc::ENOMEM)),
+    }
+}
+
+/// Goes on after the kernel has answered, unless with an error: a signal, most likely.
+fn woken(result: c_int) -> Turn {
+    if result < 0 {
+        return end(Err(errno()));
+    }
+    if result > 0 {
+        last(|calls| calls.last_mut().map(Call::woken));
+    }
+    turn()
+}
+
+/// Answers the call that `question` makes, if anything in it is ours. It must have nothing to drop where it sleeps: the
+/// thread may be cancelled.
+fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
+    let begun = guarded(Some(-1), || match question() {
+        Err(errno) => Some(fail(errno)),
+        Ok(None) => Some(NOT_OURS),
+        Ok(Some(Begun { question, longest, mask })) => {
+            if begin(question, longest, mask) {
+                None
+            } else {
+                Some(fail(libc::ENOMEM))
             }
-            return events.iter().filter(|event| event.revents != 0).count() as c_int;
+        }
+    });
+    match begun {
+        Some(NOT_OURS) => return None,
+        Some(answer) => return Some(answer),
+        None => {}
+    }
+    cancellation_point();
+    let mut turn = guarded(Turn::Done(-1), turn);
+    while let Turn::Sleep { events, count, time, mask } = turn {
+        let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+        let result = next!(ppoll(events, count as libc::nfds_t, time, mask));
+        turn = guarded(Turn::Done(-1), || woken(result));
+    }
+    match turn {
+        Turn::Done(answer) => Some(answer),
+        Turn::Sleep { .. } => None,
+    }
+}
+
+/// An answer that no call has.
+const NOT_OURS: c_int = c_int::MIN;
+
+/// A call that is for us.
+struct Begun {
+    question: Box<dyn Question>,
+    longest: Longest,
+    mask: *const sigset_t,
+}
+
+/// A call of poll(2) or select(2), with descriptors of ours among others.
+struct Poll {
+    events: Vec<pollfd>,
+    /// The places of those that are ours.
+    places: Vec<usize>,
+    ours: Vec<Ours>,
+    report: Report,
+    /// The kernel has just read and written the program's events.
+    is_fresh: bool,
+}
+
+/// Where the program wants its answer.
+enum Report {
+    /// poll(2): the address of the events.
+    Events(u64),
+    /// select(2): the addresses of the sets, and of the time left.
+    Sets { sets: [u64; 3], words: usize, time: *mut libc::timeval },
+}
+
+impl Poll {
+    /// `None` if none is ours.
+    fn new(events: Vec<pollfd>, report: Report) -> Option<Poll> {
+        let found = |(place, event): (usize, &pollfd)| {
+            let descriptor = table::get(event.fd)?;
+            Some((place, Ours { descriptor, events: event.events }))
+        };
+        let (places, ours): (Vec<usize>, Vec<Ours>) = events.iter().enumerate().filter_map(found).unzip();
+        (!places.is_empty()).then_some(Poll { events, places, ours, report, is_fresh: false })
+    }
+
+    fn report(&self) -> Answer {
+        let count = self.events.iter().filter(|event| event.revents != 0).count() as c_int;
+        match &self.report {
+            Report::Events(at) if self.is_fresh => {
+                for (n, event) in self.events.iter().enumerate() {
+                    let revents = (at + (n * size_of::<pollfd>()) as u64) as *mut pollfd;
+                    // SAFETY: ppoll(2) has written all events there a moment ago; they need not be aligned.
+                    unsafe { (&raw mut (*revents).revents).write_unaligned(event.revents) };
+                }
+                Ok(count)
+            }
+            Report::Events(at) => {
+                let at = |n: usize| at + (n * size_of::<pollfd>() + std::mem::offset_of!(pollfd, revents)) as u64;
+                let revents: Vec<_> = self.events.iter().enumerate().map(|(n, event)| (at(n), event.revents)).collect();
+                if write_each(&revents) { Ok(count) } else { Err(libc::EFAULT) }
+            }
+            Report::Sets { sets, words, .. } => {
+                if self.events.iter().any(|event| event.revents & libc::POLLNVAL != 0) {
+                    return Err(libc::EBADF);
+                }
+                let (ended, mut count) = (libc::POLLERR | libc::POLLHUP, 0);
+                for (kind, set) in sets.iter().enumerate().filter(|(_, set)| **set != 0) {
+                    let mut bits = vec![0u64; *words];
+                    let good = KINDS[kind] | if kind < 2 { ended } else { 0 };
+                    for event in self.events.iter().filter(|event| event.events & KINDS[kind] != 0) {
+                        if event.revents & good != 0 {
+                            bits[event.fd as usize / 64] |= 1 << (event.fd % 64);
+                            count += 1;
+                        }
+                    }
+                    let bytes: Vec<u8> = bits.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    if !write(*set, &bytes) {
+                        return Err(libc::EFAULT);
+                    }
+                }
+                Ok(count)
+            }
         }
     }
 }
 
+impl Question for Poll {
+    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+        self.is_fresh &= !has_slept;
+        let mut others = self.others();
+        let has_others = others.iter().any(|other| other.fd >= 0);
+        if has_others && kernel_poll(&mut others, Some(Duration::ZERO)) < 0 {
+            return Some(Err(errno()));
+        }
+        for (event, other) in self.events.iter_mut().zip(&others) {
+            event.revents = other.revents;
+        }
+        for (place, one) in self.places.iter().zip(&self.ours) {
+            self.events[*place].revents = one.ready(has_slept);
+        }
+        (is_over || self.events.iter().any(|event| event.revents != 0)).then(|| self.report())
+    }
+
+    fn ours(&self) -> &[Ours] {
+        &self.ours
+    }
+
+    /// All events. Ours have the descriptor -1, which the kernel passes over.
+    fn others(&self) -> Vec<pollfd> {
+        let mut others: Vec<pollfd> = self.events.iter().map(|event| pollfd { revents: 0, ..*event }).collect();
+        self.places.iter().for_each(|place| others[*place].fd = -1);
+        others
+    }
+
+    fn end(&self, left: Longest) {
+        if let (Report::Sets { time, .. }, Some(left)) = (&self.report, left)
+            && !time.is_null()
+        {
+            let left = libc::timeval { tv_sec: left.as_secs() as _, tv_usec: left.subsec_micros().into() };
+            // Where it cannot be written the program does not learn it, as with Linux.
+            let before = errno();
+            store(*time as u64, &left);
+            fail(before);
+        }
+    }
+}
+
+/// Answers poll(2) and ppoll(2); `None` if no descriptor is ours.
+pub fn poll(
+    events: *mut pollfd,
+    count: libc::nfds_t,
+    longest: impl FnOnce() -> Answer<Longest>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    // What is more is an error, or none of our programs.
+    if !table::any() || count == 0 || count as usize > MOST {
+        return None;
+    }
+    answer(|| {
+        let longest = longest()?;
+        let count = count as usize;
+        // The kernel looks at the events first: then they are there, and can be written.
+        let now = timespec(Duration::ZERO);
+        if call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) < 0 {
+            return Err(errno());
+        }
+        let mut all: Vec<pollfd> = Vec::with_capacity(count);
+        // SAFETY: ppoll(2) has read as many events there a moment ago. They are copied as bytes, whatever their alignment,
+        // and any bytes are events.
+        unsafe {
+            std::ptr::copy(events.cast::<u8>(), all.as_mut_ptr().cast(), count * size_of::<pollfd>());
+            all.set_len(count);
+        }
+        let Some(mut poll) = Poll::new(all, Report::Events(events as u64)) else { return Ok(None) };
+        poll.is_fresh = true;
+        Ok(Some(Begun { question: Box::new(poll), longest, mask }))
+    })
+}
+
+/// By set of select(2).
+const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+
+/// Returns how much of a set there can be. Programs may say more, and the kernel reads no further than this.
+fn most_descriptors(count: c_int) -> usize {
+    let count = usize::try_from(count).unwrap_or(0);
+    if count <= libc::FD_SETSIZE {
+        return count;
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+    count.min(size.unwrap_or(libc::FD_SETSIZE))
+}
+
+/// Answers select(2) and pselect(2); `None` if no descriptor is ours. The time left is written to `time`.
 pub fn select(
     count: c_int,
     sets: [*mut libc::fd_set; 3],
-    timeout: Option<Duration>,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-    // SAFETY: sets of the program's, or none, as select(2) wants them.
-    let has = |kind: usize, fd: c_int| unsafe { !sets[kind].is_null() && libc::FD_ISSET(fd, sets[kind]) };
-    let mut events: Vec<pollfd> = (0..count.clamp(0, libc::FD_SETSIZE as c_int))
-        .filter_map(|fd| {
-            let wanted = (0..3).filter(|kind| has(*kind, fd)).fold(0, |wanted, kind| wanted | KINDS[kind]);
-            (wanted != 0).then_some(pollfd { fd, events: wanted, revents: 0 })
-        })
-        .collect();
-    if !events.iter().any(|event| descriptor::get(event.fd).is_some()) {
-        let time = timeout.map(timespec);
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let masked = (mask, MASK);
-        return call!(libc::SYS_pselect6, count, sets[0], sets[1], sets[2], time, &raw const masked) as c_int;
+    longest: impl FnOnce() -> Answer<Longest>,
+    time: *mut libc::timeval,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    if !table::any() || count <= 0 {
+        return None;
     }
-    let result = poll(events.as_mut_ptr(), events.len() as libc::nfds_t, timeout, mask);
-    if result < 0 {
-        return result;
-    }
-    if events.iter().any(|event| event.revents & libc::POLLNVAL != 0) {
-        return fail(libc::EBADF);
-    }
-    let ended = libc::POLLERR | libc::POLLHUP;
-    let mut there = 0;
-    for event in &events {
-        for (kind, bits) in KINDS.into_iter().enumerate().filter(|(kind, _)| has(*kind, event.fd)) {
-            let is_there = event.revents & (bits | if kind < 2 { ended } else { 0 }) != 0;
-            there += c_int::from(is_there);
-            if !is_there {
-                // SAFETY: a set of the program's, which has the descriptor.
-                unsafe { libc::FD_CLR(event.fd, sets[kind]) };
-            }
+    answer(|| {
+        let longest = longest()?;
+        let count = most_descriptors(count);
+        let words = count.div_ceil(64);
+        let sets = sets.map(|set| set as u64);
+        let mut wanted = vec![0i16; count];
+        for (kind, set) in sets.iter().enumerate().filter(|(_, set)| **set != 0) {
+            let bits: Vec<u64> = fetch_all(*set, words).ok_or(libc::EFAULT)?;
+            let is_in = |fd: usize| bits[fd / 64] & 1 << (fd % 64) != 0;
+            (0..count).filter(|fd| is_in(*fd)).for_each(|fd| wanted[fd] |= KINDS[kind]);
         }
-    }
-    there
+        let wanted = wanted.iter().enumerate().filter(|(_, events)| **events != 0);
+        let events = wanted.map(|(fd, events)| pollfd { fd: fd as c_int, events: *events, revents: 0 }).collect();
+        let Some(poll) = Poll::new(events, Report::Sets { sets, words, time }) else { return Ok(None) };
+        Ok(Some(Begun { question: Box::new(poll), longest, mask }))
+    })
 }
 
-/// A descriptor of ours that an epoll(7) of the program's watches.
+/// A descriptor of ours that an epoll(7) of the program's watches. The kernel's epoll has it as well, without events: so
+/// that the kernel knows which epoll watches what, whatever has become of their numbers.
+#[derive(Clone, Copy)]
 struct Watched {
     epoll: c_int,
     fd: c_int,
+    cookie: u64,
     events: u32,
     data: u64,
+    /// It was reported once (`EPOLLONESHOT`), and is silent until the program changes it.
+    is_off: bool,
 }
 
+/// Nothing is dropped while it is locked: these are numbers.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 fn watched() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// epoll_ctl(2) for a descriptor of ours.
-pub fn change(epoll: c_int, change: c_int, fd: c_int, event: Option<&epoll_event>) -> c_int {
-    let mut all = watched();
-    let place = all.iter().position(|one| (one.epoll, one.fd) == (epoll, fd));
-    match (change, place, event) {
-        (libc::EPOLL_CTL_ADD, Some(_), _) => return fail(libc::EEXIST),
-        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None, _) => return fail(libc::ENOENT),
-        (libc::EPOLL_CTL_ADD, None, Some(event)) => {
-            all.push(Watched { epoll, fd, events: event.events, data: event.u64 });
+fn kernel_change(epoll: c_int, change: c_int, fd: c_int, data: u64) -> c_int {
+    let mut event = epoll_event { events: 0, u64: data };
+    call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int
+}
+
+/// Answers epoll_ctl(2) for a descriptor of ours.
+pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event) -> Option<c_int> {
+    let descriptor = table::get(fd)?;
+    let event = match change {
+        libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
+        _ => match fetch::<epoll_event>(event as u64) {
+            Some(event) => event,
+            None => return Some(fail(libc::EFAULT)),
+        },
+    };
+    let one = Watched { epoll, fd, cookie: descriptor.cookie(), events: event.events, data: event.u64, is_off: false };
+    let answer = kernel_change(epoll, change, fd, one.data);
+    if answer == 0 {
+        let mut all = watched();
+        all.retain(|other| (other.epoll, other.fd) != (epoll, fd));
+        if change != libc::EPOLL_CTL_DEL {
+            all.push(one);
         }
-        (libc::EPOLL_CTL_MOD, Some(place), Some(event)) => {
-            (all[place].events, all[place].data) = (event.events, event.u64);
-        }
-        (libc::EPOLL_CTL_DEL, Some(place), _) => drop(all.swap_remove(place)),
-        _ => return fail(libc::EFAULT),
     }
-    0
+    Some(answer)
 }
 
-/// A descriptor is closed: nobody watches it, and it watches nothing.
-pub fn forget(fd: c_int) {
-    watched().retain(|one| one.fd != fd && one.epoll != fd);
+struct Epoll {
+    epoll: c_int,
+    events: u64,
+    most: usize,
+    ours: Vec<Ours>,
 }
 
+impl Epoll {
+    fn kernel(&self, from: usize) -> c_int {
+        // The kernel checks where it writes.
+        let at = self.events.wrapping_add((from * size_of::<epoll_event>()) as u64);
+        call!(libc::SYS_epoll_pwait, self.epoll, at, self.most - from, 0, 0, 8) as c_int
+    }
+
+    /// Returns what this epoll(7) watches of ours, and removes what was closed or replaced past us.
+    fn watched(&self) -> Vec<(Watched, Held)> {
+        let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
+        let still = |one: Watched| {
+            let descriptor = table::get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
+            let is_watched = kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, one.data) == 0;
+            if let (Some(descriptor), true) = (descriptor, is_watched) {
+                return Some((one, descriptor));
+            }
+            watched().retain(|other| (other.epoll, other.fd, other.cookie) != (one.epoll, one.fd, one.cookie));
+            None
+        };
+        all.into_iter().filter_map(still).collect()
+    }
+}
+
+impl Question for Epoll {
+    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+        let watched_now = self.watched();
+        self.ours.clear();
+        let mut found = Vec::new();
+        for (one, descriptor) in watched_now.into_iter().filter(|(one, _)| !one.is_off) {
+            // The events of epoll(7) have the numbers of poll(2)'s.
+            let ours = Ours { descriptor, events: one.events as i16 & (IN | OUT) };
+            let there = ours.ready(has_slept);
+            if there != 0 && found.len() < self.most {
+                found.push((one, epoll_event { events: there as u16 as u32, u64: one.data }));
+            }
+            self.ours.push(ours);
+        }
+        if found.is_empty() {
+            return match self.kernel(0) {
+                0 if !is_over => None,
+                ..0 => Some(Err(errno())),
+                count => Some(Ok(count)),
+            };
+        }
+        let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64);
+        let events: Vec<_> = found.iter().enumerate().map(|(n, (_, event))| (at(n), *event)).collect();
+        if !write_each(&events) {
+            return Some(Err(libc::EFAULT));
+        }
+        for (told, _) in found.iter().filter(|(one, _)| one.events & libc::EPOLLONESHOT as u32 != 0) {
+            let same = |one: &&mut Watched| (one.epoll, one.fd, one.cookie) == (told.epoll, told.fd, told.cookie);
+            if let Some(one) = watched().iter_mut().find(same) {
+                one.is_off = true;
+            }
+        }
+        let more = if found.len() < self.most { self.kernel(found.len()).max(0) } else { 0 };
+        Some(Ok(found.len() as c_int + more))
+    }
+
+    fn ours(&self) -> &[Ours] {
+        &self.ours
+    }
+
+    fn others(&self) -> Vec<pollfd> {
+        vec![wait(self.epoll)]
+    }
+}
+
+/// Answers epoll_wait(2) and its kin; `None` if they watch nothing of ours.
 pub fn epoll(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
-    timeout: Option<Duration>,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let kernel = |events: *mut epoll_event, most: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t| {
-        let rounded = timeout.map(|time| time.as_nanos().div_ceil(1_000_000).min(c_int::MAX as u128) as c_int);
-        call!(libc::SYS_epoll_pwait, epoll, events, most, rounded.unwrap_or(-1), mask, MASK) as c_int
-    };
-    if !descriptor::any() || !watched().iter().any(|one| one.epoll == epoll) {
-        return kernel(events, most, timeout, mask);
+    longest: impl FnOnce() -> Answer<Longest>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    if !table::any() {
+        return None;
     }
-    if most <= 0 {
-        return fail(libc::EINVAL);
-    }
-    let end = timeout.map(|timeout| Instant::now() + timeout);
-    loop {
-        let mut found = Vec::new();
-        let mut ours = Vec::new();
-        for one in watched().iter_mut().filter(|one| one.epoll == epoll) {
-            // The events of epoll(7) have the numbers of poll(2)'s.
-            let wanted = one.events as i16 & (IN | OUT);
-            let bound = descriptor::get(one.fd).and_then(|descriptor| descriptor.bound());
-            let there = bound.as_ref().map_or(libc::POLLERR, |bound| ready(bound, wanted));
-            if there != 0 && found.len() < most as usize {
-                found.push(epoll_event { events: there as u16 as u32, u64: one.data });
-                if one.events & libc::EPOLLONESHOT as u32 != 0 {
-                    one.events = 0;
-                }
-            }
-            ours.extend(bound.map(|bound| Waiting { bound, events: wanted }));
+    answer(|| {
+        if !watched().iter().any(|one| one.epoll == epoll) {
+            return Ok(None);
         }
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        let room = most - found.len() as c_int;
-        if !found.is_empty() || left == Some(Duration::ZERO) {
-            // SAFETY: there is place for `most`, as the program says, and no more are written.
-            unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), events, found.len()) };
-            // SAFETY: behind those.
-            let behind = unsafe { events.add(found.len()) };
-            let more = if room > 0 { kernel(behind, room, Some(Duration::ZERO), std::ptr::null()) } else { 0 };
-            return found.len() as c_int + more.max(0);
-        }
-        let others = [pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
-        let look = || ours.iter().any(|one| ready(&one.bound, one.events) != 0);
-        if sleep(&ours, &others, left, mask, look) < 0 {
-            return -1;
-        }
-        let more = kernel(events, most, Some(Duration::ZERO), std::ptr::null());
-        if more != 0 {
-            return more;
-        }
-    }
+        let most = usize::try_from(most).ok().filter(|most| (1..=MOST).contains(most)).ok_or(libc::EINVAL)?;
+        let longest = longest()?;
+        let question = Box::new(Epoll { epoll, events: events as u64, most, ours: Vec::new() });
+        Ok(Some(Begun { question, longest, mask }))
+    })
 }

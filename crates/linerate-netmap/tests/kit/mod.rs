@@ -21,18 +21,28 @@ fn object() -> &'static Path {
     })
 }
 
-/// The program, compiled with our header.
+/// Compiles a program of this folder with our header. Each test binary has its own.
+fn compile(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let test = std::env::current_exe().unwrap();
+    let output = test.with_file_name(format!("{}-{name}", test.file_stem().unwrap().to_string_lossy()));
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(here.join("include"));
+    let status = compile.arg(here.join(format!("tests/{name}.c"))).arg("-o").arg(&output).status();
+    assert!(status.expect("a C compiler is there: apt install gcc").success());
+    output
+}
+
+/// The program that sends and receives.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let output = std::env::current_exe().unwrap().with_file_name("netmap-program");
-        let mut compile = Command::new("cc");
-        compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(here.join("include"));
-        let status = compile.arg(here.join("tests/program.c")).arg("-o").arg(&output).status();
-        assert!(status.expect("a C compiler is there: apt install gcc").success());
-        output
-    })
+    PROGRAM.get_or_init(|| compile("program"))
+}
+
+/// The program that calls the C library in every way.
+fn calls() -> &'static Path {
+    static CALLS: OnceLock<PathBuf> = OnceLock::new();
+    CALLS.get_or_init(|| compile("calls"))
 }
 
 /// A folder of sockets for one test (switches have names of their own in each, since they are the process's), and perhaps who serves there.
@@ -62,7 +72,15 @@ impl World {
         command
     }
 
-    /// The same as a user who has nothing, and may not see where this was built.
+    /// Runs a case of `calls.c`.
+    pub fn calls(&self, words: &str) -> Command {
+        let mut command = Command::new(calls());
+        command.args(words.split(' ')).env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// As [`command`](World::command), as a user who has nothing, and may not see where this was built.
     pub fn command_of_nobody(&self, words: &str) -> Command {
         let copy = |file: &Path| {
             let copy = self.folder.path().join(".copies").join(file.file_name().unwrap());

@@ -1,0 +1,378 @@
+//! The table of descriptors that are ours, by number.
+//!
+//! A number may be closed past the functions of `calls`, and be another file's then. So each use compares the number's
+//! socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
+//!
+//! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs with
+//! threads. A place of the table is one word. The descriptor that it points at is never freed, only used again, so that a
+//! thread can look at it while another one closes it; its uses are counted.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use crate::descriptor::Bound;
+use crate::real::{call, errno, fail};
+
+/// A socket that stands for `/dev/netmap`: free, or bound to a port.
+pub struct Descriptor {
+    /// The descriptor that was made before this one.
+    next: AtomicPtr<Descriptor>,
+    /// The numbers that are this descriptor, and the calls that use it now.
+    uses: AtomicU32,
+    cookie: AtomicU64,
+    /// The process that has opened it.
+    process: AtomicU32,
+    is_binding: AtomicBool,
+    bound: AtomicPtr<Bound>,
+}
+
+/// A value of `uses`: one thread alone has the descriptor, to make it or to end it. 0: the descriptor is free.
+const ALONE: u32 = u32::MAX;
+
+/// All descriptors, the newest first.
+static ALL: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
+
+/// A use of a descriptor. The last one that is dropped ends the descriptor, and closes its port.
+pub struct Held(&'static Descriptor);
+
+impl Held {
+    /// Makes a descriptor for a new socket, of a free one if there is any.
+    fn new(cookie: u64) -> Held {
+        // SAFETY: null, or a descriptor, which is never freed.
+        let mut free = unsafe { ALL.load(Acquire).as_ref() };
+        while let Some(descriptor) = free {
+            if descriptor.uses.compare_exchange(0, ALONE, Acquire, Relaxed).is_ok() {
+                break;
+            }
+            // SAFETY: as above.
+            free = unsafe { descriptor.next.load(Acquire).as_ref() };
+        }
+        let descriptor: &'static Descriptor = free.unwrap_or_else(|| {
+            let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor {
+                next: AtomicPtr::new(null_mut()),
+                uses: AtomicU32::new(ALONE),
+                cookie: AtomicU64::new(0),
+                process: AtomicU32::new(0),
+                is_binding: AtomicBool::new(false),
+                bound: AtomicPtr::new(null_mut()),
+            }));
+            let itself = std::ptr::from_ref(descriptor).cast_mut();
+            let push = |newest| {
+                descriptor.next.store(newest, Relaxed);
+                Some(itself)
+            };
+            let _ = ALL.fetch_update(AcqRel, Acquire, push);
+            descriptor
+        });
+        descriptor.cookie.store(cookie, Relaxed);
+        descriptor.process.store(std::process::id(), Relaxed);
+        descriptor.is_binding.store(false, Relaxed);
+        descriptor.uses.store(1, Release);
+        Held(descriptor)
+    }
+}
+
+impl Deref for Held {
+    type Target = Descriptor;
+
+    fn deref(&self) -> &Descriptor {
+        self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let one_less = |uses| if uses == 1 { Some(ALONE) } else { Some(uses - 1) };
+        if self.0.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
+            self.0.end();
+        }
+    }
+}
+
+impl Descriptor {
+    /// Adds a use, unless the descriptor is free.
+    fn hold(&'static self) -> Option<Held> {
+        let one_more = |uses| if uses == 0 || uses >= ALONE - 1 { None } else { Some(uses + 1) };
+        self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held(self))
+    }
+
+    /// Closes the port. A child leaves what it has inherited as it is: the port is its parent's, and the child of a program
+    /// with threads cannot free memory.
+    fn end(&self) {
+        if self.process.load(Relaxed) != std::process::id() {
+            return;
+        }
+        self.cookie.store(0, Relaxed);
+        let bound = self.bound.swap(null_mut(), AcqRel);
+        if !bound.is_null() {
+            // SAFETY: it came out of a box in `bind`; nothing uses the descriptor, so that nothing refers to it.
+            drop(unsafe { Box::from_raw(bound) });
+        }
+        self.uses.store(0, Release);
+    }
+
+    /// Returns its socket's cookie, which no other socket ever has.
+    pub fn cookie(&self) -> u64 {
+        self.cookie.load(Relaxed)
+    }
+
+    /// Returns the port that it is bound to.
+    pub fn bound(&self) -> Option<&Bound> {
+        // SAFETY: null, or a box's, which is freed after the last use of the descriptor: the caller has one.
+        unsafe { self.bound.load(Acquire).as_ref() }
+    }
+
+    /// Binds it, once. `None` if it is bound already, or by another thread at this moment.
+    ///
+    /// # Errors
+    /// Those of `bind`.
+    pub fn bind<E>(&self, bind: impl FnOnce() -> Result<Bound, E>) -> Option<Result<&Bound, E>> {
+        if self.bound().is_some() || self.is_binding.swap(true, Acquire) {
+            return None;
+        }
+        let result = match self.bound() {
+            Some(_) => None,
+            None => Some(bind().map(|bound| {
+                let bound = Box::into_raw(Box::new(bound));
+                self.bound.store(bound, Release);
+                // SAFETY: as in `bound`.
+                unsafe { &*bound }
+            })),
+        };
+        self.is_binding.store(false, Release);
+        result
+    }
+}
+
+/// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
+const PAGE: usize = 1024;
+
+type Place = AtomicPtr<Descriptor>;
+
+static PAGES: [AtomicPtr<[Place; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
+
+/// The numbers that stand for descriptors.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns false if no descriptor is ours: then nothing else needs to be asked.
+pub fn any() -> bool {
+    COUNT.load(Relaxed) > 0
+}
+
+fn page(number: usize) -> Option<&'static [Place; PAGE]> {
+    // SAFETY: null, or a page, which is never freed.
+    unsafe { PAGES.get(number)?.load(Acquire).as_ref() }
+}
+
+fn place(fd: c_int) -> Option<&'static Place> {
+    let fd = usize::try_from(fd).ok()?;
+    page(fd / PAGE)?.get(fd % PAGE)
+}
+
+/// As [`place`]; makes the page of the table where it is missing.
+fn place_to_be(fd: c_int) -> Option<&'static Place> {
+    let to_be = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
+    if to_be.load(Acquire).is_null() {
+        let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
+        if to_be.compare_exchange(null_mut(), page, AcqRel, Acquire).is_err() {
+            // SAFETY: it came out of a box, and another thread's page is in its place.
+            drop(unsafe { Box::from_raw(page) });
+        }
+    }
+    place(fd)
+}
+
+/// Returns whether the table has something for a number, which may be out of date.
+pub fn may_be_ours(fd: c_int) -> bool {
+    place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
+}
+
+/// Returns the cookie of a number's socket; `None` if it is no socket. errno(3) stays as it is.
+fn cookie_of(fd: c_int) -> Option<u64> {
+    let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
+    let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
+    let found = call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, cookie_at, len_at) == 0;
+    fail(before);
+    found.then_some(cookie)
+}
+
+/// Returns the descriptor that a number stands for; `None` if it is none of ours, or not any more.
+pub fn get(fd: c_int) -> Option<Held> {
+    if !any() {
+        return None;
+    }
+    let place = place(fd)?;
+    let found = place.load(Acquire);
+    // `LIBRARY` has no use to be held.
+    // SAFETY: null, or a descriptor, which is never freed.
+    let held = unsafe { found.as_ref() }?.hold()?;
+    if cookie_of(fd) == Some(held.cookie()) {
+        return Some(held);
+    }
+    // The number was closed past us.
+    if is_ours_to_change() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
+        COUNT.fetch_sub(1, Relaxed);
+        drop(Held(held.0));
+    }
+    None
+}
+
+/// Takes over the use that a place of the table had.
+fn taken(before: *mut Descriptor) -> Option<Held> {
+    if std::ptr::eq(before, &raw const LIBRARY) {
+        return None;
+    }
+    // SAFETY: null, or a descriptor, which is never freed.
+    let before = unsafe { before.as_ref() }?;
+    COUNT.fetch_sub(1, Relaxed);
+    Some(Held(before))
+}
+
+/// Removes a number that is about to be closed, without asking the kernel. Its port is closed when the result is dropped, if
+/// that was the last use.
+pub fn forget(fd: c_int) -> Option<Held> {
+    let place = place(fd)?;
+    if place.load(Relaxed).is_null() || !is_ours_to_change() {
+        return None;
+    }
+    taken(place.swap(null_mut(), AcqRel))
+}
+
+fn put(fd: c_int, descriptor: Held) -> bool {
+    let Some(place) = place_to_be(fd) else { return false };
+    COUNT.fetch_add(1, Relaxed);
+    let before = place.swap(std::ptr::from_ref(descriptor.0).cast_mut(), AcqRel);
+    // The use is the table's from now on.
+    std::mem::forget(descriptor);
+    drop(taken(before));
+    true
+}
+
+/// Stands in the table for numbers that the library itself has: connections and memory of ports.
+static LIBRARY: Descriptor = Descriptor {
+    next: AtomicPtr::new(null_mut()),
+    uses: AtomicU32::new(ALONE),
+    cookie: AtomicU64::new(0),
+    process: AtomicU32::new(0),
+    is_binding: AtomicBool::new(false),
+    bound: AtomicPtr::new(null_mut()),
+};
+
+/// Marks a number as the library's. The program cannot know of it, and does not mean it when it closes all numbers that there
+/// are; its children do.
+pub fn protect(fd: c_int) {
+    if !is_ours_to_change() {
+        return;
+    }
+    let (own, library) = (std::process::id(), (&raw const LIBRARY).cast_mut());
+    if LIBRARY.process.swap(own, Relaxed) != own {
+        // A child's numbers are not what its parent's were.
+        for (_, place) in filled() {
+            let _ = place.compare_exchange(library, null_mut(), AcqRel, Relaxed);
+        }
+    }
+    if let Some(place) = place_to_be(fd) {
+        drop(taken(place.swap(library, AcqRel)));
+    }
+}
+
+/// Returns the numbers that the table has something for.
+fn filled() -> impl Iterator<Item = (usize, &'static Place)> {
+    let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, page(number)?)));
+    pages.flat_map(|(at, page)| (at..).zip(page)).filter(|(_, place)| !place.load(Relaxed).is_null())
+}
+
+fn is_library(place: &Place) -> bool {
+    std::ptr::eq(place.load(Relaxed), &raw const LIBRARY) && LIBRARY.process.load(Relaxed) == std::process::id()
+}
+
+/// Returns whether a number is the library's.
+pub fn is_protected(fd: c_int) -> bool {
+    place(fd).is_some_and(is_library)
+}
+
+/// Returns the next number from `first` on that is the library's.
+pub fn next_protected(first: u32) -> Option<u32> {
+    let mut found = filled().filter(|(n, place)| *n >= first as usize && is_library(place));
+    found.next().map(|(n, _)| n as u32)
+}
+
+/// Opens a descriptor; -1 as open(2). `None` in a child that borrows its parent's memory, where there can be none.
+pub fn open(closes_on_exec: bool) -> Option<c_int> {
+    if !is_ours_to_change() {
+        return None;
+    }
+    sweep();
+    // An unconnected socket has an identity, and epoll(7) accepts it.
+    let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
+    let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | close, 0) as c_int;
+    if fd < 0 {
+        return Some(fd);
+    }
+    let is_put = cookie_of(fd).is_some_and(|cookie| put(fd, Held::new(cookie)));
+    if !is_put {
+        call!(libc::SYS_close, fd);
+        return Some(fail(libc::EMFILE));
+    }
+    Some(fd)
+}
+
+/// Records that the kernel has made `to` the same as `from`.
+pub fn duplicate(from: c_int, to: c_int) {
+    if !any() || to < 0 || from == to || !is_ours_to_change() {
+        return;
+    }
+    let same = get(from).filter(|held| cookie_of(to) == Some(held.cookie()));
+    let before = match same {
+        Some(held) => {
+            put(to, held);
+            None
+        }
+        None => forget(to),
+    };
+    drop(before);
+}
+
+/// Removes all numbers that were closed past us.
+pub fn sweep() {
+    if !any() {
+        return;
+    }
+    filled().for_each(|(n, _)| drop(get(n as c_int)));
+}
+
+/// The process that the table is of, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`). In a
+/// child that borrows its parent's memory, by vfork(2) or posix_spawn(3), it is the parent.
+static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+
+/// Returns whether the table is this process's. A child that borrows its parent's memory must not change it.
+fn is_ours_to_change() -> bool {
+    // SAFETY: null, or a word of a page that is never unmapped.
+    let Some(owner) = (unsafe { OWNER.load(Acquire).as_ref() }) else { return false };
+    let own = std::process::id();
+    match owner.compare_exchange(0, own, Relaxed, Relaxed) {
+        Ok(_) => true,
+        Err(owner) => owner == own,
+    }
+}
+
+/// Prepares the table, when the object is loaded: before the process has children.
+pub fn start() {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let page = call!(libc::SYS_mmap, 0, 4096, protection, flags, -1, 0);
+    if page > 0 && call!(libc::SYS_madvise, page, 4096, libc::MADV_WIPEONFORK) == 0 {
+        OWNER.store(page as *mut AtomicU32, Release);
+    }
+    is_ours_to_change();
+    // SAFETY: a function that takes nothing and touches one word.
+    unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
+}
+
+/// Makes the table a child's own, after fork(2), before the child can have children that borrow it.
+unsafe extern "C" fn begin_child() {
+    is_ours_to_change();
+}

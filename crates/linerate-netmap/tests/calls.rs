@@ -1,0 +1,174 @@
+//! The functions of the C library that are answered here, as programs use them (`calls.c`): with threads, forks,
+//! cancellation, and pointers and numbers that are wrong.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+
+use kit::World;
+
+#[allow(dead_code)] // each test uses a part of it
+mod kit;
+
+/// Runs a case of the program; its ports are served by this process.
+#[track_caller]
+fn fine(words: &str) {
+    let world = World::served(0o600);
+    let output = world.calls(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"fine\n", "{words}: {} {said}", output.status);
+}
+
+#[test]
+fn a_thread_that_times_out_leaves_the_others_their_wakeup() {
+    fine("wakeup valeC1:b valeC1:a");
+}
+
+#[test]
+fn every_thread_that_waits_for_a_port_is_woken() {
+    fine("wakeups valeC2:b valeC2:a");
+}
+
+/// Monitors come and go, so that the pipe's memory for copies is opened and closed inside epoll_wait(2).
+#[test]
+fn epoll_wait_does_not_wait_for_itself() {
+    let world = World::served(0o600);
+    let mut waiting = world.calls("epoll w{1").stdin(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (waiting.stdin.take().unwrap(), BufReader::new(waiting.stdout.take().unwrap()));
+    let mut line = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(line(), "ready\n");
+    for round in 0..20 {
+        let _monitor = world.start("open w{1/t");
+        input.write_all(b"\n").unwrap();
+        // If it hangs, SIGALRM ends it.
+        assert_eq!(line(), "waited\n", "in round {round}");
+    }
+    drop(input);
+    assert_eq!(line(), "fine\n");
+    waiting.wait().unwrap();
+}
+
+#[test]
+fn a_child_of_a_program_with_threads_can_close() {
+    fine("forks valeC3:a/x");
+}
+
+#[test]
+fn what_a_child_closes_its_parent_keeps() {
+    fine("vforks valeC4:a/x");
+}
+
+#[test]
+fn a_child_opens_ports_of_its_own() {
+    fine("child-opens valeC16:a valeC16:b");
+}
+
+#[test]
+fn a_number_that_is_closed_in_any_way_is_not_ours_any_more() {
+    fine("closes valeC5:a/x");
+}
+
+#[test]
+fn a_program_that_closes_everything_leaves_its_ports_whole() {
+    fine("closes-all valeC14:b valeC14:a");
+}
+
+#[test]
+fn threads_open_and_close_ports_beside_each_other() {
+    fine("churn valeC15:a/x valeC15:b/x valeC15:c/x valeC15:d/x");
+}
+
+#[test]
+fn threads_that_wait_for_other_files_can_be_cancelled() {
+    fine("cancel");
+}
+
+#[test]
+fn threads_that_wait_for_ports_can_be_cancelled() {
+    fine("cancel-ports valeC6:b valeC6:a");
+}
+
+#[test]
+fn a_timeout_may_be_longer_than_time() {
+    fine("timeouts valeC7:a");
+}
+
+#[test]
+fn descriptors_are_duplicated_and_replaced_by_every_call() {
+    fine("duplicated valeC8:a/x");
+}
+
+/// Those of a process are its program's to take: none may end up in a thread that it does not know.
+#[test]
+fn our_threads_take_no_signals() {
+    let world = World::new();
+    let mut serving = world.calls("serves valeC9:a").spawn().unwrap();
+    let mut output = BufReader::new(serving.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCHLD, SIGPROF.
+    let signals = [1, 2, 10, 12, 14, 15, 17, 27].into_iter().fold(0u64, |all, signal| all | 1 << (signal - 1));
+    let mut threads = 0;
+    for task in std::fs::read_dir(format!("/proc/{}/task", serving.id())).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_string();
+        let blocked = u64::from_str_radix(&field("SigBlk:"), 16).unwrap();
+        let (name, is_main) = (field("Name:"), field("Pid:") == serving.id().to_string());
+        assert_eq!(blocked & signals, if is_main { 0 } else { signals }, "{name}");
+        threads += usize::from(!is_main);
+    }
+    assert!(threads > 0);
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+}
+
+#[test]
+fn a_pointer_that_is_wrong_is_an_error() {
+    fine("pointers valePt:a");
+}
+
+/// As sandboxes of containers may be.
+#[test]
+fn a_program_need_not_be_allowed_to_copy_by_the_kernel() {
+    fine("confined valeC17:b valeC17:a");
+}
+
+#[test]
+fn select_tells_the_time_left() {
+    fine("time-left valeC10:a");
+}
+
+#[test]
+fn creat_opens_as_well() {
+    fine("created valeC11:a");
+}
+
+#[test]
+fn external_memory_is_no_longer_than_its_program_says_and_is_freed() {
+    fine("external valeC12:a/x");
+}
+
+/// A message that cannot be written is lost, and the call fails as it would.
+#[test]
+fn what_is_refused_ends_no_program() {
+    let world = World::served(0o600);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = world.command("open valeC13:").stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    // Descriptor 2 is what the program opens first then, and nothing of ours is to be in it.
+    let file = world.folder.path().join(".file");
+    std::fs::write(&file, "").unwrap();
+    let mut shell = Command::new("sh");
+    let program = world.command("open valeC13:");
+    let run = r#"preload=$LD_PRELOAD; unset LD_PRELOAD; exec 2>&-; LD_PRELOAD=$preload exec "$0" "$@""#;
+    shell.args(["-c", run]).arg(program.get_program()).args(program.get_args());
+    shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((child.wait().unwrap().code(), &*said), (Some(1), ""));
+}
