@@ -166,11 +166,17 @@ fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Regi
     }
     let chosen = choose(first)?;
     let bind = || {
+        let wanted = wanted(name, register)?;
         let area = match chosen.memory {
             Some(area) => area,
+            None if register.mem_id == 0 && is_pipe(&wanted) => {
+                // The process at the other end has all of this memory, so nothing else is in it.
+                let mut plan = Plan::of_pipe(&wanted.rings);
+                plan.buffers.count += register.extra_bufs.min(MOST_EXTRA) as usize;
+                areas::add(Area::new(plan)?)?.1
+            }
             None => areas::area(register.mem_id)?.1,
         };
-        let wanted = wanted(name, register)?;
         let port = match register.mode {
             mode::NULL => Arc::new(Port::new(SharedPort::null(wanted, &area)?)),
             _ => shared(&wanted, || client(&wanted.name)?.open(wanted.clone(), &area, chosen.offsets))?,
@@ -187,6 +193,13 @@ fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Regi
         Some(bound) => bound.map(drop),
         None => is_bound(),
     }
+}
+
+/// The most buffers that a pipe's own memory has beside those of its rings.
+const MOST_EXTRA: u32 = 1 << 20;
+
+fn is_pipe(wanted: &Wanted) -> bool {
+    wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx && wanted.which != Which::None
 }
 
 /// Packets begin where slots say.

@@ -60,6 +60,10 @@ static void suffix(const char *text, struct nmreq_register *reg)
 			reg->nr_ringid = strtoul(text + 1, (char **)&text, 10);
 			text--;
 			break;
+		case '@':
+			reg->nr_mem_id = strtoul(text + 1, (char **)&text, 10);
+			text--;
+			break;
 		case 'r':
 			reg->nr_flags |= NR_MONITOR_RX;
 			break;
@@ -86,13 +90,13 @@ static void open_port(struct port *port, const char *name, const struct port *sh
 	size_t offset, size;
 	int old = strncmp(name, "old:", 4) == 0;
 	name += old ? 4 : 0;
-	size_t len = strcspn(name, "^*-/");
+	size_t len = strcspn(name, "^*-/@");
 	struct nmreq_register reg = {0};
 	suffix(name + len, &reg);
 	/* Two rings each way are asked for with a "#" behind all. */
 	if (strchr(name, '#'))
 		reg.nr_tx_rings = reg.nr_rx_rings = 2;
-	len = strcspn(name, "^*-/#");
+	len = strcspn(name, "^*-/@#");
 	if ((port->fd = open("/dev/netmap", O_RDWR)) < 0)
 		fail("/dev/netmap");
 	if (old) {

@@ -12,8 +12,8 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
     for (how, len, count) in
         [("poll", 60, 200_000), ("select", 1500, 100_000), ("epoll", 9000, 20_000), ("busy", 60, 200_000)]
     {
-        // Who makes a pipe has it in its own memory.
-        let mut bridge = world.start(&format!("bridge x}}1 y{{1 {count} {how}"));
+        // The process that makes a pipe has its memory; these two are in one, as asked for.
+        let mut bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
         let mut receiver = world.start(&format!("receive y}}1 {count} {how}"));
         let mut sender = world.start(&format!("send x{{1 {count} {len} {how}"));
         sender.said(&format!("sent {count}"));
