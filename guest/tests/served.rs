@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate::model::{Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
-use linerate_guest::{A, B, Counted, Guest, Machine, Served};
+use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;
 
 /// What drivers say when something is wrong that is right on a real card.
@@ -309,8 +309,18 @@ fn the_interrupt_self_test_passes() {
 /// AF_XDP on Linux's driver on our card, without copies: some flows are ours, and the rest goes on.
 #[test]
 fn linux_shares_the_card_with_us() {
+    share_the_card(Kernel::Default);
+}
+
+/// The same on Linux 6.12, which knows packets in several buffers, and copies for a driver that does not.
+#[test]
+fn a_newer_linux_shares_the_card_with_us() {
+    share_the_card(Kernel::Newer);
+}
+
+fn share_the_card(kernel: Kernel) {
     let served = Served::pair(Kind::X82599Sfp, 0);
-    let (mut guest, far) = connected(&served, Machine::new().processors(2));
+    let (mut guest, far) = connected(&served, Machine::new().processors(2).kernel(kernel));
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
     guest.wait_for_link("", "eth0");
     ping(&mut guest, &far, "10.84.0.1", 56);
