@@ -124,9 +124,9 @@ pub const ALIASES: &[(u32, u32, u32, u32, u32)] = &[
 registers! {
     // 8.2.3.1 General control
     CTRL       0x00000 [1 x 0]    RW  reset 0x0000_0000 writable CTRL_BITS "8.2.3.1.1" { MASTER_DISABLE = 1 << 2, LRST = 1 << 3, RST = 1 << 26 } "Device Control";
-    STATUS     0x00008 [1 x 0]    RW  reset 0x0008_0000 writable ALL "8.2.3.1.2" { MASTER_ENABLE_STATUS = 1 << 19 } "Device Status";
+    STATUS     0x00008 [1 x 0]    RW  reset 0x0008_0000 writable ALL "8.2.3.1.2" { LAN_ID_SHIFT = 2, MASTER_ENABLE_STATUS = 1 << 19 } "Device Status";
     CTRL_EXT   0x00018 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.3" { NS_DIS = 1 << 16, DRV_LOAD = 1 << 28 } "Extended Device Control";
-    ESDP       0x00020 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.4" { SDP2 = 1 << 2 } "Extended SDP Control";
+    ESDP       0x00020 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.4" { SDP2 = 1 << 2, SDP3 = 1 << 3, SDP3_IODIR = 1 << 11 } "Extended SDP Control";
     I2CCTL     0x00028 [1 x 0]    RW  reset 0x0000_000F writable ALL "8.2.3.1.5" { CLK_IN = 1 << 0, CLK_OUT = 1 << 1, DATA_IN = 1 << 2, DATA_OUT = 1 << 3 } "I2C Control";
     LEDCTL     0x00200 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.6" {} "LED Control";
     EXVET      0x05078 [1 x 0]    RW  reset 0x8100_0000 writable ALL "8.2.3.1.7" { VET_EXT_SHIFT = 16 } "Extended VLAN Ether Type";
@@ -159,7 +159,7 @@ registers! {
     // 8.2.3.4 PCIe and semaphores
     SWSM       0x10140 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" { SMBI = 1 << 0, SWESMBI = 1 << 1 } "Software Semaphore";
     FWSM       0x10148 [1 x 0]    RO  reset 0x0000_8000 writable ALL "8.2.3.4" { VALID = 1 << 15 } "Firmware Semaphore";
-    SW_FW_SYNC 0x10160 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Software-Firmware Synchronization";
+    SW_FW_SYNC 0x10160 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" { SW_EEP_SM = 1 << 0, SW_PHY_SM0 = 1 << 1, SW_MAC_CSR_SM = 1 << 3, FW_SHIFT = 5, REGSMP = 1 << 31 } "Software-Firmware Synchronization";
     GCR        0x11000 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.1" {} "PCIe Control";
     FUNCTAG    0x11008 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Function Tag";
     GLT        0x1100C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Latency Timer";
@@ -167,7 +167,7 @@ registers! {
     GSCN       0x11020 [4 x 4]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.5" {} "PCIe Counters";
     PHYADR     0x11040 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.8" {} "PCIe PHY Address";
     PHYDAT     0x11044 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.9" {} "PCIe PHY Data";
-    GCR_EXT    0x11050 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.11" {} "PCIe Control Extended";
+    GCR_EXT    0x11050 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.11" { BUFFERS_CLEAR_FUNC = 1 << 30 } "PCIe Control Extended";
     MREVID     0x11064 [1 x 0]    RO  reset 0x0000_0001 writable ALL "8.2.3.4.12" {} "Mirrored Revision ID";
     PICAUSE    0x110B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.13" {} "PCIe Interrupt Cause";
     PIENA      0x110B8 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.14" {} "PCIe Interrupt Enable";
@@ -351,7 +351,7 @@ registers! {
     // 8.2.3.22 MAC and link
     HLREG0     0x04240 [1 x 0]    RW  reset 0x0801_2C0B writable ALL "8.2.3.22.8" { TXCRCEN = 1 << 0, RXCRCSTRP = 1 << 1, JUMBOEN = 1 << 2, TXPADEN = 1 << 10, LPBK = 1 << 15 } "MAC Core Control 0";
     MAXFRS     0x04268 [1 x 0]    RW  reset 0x05EE_0000 writable ALL "8.2.3.22" { MFS_SHIFT = 16 } "Max Frame Size";
-    AUTOC      0x042A0 [1 x 0]    RW  reset 0x0000_6000 writable ALL "8.2.3.22.19" { FLU = 1 << 0, RESTART_AN = 1 << 12, LMS_MASK = 0x7 << 13, LMS_SHIFT = 13, LMS_10G_SERIAL = 0x3 << 13 } "Auto Negotiation Control";
+    AUTOC      0x042A0 [1 x 0]    RW  reset 0x0000_6000 writable ALL "8.2.3.22.19" { FLU = 1 << 0, RESTART_AN = 1 << 12, LMS_MASK = 0x7 << 13, LMS_1G = 0, LMS_1G_AN = 0x2 << 13, LMS_10G_SERIAL = 0x3 << 13, LMS_KX4_KX_KR = 0x4 << 13, LMS_KX4_KX_KR_1G_AN = 0x6 << 13, LMS_KX4_KX_KR_SGMII = 0x7 << 13, KR_SUPP = 1 << 16, KX_SUPP = 1 << 30, KX4_SUPP = 1 << 31 } "Auto Negotiation Control";
     LINKS      0x042A4 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.22.20" { SPEED_MASK = 0x3 << 28, SPEED_100M = 0x1 << 28, SPEED_1G = 0x2 << 28, SPEED_10G = 0x3 << 28, UP = 1 << 30, KX_AN_COMP = 1 << 31 } "Link Status";
     PCS1GCFIG  0x04200 [1 x 0]    RW  reset 0x0000_0008 writable ALL "8.2.3.22.1" {} "PCS 1G Global Config";
     PCS1GLCTL  0x04208 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.22.2" {} "PCS 1G Link Control";
@@ -484,7 +484,7 @@ registers! {
     TXSTMPH    0x08C08 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.26.9" {} "Tx Timestamp High";
     SYSTIML    0x08C0C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.10" {} "System Time Low";
     SYSTIMH    0x08C10 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.11" {} "System Time High";
-    TIMINCA    0x08C14 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.12" { VALUE_MASK = 0x00FF_FFFF, PERIOD_SHIFT = 24 } "Increment Attributes";
+    TIMINCA    0x08C14 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.12" { VALUE_MASK = 0x00FF_FFFF, PERIOD_SHIFT = 24, NEGATIVE = 1 << 31 } "Increment Attributes";
     TIMADJL    0x08C18 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.13" {} "Time Adjustment Offset Low";
     TIMADJH    0x08C1C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.14" {} "Time Adjustment Offset High";
     TSAUXC     0x08C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.15" { DISABLE_SYSTIME = 1 << 31 } "TimeSync Auxiliary Control";
@@ -521,6 +521,8 @@ registers! {
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
 
     // What only the X550 has
+    X550_I2CCTL 0x15F5C [1 x 0]   RW  reset 0x0000_5000 writable ALL "X550 8.2.2.1" { DATA_IN = 1 << 12, CLK_IN = 1 << 14 } "I2C Control, of the X550";
+    VXLANCTRL  0x0507C [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "VXLAN Control";
     ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550 8.2.2.8.24" {} "Extended Redirection Table";
     SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.21.24" {} "System Time Residue";
     TSICR      0x08C60 [1 x 0]    W1C reset 0x0000_0000 writable ALL "X550 8.2.2.21.25" { TXTS = 1 << 1 } "Time Sync Interrupt Cause";
