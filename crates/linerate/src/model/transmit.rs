@@ -1,5 +1,6 @@
 //! From memory to the wire (sections 1.8.1 and 7.2).
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::breach::Breach;
@@ -19,9 +20,27 @@ pub(super) struct State {
     segment: Frame,
     /// The queue that comes first in the next step: they take turns.
     turn: usize,
+    /// What was fetched of queues that have been disabled since, oldest first.
+    fetched: VecDeque<Fetched>,
     /// The partner asked for a pause.
     pub paused_until: Option<Instant>,
     pub counted: Counted,
+}
+
+/// A data descriptor that the card has in its cache; it reads the bytes when it sends them.
+struct Fetched {
+    queue: u16,
+    index: u32,
+    words: [u64; 2],
+    /// Of the bytes as they were then.
+    hash: Option<u32>,
+}
+
+impl State {
+    /// A queue was reset: what was fetched of it is forgotten.
+    pub fn forget(&mut self, queue: u16) {
+        self.fetched.retain(|fetched| fetched.queue != queue);
+    }
 }
 
 /// A packet of descriptors that was gathered.
@@ -51,6 +70,8 @@ pub(super) struct Counted {
 
 /// The longest packet that the card sends (section 7.2.1.1: 15.5 KiB).
 const LONGEST: usize = 15_872;
+/// Descriptors of a queue that the card fetches ahead (section 7.2.3.4).
+const FETCHED_AHEAD: u32 = 40;
 /// More than a packet to be cut can have (section 7.2.4.1: 256 KiB).
 const MOST_GATHERED: usize = 256 << 10;
 
@@ -65,7 +86,7 @@ impl Card {
             return 0;
         }
         core.transmit.paused_until = None;
-        let mut sent = 0;
+        let mut sent = self.send_fetched(core, budget);
         let queues = core.tx.len();
         for turn in 0..queues {
             let queue = (core.transmit.turn + turn) % queues;
@@ -108,6 +129,47 @@ impl Card {
             }
         }
         core.transmit.turn = (core.transmit.turn + 1) % queues;
+        sent
+    }
+
+    /// A queue is about to be disabled: what the card has fetched of it already it still sends, some time (section
+    /// 4.6.8.2: that is why a driver waits until the queue is empty).
+    pub(super) fn keep_fetched(&self, maps: &Maps, ring: &Ring, state: &mut State) {
+        for n in 0..ring.owned().min(FETCHED_AHEAD) {
+            let Some(words) = ring.read(maps, n, &self.oracle) else { return };
+            let is_context =
+                words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
+            if !is_context {
+                let hash = Ring::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
+                state.fetched.push_back(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
+            }
+        }
+    }
+
+    /// Sends what was fetched of disabled queues, with what its buffers hold now.
+    fn send_fetched(&self, core: &mut Core, budget: usize) -> usize {
+        let mut sent = 0;
+        while sent < budget && core.wire.ready() {
+            let Some(last) = core.transmit.fetched.iter().position(|fetched| fetched.words[1] & transmit::EOP != 0)
+            else {
+                core.transmit.fetched.clear(); // its end was never fetched
+                break;
+            };
+            let packet: Vec<Fetched> = core.transmit.fetched.drain(..=last).collect();
+            let queue = packet[0].queue;
+            let mut frame = Frame::default();
+            for Fetched { index, words: [address, word], hash, .. } in packet {
+                let (start, len) = (frame.bytes.len(), (word & transmit::DTALEN_MASK) as usize);
+                frame.bytes.resize(start + len, 0);
+                let space = self.space(core, queue);
+                space.maps().read(address, &mut frame.bytes[start..]);
+                if hash != Ring::hash(&space.maps(), address, len) {
+                    self.oracle.note(Breach::BufferChanged { direction: Direction::Transmit, queue, index });
+                }
+            }
+            self.send(core, &mut frame, &Gathered { insert_crc: true, ..Gathered::default() }, queue);
+            sent += 1;
+        }
         sent
     }
 

@@ -258,11 +258,14 @@ impl Card {
             core.rx[queue as usize].disable();
             core.tx[queue as usize].disable();
             core.receive.forget(Direction::Receive, queue);
+            core.transmit.forget(queue);
             self.registers.reset_queue(queue);
         }
         let old = &core.virtual_functions[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
-        let new = VirtualFunction { dma, bus_master, ..VirtualFunction::new(self.virtual_mac(number)) };
+        // Its counters go round, and are never cleared (section 8.3.5.8).
+        let (received, sent) = (old.received, old.sent);
+        let new = VirtualFunction { dma, bus_master, received, sent, ..VirtualFunction::new(self.virtual_mac(number)) };
         core.virtual_functions[number] = new;
     }
 
@@ -290,6 +293,8 @@ impl Card {
                     auto_mask: function.auto_mask,
                     allocation: function.allocation,
                     misc_allocation: function.misc_allocation,
+                    received: function.received,
+                    sent: function.sent,
                     ..VirtualFunction::new(function.mac)
                 };
                 (function.message[1], function.message[2]) = function.mac.words();
@@ -400,5 +405,24 @@ impl Card {
             function.told &= function.causes & function.masks;
             receiver.raise();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cable, Kind};
+    use super::*;
+
+    /// Section 8.3.5.8: a driver counts on from what it read last, also after a reset.
+    #[test]
+    fn a_reset_does_not_clear_the_counters() {
+        let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));
+        card.core().virtual_functions[0].count_sent(100);
+        card.core().virtual_functions[0].count_received(60, true);
+        card.write_virtual(0, CTRL, super::super::CTRL::RST);
+        card.write_virtual(0, MESSAGE, message::RESET);
+        card.write_virtual(0, MAILBOX, mailbox::REQUEST);
+        let counters = [PACKETS_SENT, OCTETS_SENT, PACKETS_RECEIVED, OCTETS_RECEIVED, MULTICAST_RECEIVED];
+        assert_eq!(counters.map(|counter| card.read_virtual(0, counter)), [1, 100, 1, 60, 1]);
     }
 }
