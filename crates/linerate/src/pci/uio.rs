@@ -26,7 +26,7 @@ pub(super) struct Uio {
 }
 
 impl Uio {
-    /// Opens the card and lets it reach memory: all of the machine's.
+    /// Opens the card. Once it has been reset it reaches all of the machine's memory.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
@@ -110,6 +110,10 @@ impl Bus for Uio {
             .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
         let config = self.config.try_clone().map_err(|error| Error::system("dup", error))?;
         Ok(vec![Interrupt::from_line(event.into(), config)])
+    }
+
+    fn allow_dma(&self) -> Result<()> {
+        config::enable_master(self)
     }
 
     fn is_leaving(&self) -> bool {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::intel::{Controller, Hardware, Intel, descriptor};
 pub use super::{Config, DEFAULT_FRAME};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
 use registers::*;
@@ -48,10 +48,11 @@ impl Controller for X82576 {
         let bar = &hardware.bar;
         hardware.check_alive()?;
         mask_interrupts(bar);
-        X82576::halt(hardware)?;
+        stop_and_reset(hardware)?;
         mask_interrupts(bar);
         hardware.free_aside();
         hardware.forget_queues();
+        hardware.allow_dma()?;
 
         // 4.3.1: the EEPROM has been read again when the card's own address is there.
         hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
@@ -77,21 +78,20 @@ impl Controller for X82576 {
         Ok(())
     }
 
-    /// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
     fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-        hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
-        let enabled = STATUS::GIO_MASTER_ENABLE;
-        hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3")?;
-        hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
-        // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
-        hardware.bar.wait(Duration::from_millis(3));
-        // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
-        hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
+        stop_and_reset(hardware)?;
+        // Firmware is in charge again (8.2.3).
+        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
+        Ok(())
     }
 
     fn enable_receive<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
         hardware.change(RCTL::OFFSET, RCTL::RXEN, RCTL::RXEN);
         Ok(())
+    }
+
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
     }
 
     /// Section 4.5.9.1.
@@ -140,11 +140,14 @@ impl Controller for X82576 {
         hardware.wait_for(offset, enable, enable, "TXDCTL", format_args!("[{queue}].ENABLE"), "4.5.10.1")
     }
 
-    /// Section 4.5.10.2.
+    /// Section 4.5.10.2: the queue is disabled when it is empty, since descriptors have been fetched ahead.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let tail = hardware.bar.read(TDT::at(queue));
+        let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.5.10.2");
         let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
         hardware.change(offset, enable, 0);
-        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")
+        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")?;
+        empty
     }
 
     fn link<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<Link> {
@@ -172,13 +175,17 @@ impl Controller for X82576 {
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
-        (0..32).for_each(|register| bar.write(RETA::at(register), rss.register(register)));
+        X82576::set_table(hardware, rss);
         if hardware.config.rx_queues > 1 {
             // Without PCSD the descriptor has a checksum where the hash would be.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             bar.write(MRQC::OFFSET, MRQC::RSS | fields);
         }
+    }
+
+    fn set_table<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
+        (0..32).for_each(|register| hardware.bar.write(RETA::at(register), rss.register(register)));
     }
 
     /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio there
@@ -237,6 +244,24 @@ impl Controller for X82576 {
         sum.drops.oversize += read(ROC::OFFSET);
         sum.drops.bad_frame += read(RXERRC::OFFSET) + read(RLEC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
     }
+}
+
+/// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
+fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+    // Frames that come in would make new requests.
+    hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
+    hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
+    let enabled = STATUS::GIO_MASTER_ENABLE;
+    match hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3") {
+        // A request that nobody answers ends with the reset, too.
+        Ok(()) | Err(Error::Timeout { .. }) => {}
+        gone => return gone,
+    }
+    hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
+    // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
+    hardware.bar.wait(Duration::from_millis(3));
+    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
+    hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
 }
 
 /// Lets the PHY begin to negotiate a speed with its neighbour (8.2.4; the PHY's register 0 is that of

@@ -202,6 +202,7 @@ impl Hardware {
     pub fn bring_up(&self) -> Result<()> {
         let transport = &self.transport;
         reset(transport, &self.config.name)?;
+        self.bus.allow_dma()?;
         let mut state = self.state();
         self.config.pool.give(&std::mem::take(&mut state.aside));
         state.taken.clear();

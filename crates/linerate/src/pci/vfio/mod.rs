@@ -38,7 +38,7 @@ pub(super) struct Vfio {
 }
 
 impl Vfio {
-    /// Opens the card, resets nothing yet, and lets it reach memory.
+    /// Opens the card, and resets nothing yet.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Vfio>> {
         let Opened { device, group, space } = space::open(card)?;
         let wanted = Interrupt::new()?;
@@ -101,6 +101,10 @@ impl Bus for Vfio {
 
     fn fault(&self) -> Option<Fault> {
         self.faults.as_ref()?.next()
+    }
+
+    fn allow_dma(&self) -> Result<()> {
+        config::enable_master(self)
     }
 
     fn is_leaving(&self) -> bool {

@@ -221,6 +221,10 @@ impl Bus for VfioUser {
         }
         Ok(interrupts)
     }
+
+    fn allow_dma(&self) -> Result<()> {
+        config::enable_master(self)
+    }
 }
 
 impl PciDevice for VfioUser {
