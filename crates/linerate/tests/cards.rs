@@ -1,15 +1,16 @@
 //! What real cards insist on where a first model was lenient: packet buffers, links, lasers, pending requests, the end
 //! of a queue, and what firmware is told. Each of these was wrong in the driver once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Cable, Card, CardBar, Frame, Kind, from_fn};
+use linerate::nic::igb::{Igb, registers as igb};
 use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
-use linerate::pci::{Bar, Bus, Interrupt};
+use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
 use linerate::port::{Device, Link};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error};
@@ -85,7 +86,7 @@ fn semaphores_of_the_dead_are_taken_over() {
     let (card, ..) = wired(Kind::X82599Sfp);
     let bar = card.bar();
     bar.read(SWSM::OFFSET);
-    bar.write(SW_FW_SYNC::OFFSET, SW_FW_SYNC::SW_MAC_CSR_SM | SW_FW_SYNC::SW_PHY_SM0 | SW_FW_SYNC::SW_EEP_SM);
+    bar.write(SW_FW_SYNC::OFFSET, SW_FW_SYNC::SW_MAC_CSR_SM | SW_FW_SYNC::SW_PHY_SM0);
     assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
     assert_eq!((card.register(SW_FW_SYNC::OFFSET), card.register(SWSM::OFFSET)), (0, 0));
 }
@@ -307,6 +308,85 @@ fn flows_of_a_stopped_queue_come_to_the_others() {
     assert_eq!(queues.each_mut().map(|rx| rx.recv(&mut batch)).iter().sum::<usize>(), 32);
     assert_eq!(device.statistics().unwrap().drops, Default::default());
     assert_eq!(card.breaches(), []);
+}
+
+/// An 82576's registers, of which those that a driver waits for answer.
+#[derive(Clone, Default)]
+struct Gigabit {
+    registers: Arc<Mutex<HashMap<u32, u32>>>,
+    /// What was written to the PHY without its semaphore.
+    unguarded: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Gigabit {
+    fn get(&self, offset: u32) -> u32 {
+        self.registers.lock().unwrap().get(&offset).copied().unwrap_or(0)
+    }
+}
+
+struct NoDoorbell;
+
+impl Doorbell for NoDoorbell {
+    fn ring(&self, _: u32) {}
+}
+
+impl Bar for Gigabit {
+    type Doorbell = NoDoorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        match offset {
+            igb::CTRL::OFFSET => self.get(offset) & !igb::CTRL::RST,
+            igb::STATUS::OFFSET => 0,
+            _ if offset == igb::RAH::at(0) => igb::RAH::AV,
+            igb::SWSM::OFFSET => {
+                let value = self.get(offset);
+                self.registers.lock().unwrap().insert(offset, value | 1);
+                value
+            }
+            _ => self.get(offset),
+        }
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        let value = match offset {
+            igb::MDIC::OFFSET => {
+                if self.get(igb::SW_FW_SYNC::OFFSET) & igb::SW_FW_SYNC::SW_PHY_SM0 == 0 {
+                    self.unguarded.lock().unwrap().push(value);
+                }
+                value | igb::MDIC::R
+            }
+            _ => value,
+        };
+        self.registers.lock().unwrap().insert(offset, value);
+    }
+
+    fn doorbell(&self, _: u32) -> NoDoorbell {
+        NoDoorbell
+    }
+
+    fn wait(&self, _: Duration) {}
+}
+
+/// 82576: firmware uses the PHY, too; a card for fiber has none, and negotiates in its MAC (8.17.2).
+#[test]
+fn an_82576_negotiates_over_copper_and_over_fiber() {
+    for fiber in [false, true] {
+        let bar = Gigabit::default();
+        let mode = if fiber { igb::CTRL_EXT::LINK_MODE_SERDES | igb::CTRL_EXT::SDP7_DATA } else { 0 };
+        bar.write(igb::CTRL_EXT::OFFSET, mode);
+        let bus = Card::new("a bus", Box::new(Cable::unplugged())).bus();
+        let device = Igb::open(bar.clone(), bus, Config::new("igb", pool())).unwrap();
+        assert!(bar.unguarded.lock().unwrap().is_empty(), "the PHY is shared");
+        let negotiates = igb::PCS_LCTL::AN_ENABLE | igb::PCS_LCTL::AN_RESTART;
+        assert_eq!(bar.get(igb::PCS_LCTL::OFFSET) & negotiates, if fiber { negotiates } else { 0 });
+        assert_eq!(bar.get(igb::PCS_CFG::OFFSET) & igb::PCS_CFG::PCS_EN != 0, fiber);
+        assert_eq!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::SDP7_DATA, 0, "its power is on");
+        assert_eq!(bar.get(igb::MDIC::OFFSET) != 0, !fiber);
+        assert_eq!((bar.get(igb::SW_FW_SYNC::OFFSET), bar.get(igb::SWSM::OFFSET)), (0, 0));
+        assert_ne!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::DRV_LOAD, 0);
+        drop(device);
+        assert_eq!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::DRV_LOAD, 0);
+    }
 }
 
 /// A laser that is off takes the link from the card at the other end (G4).

@@ -374,7 +374,7 @@ impl Card {
         self.unplugged.store(false, Ordering::Relaxed);
         self.hung.store(0, Ordering::Relaxed);
         core.link.power_on();
-        self.registers.set(ESDP::OFFSET, 0);
+        [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].into_iter().for_each(|offset| self.registers.set(offset, 0));
         self.reset_function(core);
     }
 
@@ -619,11 +619,12 @@ impl Card {
     fn reset(&self, core: &mut Core) {
         // Virtual functions, and what waits for them, go on.
         let queues = QUEUES - self.virtual_functions as u16 * virtual_function::QUEUES_EACH;
-        // Pins are what they were, and so is what firmware was told of the driver (sections 4.2.2, 8.2.3.1.3).
-        let pins = self.registers.get(ESDP::OFFSET);
+        // Pins and semaphores are what they were, and so is what firmware was told of the driver (sections 4.2.2,
+        // 8.2.3.1.3).
+        let kept = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, self.registers.get(offset)));
         let driver = self.registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
         self.registers.reset(queues);
-        self.registers.set(ESDP::OFFSET, pins);
+        kept.into_iter().for_each(|(offset, value)| self.registers.set(offset, value));
         self.registers.change(CTRL_EXT::OFFSET, driver, true);
         let _ = self.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
         for queue in 0..queues {

@@ -11,7 +11,7 @@ pub mod registers;
 
 use std::time::Duration;
 
-use super::intel::{Controller, Hardware, Intel, descriptor};
+use super::intel::{Controller, Hardware, Intel, Semaphores, descriptor};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::error::{Error, Result};
 use crate::pci::Bar;
@@ -56,9 +56,13 @@ impl Controller for X82576 {
 
         // 4.3.1: the EEPROM has been read again when the card's own address is there.
         hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
-        // 4.5.7: the PHY negotiates, and SLU lets the MAC follow it.
+        // 4.5.7: the PHY or SerDes negotiates, and SLU lets the MAC follow it.
         hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
-        negotiate(hardware)?;
+        match hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK {
+            CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,
+            CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
+            _ => {}
+        }
         // 4.5.8: what was counted before the reset is not ours.
         for offset in STATISTICS {
             bar.read(offset);
@@ -265,17 +269,28 @@ fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
 }
 
 /// Lets the PHY begin to negotiate a speed with its neighbour (8.2.4; the PHY's register 0 is that of
-/// IEEE 802.3, 22.2.4.1). Cards for fiber have none.
+/// IEEE 802.3, 22.2.4.1). Firmware uses the PHY, too.
 fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     const CONTROL: u32 = 0;
     const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enabled, and started again
-    let copper = CTRL_EXT::LINK_MODE_COPPER;
-    if hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK != copper {
-        return Ok(());
-    }
-    let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
-    hardware.bar.write(MDIC::OFFSET, command);
-    hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
+    let semaphores = Semaphores { swsm: SWSM::OFFSET, sync: SW_FW_SYNC::OFFSET, has_regsmp: false, section: "8.6.14" };
+    // Four ports have the bits 1, 2, 10 and 11 of 8.6.16.
+    let port = hardware.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 0x3;
+    let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
+    hardware.with_semaphore(&semaphores, phy, || {
+        let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
+        hardware.bar.write(MDIC::OFFSET, command);
+        hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
+    })
+}
+
+/// 4.5.7.2, of cards for fiber and backplanes: power for what is behind the pin that has it, and negotiation by the MAC
+/// itself (IEEE 802.3, clause 37).
+fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
+    hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::SDP7_DATA, 0);
+    hardware.change(PCS_CFG::OFFSET, PCS_CFG::PCS_EN, PCS_CFG::PCS_EN);
+    let negotiate = PCS_LCTL::AN_ENABLE | PCS_LCTL::AN_RESTART;
+    hardware.change(PCS_LCTL::OFFSET, PCS_LCTL::FORCE_LINK | PCS_LCTL::AN_TIMEOUT_EN | negotiate, negotiate);
 }
 
 fn mask_interrupts(bar: &impl Bar) {

@@ -7,12 +7,14 @@
 //! - [`descriptor`]: the words that the card and we exchange, shared with the [model](crate::model)
 //! - `vector`: several descriptors at a time, for `queue`
 //! - `start`: starting and stopping a queue, and where its buffers come from and go
+//! - `semaphore`: what a driver shares with firmware
 //! - `hardware`: the card as its driver sees it; waiting for it with a bound; what queues share
 //! - here: the control side, [`Intel`]
 
 pub mod descriptor;
 mod hardware;
 mod queue;
+mod semaphore;
 mod start;
 mod vector;
 
@@ -28,6 +30,7 @@ use crate::pci::{Bar, Bus};
 use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
 pub use hardware::Hardware;
 use queue::{IntelRx, IntelTx};
+pub(super) use semaphore::Semaphores;
 
 /// What one of Intel's controllers does its own way: registers, and the order in which they want to
 /// be written.

@@ -6,7 +6,7 @@ use super::X82599;
 use super::module::Module;
 use super::registers::*;
 use crate::error::Result;
-use crate::nic::intel::Hardware;
+use crate::nic::intel::{Hardware, Semaphores};
 use crate::pci::Bar;
 
 /// What lies between MAC and cable.
@@ -45,6 +45,18 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 
+    /// 10.5.4: what firmware and the other port share.
+    pub(super) fn with_shared<T>(&self, bits: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (swsm, sync) = (SWSM::OFFSET, SW_FW_SYNC::OFFSET);
+        let semaphores = Semaphores { swsm, sync, has_regsmp: self.is_copper(), section: "10.5.4" };
+        self.with_semaphore(&semaphores, bits, work)
+    }
+
+    /// Of the two ports' PHYs, the semaphore of this one's.
+    pub(super) fn phy_semaphore(&self) -> u32 {
+        SW_FW_SYNC::SW_PHY_SM0 << (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1)
+    }
+
     /// True for an X540 or X550.
     pub(super) fn is_copper(&self) -> bool {
         self.media() == Media::Copper
@@ -70,7 +82,7 @@ impl<B: Bar> Hardware<B, X82599> {
 
     /// 4.6.4.1 to 4.6.4.3: negotiates anew, in the mode that the EEPROM says or in another.
     fn restart_link(&self, mode: Option<u32>) -> Result<()> {
-        self.with_semaphore(SW_FW_SYNC::SW_MAC_CSR_SM, || {
+        self.with_shared(SW_FW_SYNC::SW_MAC_CSR_SM, || {
             let autoc = self.bar.read(AUTOC::OFFSET);
             let mode = mode.unwrap_or(autoc & AUTOC::LMS_MASK);
             self.bar.write(AUTOC::OFFSET, autoc & !AUTOC::LMS_MASK | mode | AUTOC::RESTART_AN);
@@ -80,7 +92,7 @@ impl<B: Bar> Hardware<B, X82599> {
 
     /// Gives the PHY power, if it has none.
     fn power_phy(&self) -> Result<()> {
-        self.with_semaphore(self.phy_semaphore(), || {
+        self.with_shared(self.phy_semaphore(), || {
             for phy in 0..32 {
                 if matches!(self.read_phy(phy, PMA, ID_HIGH)?, 0 | 0xFFFF) {
                     continue;

@@ -5,14 +5,13 @@
 //!
 //! - [`registers`]: the card's registers, shared with the [model](crate::model)
 //! - `init`: reset and bring-up in the datasheet's order
-//! - `link`: what lies between MAC and cable; `module`: what is in a cage; `semaphore`: what firmware shares
+//! - `link`: what lies between MAC and cable; `module`: what is in a cage
 //! - here: the queues' registers, link, filters, interrupts and statistics
 
 mod init;
 mod link;
 mod module;
 pub mod registers;
-mod semaphore;
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ impl<B: Bar> Hardware<B, X82599> {
     /// Asks the module in the cage what it is.
     pub(super) fn identify_module(&self) -> Result<Module> {
         let mut told = [0; LAST + 1];
-        let answers = self.with_semaphore(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut told)))?;
+        let answers = self.with_shared(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut told)))?;
         Ok(match told {
             _ if !answers => Module::None,
             told if told[CABLE] & PASSIVE != 0 => Module::Passive,
