@@ -470,7 +470,17 @@ impl Card {
         self.registers.read(register, offset)
     }
 
+    /// The physical function's driver writes. It does not know of virtual functions, and cannot tell their drivers when it
+    /// stops all queues: theirs go on.
     fn write(&self, offset: u32, value: u32) {
+        let is_theirs = |found: Found| registers::of_queues(found.register) && self.owner(found.n).is_some();
+        if !self.find(offset).is_some_and(is_theirs) {
+            self.write_any(offset, value);
+        }
+    }
+
+    /// Any function's driver writes.
+    fn write_any(&self, offset: u32, value: u32) {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
         }

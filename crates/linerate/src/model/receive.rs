@@ -95,7 +95,8 @@ const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 impl Card {
     pub(super) fn receive(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
         // The physical function receives when its driver says so; virtual ones with each queue.
@@ -111,7 +112,7 @@ impl Card {
         }
         // While nobody listens, a wire that waits for room brings nothing.
         let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
-        let takes_from_wire = listens && !self.loops_back();
+        let takes_from_wire = listens && has_link && !self.loops_back();
         let maps = self.dma.maps();
         let mut frame = std::mem::take(&mut core.receive.frame);
         let mut moved = self.deliver_waiting(core, &maps);

@@ -78,7 +78,10 @@ const MOST_GATHERED: usize = 256 << 10;
 impl Card {
     pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        // Without a link the physical function's frames wait. Its driver ends that with a reset; those of virtual functions
+        // cannot, so theirs go on: to each other, or nowhere.
+        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
@@ -86,7 +89,7 @@ impl Card {
             return 0;
         }
         core.transmit.paused_until = None;
-        let mut sent = self.send_fetched(core, budget);
+        let mut sent = if has_link { self.send_fetched(core, budget) } else { 0 };
         let queues = core.tx.len();
         for turn in 0..queues {
             let queue = (core.transmit.turn + turn) % queues;
@@ -94,7 +97,7 @@ impl Card {
                 continue;
             }
             let is_virtual = self.owner(queue as u16).is_some();
-            if !(sends || is_virtual) || !self.may_work(core, queue as u16) {
+            if !(sends && has_link || is_virtual) || !self.may_work(core, queue as u16) {
                 continue;
             }
             let space = self.space(core, queue as u16);
@@ -105,7 +108,7 @@ impl Card {
             }
             let before = sent;
             let octets = core.transmit.counted.octets;
-            while sent < budget && core.tx[queue].owned() > 0 && core.wire.ready() {
+            while sent < budget && core.tx[queue].owned() > 0 && (core.wire.ready() || !has_link) {
                 let mut packet = std::mem::take(&mut core.transmit.packet);
                 let gathered = self.gather(maps, &mut core.tx[queue], &mut packet.bytes);
                 let Some(gathered) = gathered else {

@@ -119,6 +119,11 @@ pub const ALIASES: &[(u32, u32, u32, u32, u32)] = &[
     (0x05C80, 10, 4, RSSRK::OFFSET, 4),
     (0x06030, 16, 0x40, QPTC::OFFSET, 4),
     (0x06034, 16, 0x40, QBTC_L::OFFSET, 8),
+    // DCA_TXCTRL, between the registers of transmit queue 72.
+    (0x07214, 1, 0, 0x0614C, 0),
+    (0x0721C, 1, 0, 0x061CC, 0),
+    (0x07220, 2, 4, 0x0620C, 0x40),
+    (0x0722C, 3, 4, 0x062CC, 0x40),
 ];
 
 registers! {
@@ -270,7 +275,7 @@ registers! {
     TDBAL      0x06000 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.5" { BITS = 0xFFFF_FF80 } "Transmit Descriptor Base Address Low";
     TDBAH      0x06004 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.6" {} "Transmit Descriptor Base Address High";
     TDLEN      0x06008 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.7" { BITS = 0x000F_FF80 } "Transmit Descriptor Length";
-    DCA_TXCTRL 0x0600C [128 x 0x40] RW reset 0x0000_0800 writable ALL "8.2.3.11.2" {} "Transmit DCA Control";
+    DCA_TXCTRL 0x0600C [128 x 0x40] RW reset 0x0000_0800 writable ALL "8.2.3.11.2" { DESC_WRO_EN = 1 << 11 } "Transmit DCA Control";
     TDH        0x06010 [128 x 0x40] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.9.8" {} "Transmit Descriptor Head";
     TDT        0x06018 [128 x 0x40] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.9.9" {} "Transmit Descriptor Tail";
     TXDCTL     0x06028 [128 x 0x40] RW reset 0x0000_0000 writable TXDCTL_BITS "8.2.3.9.10" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, WTHRESH_SHIFT = 16, ENABLE = 1 << 25, SWFLSH = 1 << 26 } "Transmit Descriptor Control";
@@ -519,6 +524,39 @@ registers! {
     VMECM      0x08790 [2 x 4]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "DMA Tx Switch Security Error";
     PFFLPL     0x050B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow Low";
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
+
+    // What the datasheet does not describe, and Linux's `ethtool -d` reads
+    MSIXPBA    0x02000 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X Pending Bits";
+    PBACL_0    0x11068 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X PBA Clear, 82598's place";
+    RDSTAT     0x02C00 [8 x 4]    RO  reset 0x0000_0000 writable ALL "-" {} "Receive DMA Statistics";
+    RDSTATCTL  0x02C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive DMA Statistics Control";
+    RDHMPN     0x02F08 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Descriptor Handler Memory Page";
+    RIC_DW     0x02F10 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Descriptor Handler Memory";
+    PBRXECC    0x03300 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Packet Buffer ECC";
+    RXBUFCTRL  0x03600 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Buffer Access Control";
+    RXBUFDATA  0x03610 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Buffer Data";
+    MDFTC1     0x042B8 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test Control 1";
+    MDFTC2     0x042C0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test Control 2";
+    MDFTFIFO   0x042C4 [2 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test FIFO";
+    MDFTS      0x042CC [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MAC Test Status";
+    RTTQCNTG   0x04A90 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "DCB Congestion Notification Tag, of the X540";
+    RTTQCNCR   0x08B00 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "DCB Congestion Notification Control, of the X540";
+    TXLLQ      0x082E0 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Strict Low Latency Queues";
+    RFVAL      0x050A4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Filter Validation";
+    VMD_CTL    0x0581C [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "VMDq Control, of the 82598";
+    IMIR       0x05A80 [8 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive, of the 82598";
+    IMIREXT    0x05AA0 [8 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive Extended, of the 82598";
+    IMIRVP     0x05AC0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive VLAN Priority, of the 82598";
+    TDSTAT_5   0x07C14 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics, of the 82598";
+    TDSTAT_7   0x07C1C [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics, of the 82598";
+    TDSTATCTL  0x07C20 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics Control, of the 82598";
+    TIC_DW_1   0x07F14 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Descriptor Handler Memory, of the 82598";
+    TIC_DW_3   0x07F1C [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Descriptor Handler Memory, of the 82598";
+    TDPROBE    0x07F20 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Probe, of the 82598";
+    PBTXECC    0x0C300 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Packet Buffer ECC";
+    TXBUFCTRL  0x0C600 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Buffer Access Control";
+    TXBUFDATA  0x0C610 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Buffer Data";
+    PCIEECCCTL 0x1106C [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "PCIe ECC Control";
 
     // What only the X550 has
     X550_I2CCTL 0x15F5C [1 x 0]   RW  reset 0x0000_5000 writable ALL "X550 8.2.2.1" { DATA_IN = 1 << 12, CLK_IN = 1 << 14 } "I2C Control, of the X550";
