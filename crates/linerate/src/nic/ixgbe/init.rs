@@ -107,6 +107,14 @@ impl<B: Bar> Hardware<B, X82599> {
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, RTTDCS::ARBDIS);
         self.bar.write(MTQC::OFFSET, 0);
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, 0);
+        // No queue has a limit to its rate: those lie in memory behind two registers, which a reset does not clear
+        // (8.2.3.10.12, 8.2.3.10.16).
+        for queue in 0..128 {
+            self.bar.write(RTTDQSEL::OFFSET, queue);
+            self.bar.write(RTTBCNRC::OFFSET, 0);
+        }
+        // A report is not written before the data that it is for was read (8.2.3.11.2).
+        (0..self.config.tx_queues).for_each(|n| self.change(DCA_TXCTRL::at(n), DCA_TXCTRL::DESC_WRO_EN, 0));
         self.change(DMATXCTL::OFFSET, DMATXCTL::TE, DMATXCTL::TE);
     }
 
