@@ -261,6 +261,67 @@ fn a_card_is_reset_before_it_may_reach_memory() {
     assert!(reset < master, "{steps:?}");
 }
 
+/// Which registers were written, in their order; what is repeated, alone or in turn with another, once.
+fn written(traced: &Traced) -> String {
+    let name = |offset: u32| {
+        let has = |register: &&Register| (0..register.count).any(|n| register.offset + n * register.stride == offset);
+        MAP.iter().find(has).map_or("?", |register| register.name)
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for step in traced.steps.lock().unwrap().drain(..) {
+        let name = match step {
+            Step::Write(offset, _) => name(offset),
+            Step::Master => "bus-master",
+        };
+        let repeats = match names[..] {
+            [.., last] if last == name => true,
+            [.., first, second] if first == name && second.starts_with("RTT") => true,
+            _ => false,
+        };
+        if !repeats {
+            names.push(name);
+        }
+    }
+    names.dedup();
+    names.join(" ")
+}
+
+/// A port's whole life on each kind, against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and their sections).
+#[test]
+fn registers_are_written_in_the_datasheets_order() {
+    // Interrupts off, no frames, no requests, reset (4.6.3); the card's memory is ours.
+    const RESET: &str = "EIMC RXCTRL CTRL EIMC bus-master";
+    // The firmware's semaphore around what it shares (10.5.4): the mode of the link; the module's wires; the PHY.
+    const BACKPLANE: &str = "SWSM SW_FW_SYNC SWSM AUTOC SWSM SW_FW_SYNC SWSM";
+    const CAGE: &str = "SWSM SW_FW_SYNC SWSM I2CCTL SWSM SW_FW_SYNC SWSM EERD CORECTL EERD ESDP";
+    const COPPER: &str = "SW_FW_SYNC SWSM MSCA SW_FW_SYNC SWSM";
+    const RECEIVE: &str =
+        "RXCTRL RXPBSIZE HLREG0 RDRXCTL RFCTL MAXFRS HLREG0 MTA PFUTA VFTA FCTRL MRQC CTRL_EXT DCA_RXCTRL";
+    // MTQC and the rates while the arbiter stands still; transmit last; then the driver is there.
+    const TRANSMIT: &str =
+        "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
+    for kind in KINDS {
+        let (link, table) = match kind {
+            Kind::X82599Kx4 => (BACKPLANE.to_string(), "RETA"),
+            Kind::X82599Sfp => (format!("{CAGE} {BACKPLANE}"), "RETA"),
+            Kind::X540 => (COPPER.to_string(), "RETA"),
+            Kind::X550 => (COPPER.to_string(), "RETA ERETA"),
+        };
+        let (card, ..) = wired(kind);
+        let traced = Traced { card: card.clone(), steps: Arc::default() };
+        let mut device = Ixgbe::open(traced.clone(), Arc::new(traced.clone()), config(&card, &pool())).unwrap();
+        assert_eq!(written(&traced), format!("{RESET} {link} {RECEIVE} {TRANSMIT} RSSRK {table} FCTRL"), "{kind}");
+        let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+        let receive = "RDBAL RDBAH RDLEN SRRCTL RDH RDT RXDCTL RDT SECRXCTRL RXCTRL SECRXCTRL";
+        assert_eq!(written(&traced), format!("{receive} TDBAL TDBAH TDLEN TDH TDT TXDCTL"), "{kind}");
+        drop((rx, tx));
+        assert_eq!(written(&traced), "RXCTRL RXDCTL TXDCTL", "{kind}");
+        drop(device);
+        assert_eq!(written(&traced), "RXCTRL CTRL CTRL_EXT", "{kind}");
+        assert_eq!(card.breaches(), []);
+    }
+}
+
 /// 8.2.3.1.3: firmware is told when there is a driver, and when there is none any more.
 #[test]
 fn firmware_is_told_that_the_driver_has_gone() {
