@@ -138,14 +138,21 @@ impl Card {
     /// A queue is about to be disabled: what the card has fetched of it already it still sends, some time (section
     /// 4.6.8.2: that is why a driver waits until the queue is empty).
     pub(super) fn keep_fetched(&self, maps: &Maps, ring: &Ring, state: &mut State) {
+        let before = state.fetched.len();
         for n in 0..ring.owned().min(FETCHED_AHEAD) {
-            let Some(words) = ring.read(maps, n, &self.oracle) else { return };
+            let Some(words) = ring.read(maps, n, &self.oracle) else { break };
             let is_context =
                 words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
             if !is_context {
                 let hash = Ring::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
                 state.fetched.push_back(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
             }
+        }
+        // The beginning of a packet whose end is never fetched is no packet.
+        while state.fetched.len() > before
+            && state.fetched.back().is_some_and(|last| last.words[1] & transmit::EOP == 0)
+        {
+            state.fetched.pop_back();
         }
     }
 
@@ -155,7 +162,6 @@ impl Card {
         while sent < budget && core.wire.ready() {
             let Some(last) = core.transmit.fetched.iter().position(|fetched| fetched.words[1] & transmit::EOP != 0)
             else {
-                core.transmit.fetched.clear(); // its end was never fetched
                 break;
             };
             let packet: Vec<Fetched> = core.transmit.fetched.drain(..=last).collect();
