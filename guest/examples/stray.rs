@@ -36,6 +36,11 @@ impl DmaSpace for Stray {
 }
 
 impl Bus for Stray {
+    unsafe fn allow_dma(&self) -> Result<(), Error> {
+        // SAFETY: as the caller promises.
+        unsafe { self.bus.allow_dma() }
+    }
+
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
         self.bus.interrupts(count)
     }

@@ -79,6 +79,10 @@ impl DmaSpace for FakeDma {
 }
 
 impl Bus for FakeDma {
+    unsafe fn allow_dma(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
         unreachable!("it is polled")
     }

@@ -128,6 +128,10 @@ impl DmaSpace for Memory {
 }
 
 impl Bus for Memory {
+    unsafe fn allow_dma(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
         (0..count).map(|_| Interrupt::new()).collect()
     }

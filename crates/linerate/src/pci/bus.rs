@@ -24,9 +24,7 @@ pub trait Bus: DmaSpace {
     ///
     /// # Safety
     /// The card was reset since it was opened.
-    unsafe fn allow_dma(&self) -> Result<()> {
-        Ok(())
-    }
+    unsafe fn allow_dma(&self) -> Result<()>;
 
     /// The next access of the card that the IOMMU stopped, if there was one and this user may know.
     fn fault(&self) -> Option<Fault> {

@@ -127,6 +127,10 @@ mod tests {
     }
 
     impl Bus for Command {
+        unsafe fn allow_dma(&self) -> Result<()> {
+            Ok(())
+        }
+
         fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
             Ok(Vec::new())
         }
