@@ -42,6 +42,11 @@ pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         libraries.extend(output.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_string));
     }
+    // The C library opens this one by itself, to end a thread; a program's list of libraries does not have it.
+    let folders: BTreeSet<_> = libraries.iter().filter_map(|library| Path::new(library).parent()).collect();
+    let unwinder: Vec<_> =
+        folders.iter().map(|folder| folder.join("libgcc_s.so.1")).filter(|file| file.exists()).collect();
+    libraries.extend(unwinder.iter().map(|file| file.to_string_lossy().into_owned()));
     for library in libraries {
         archive.file(library.trim_start_matches('/'), &fs::read(&library).expect("a library"));
     }

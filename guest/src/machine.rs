@@ -33,6 +33,8 @@ pub enum Kernel {
     /// The distribution's own.
     #[default]
     Default,
+    /// Debian 13's (Linux 6.12).
+    Newer,
     /// A small one with iommufd, vfio and nothing else: no modules, no network.
     Iommufd,
 }
@@ -261,6 +263,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
 fn kernel(kernel: Kernel) -> PathBuf {
     match kernel {
         Kernel::Default => unpacked("default"),
+        Kernel::Newer => unpacked("newer"),
         Kernel::Iommufd => unpacked("iommufd"),
     }
 }

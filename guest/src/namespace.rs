@@ -18,7 +18,7 @@ impl Namespace {
     pub fn new(name: &str) -> Namespace {
         let namespace = Namespace { name: format!("lr-{name}-{}", std::process::id()) };
         execute("ip", &["netns", "add", &namespace.name]);
-        namespace.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+        namespace.run("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6");
         namespace
     }
 

@@ -56,8 +56,24 @@ impl Wire for Meter {
         self.end.link()
     }
 
+    fn signal(&mut self, mbits: u32) {
+        self.end.signal(mbits);
+    }
+
+    fn speed(&self) -> u32 {
+        self.end.speed()
+    }
+
     fn ready(&mut self) -> bool {
         self.end.ready()
+    }
+
+    fn holds_back(&self) -> bool {
+        self.end.holds_back()
+    }
+
+    fn comes_unasked(&self) -> bool {
+        self.end.comes_unasked()
     }
 
     fn transmit(&mut self, frame: &Frame) {

@@ -200,6 +200,8 @@ fn every_obstacle_is_named_with_what_mends_it() {
     refused(&mut guest, "linerate bind 0000:09:00.0", &["no PCI device at this address"]);
     refused(&mut guest, "linerate sink 0000:00:00.0", &["it is no network card"]);
     refused(&mut guest, &format!("linerate sink {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
+    // A card that nothing here drives stays Linux's.
+    refused(&mut guest, &format!("linerate bind {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
     // Without vfio's module, and with the IOMMU in the way of uio.
     refused(&mut guest, &format!("linerate bind {A}"), &["module vfio-pci is not loaded", "sudo modprobe vfio-pci"]);
     refused(

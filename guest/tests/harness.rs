@@ -23,3 +23,23 @@ fn a_fault_of_the_iommu_fails_the_test() {
 fn a_command_that_fails_fails_the_test() {
     Machine::new().boot().run("false");
 }
+
+/// What Linux or DPDK writes is written by ours, too, or there is a reason why not, with its section.
+#[test]
+fn each_register_that_others_write_is_written_or_has_a_reason() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let read = |path: &str| std::fs::read_to_string(format!("{folder}/{path}")).unwrap();
+    let (table, reasons) = (read("docs/registers.md"), read("guest/reasons"));
+    let reasons: Vec<(&str, &str)> = reasons.lines().filter_map(|line| line.split_once(": ")).collect();
+    let mut unexplained = Vec::new();
+    for row in table.lines().take_while(|line| !line.starts_with("## ")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, name, _, _, _, linux, dpdk, ours, _] = cells[..] else { continue };
+        let written = |letters: &str| letters.contains('w') && letters.len() <= 2;
+        let explained = reasons.iter().any(|(names, _)| names.split(' ').any(|known| known == name));
+        if (written(linux) || written(dpdk)) && !written(ours) && !explained {
+            unexplained.push(name);
+        }
+    }
+    assert!(unexplained.is_empty(), "written by others, not by ours, and nothing in guest/reasons: {unexplained:?}");
+}

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate::model::{Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
-use linerate_guest::{A, B, Counted, Guest, Machine, Served};
+use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;
 
 /// What drivers say when something is wrong that is right on a real card.
@@ -309,8 +309,18 @@ fn the_interrupt_self_test_passes() {
 /// AF_XDP on Linux's driver on our card, without copies: some flows are ours, and the rest goes on.
 #[test]
 fn linux_shares_the_card_with_us() {
+    share_the_card(Kernel::Default);
+}
+
+/// The same on Linux 6.12, which knows packets in several buffers, and copies for a driver that does not.
+#[test]
+fn a_newer_linux_shares_the_card_with_us() {
+    share_the_card(Kernel::Newer);
+}
+
+fn share_the_card(kernel: Kernel) {
     let served = Served::pair(Kind::X82599Sfp, 0);
-    let (mut guest, far) = connected(&served, Machine::new().processors(2));
+    let (mut guest, far) = connected(&served, Machine::new().processors(2).kernel(kernel));
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
     guest.wait_for_link("", "eth0");
     ping(&mut guest, &far, "10.84.0.1", 56);
@@ -520,6 +530,67 @@ fn dpdk_moves_packets_one_by_one() {
     dpdk_forwards_sends_and_receives(64);
 }
 
+/// The physical function's driver resets it; its virtual functions go on.
+#[test]
+fn virtual_functions_go_on_when_the_physical_one_is_back() {
+    let served = Served::pair(Kind::X82599Sfp, 2);
+    let mut machine = Machine::new();
+    machine.program("iperf3");
+    served.plug(&mut machine, &["a", "b", "a.vf0", "a.vf1"]);
+    let mut guest = machine.boot();
+    guest.run("modprobe ixgbe && modprobe ixgbevf");
+    guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
+    let first = guest.apart("eth2", "10.84.0.3/24");
+    let second = guest.apart("eth3", "10.84.0.4/24");
+    guest.run("ip link set eth1 up");
+    guest.wait_for_link("", "eth0");
+    guest.wait_for_link(&first, "eth2");
+    guest.wait_for_link(&second, "eth3");
+    ping(&mut guest, &first, "10.84.0.4", 56);
+    // What is on its way meanwhile keeps nobody waiting afterwards: a queue that stands still is a hang to its driver.
+    guest.run(&format!("{second} iperf3 --server --daemon"));
+    for _ in 0..3 {
+        guest.run(&format!(
+            "{first} iperf3 --client 10.84.0.4 --udp --bitrate 1M --time 60 >/dev/null 2>&1 & echo $! >/tmp/client"
+        ));
+        guest.run("ip link set eth0 down");
+        guest.run("while ip link show eth0 | grep -q LOWER_UP; do usleep 10000; done");
+        guest.run("ip link set eth0 up");
+        guest.wait_for_link("", "eth0");
+        guest.wait_for_link(&first, "eth2");
+        guest.wait_for_link(&second, "eth3");
+        ping(&mut guest, &first, "10.84.0.4", 56);
+        ping(&mut guest, &second, "10.84.0.1", 56);
+        guest.run("kill $(cat /tmp/client)");
+    }
+    assert_content(&mut guest);
+    served.assert_silent("Linux");
+}
+
+/// What tools look at that no driver does, and speeds that a PHY shall offer.
+#[test]
+fn tools_read_what_is_there() {
+    for kind in [Kind::X82599Sfp, Kind::X540, Kind::X550] {
+        let served = Served::pair(kind, 0);
+        let (mut guest, _) = connected(&served, Machine::new());
+        guest.run("ethtool -d eth0 >/dev/null");
+        // Only one with a cage has a module to tell of.
+        assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == Kind::X82599Sfp, "{kind}");
+        if kind != Kind::X82599Sfp {
+            for (advertise, mbits) in [("0x020", 1000), ("0x008", 100), ("0x1000", 10_000)] {
+                guest.run(&format!("ethtool -s eth0 advertise {advertise}"));
+                guest.wait_for_link("", "eth0");
+                let said = guest.run(&format!(
+                    "while ! ethtool eth0 | grep -q 'Speed: {mbits}Mb'; do usleep 10000; done; ethtool eth0"
+                ));
+                assert!(said.contains("Link detected: yes"), "{said}");
+            }
+        }
+        assert_content(&mut guest);
+        served.assert_silent("Linux");
+    }
+}
+
 /// Linux's ixgbevf on two virtual functions: between them, to the wire, and to the physical function.
 #[test]
 fn virtual_functions_talk() {
@@ -531,10 +602,11 @@ fn virtual_functions_talk() {
     let mut guest = machine.boot();
     guest.run("modprobe ixgbe && modprobe ixgbevf");
     guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
-    guest.wait_for_link("", "eth0");
     let addresses = ["10.84.0.2", "10.84.0.3", "10.84.0.4"];
     let there: Vec<String> =
         (1..=3).map(|n| guest.apart(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
+    // Of two modules each waits for the other's light.
+    guest.wait_for_link("", "eth0");
     for (n, there) in there.iter().enumerate() {
         guest.wait_for_link(there, &format!("eth{}", n + 1));
     }

@@ -92,6 +92,13 @@ fn igb_over_uio() {
     over_uio("igb");
 }
 
+/// Without MSI-X there is the line alone; and doorbells behind I/O ports, and no control queue, which a device may have
+/// or not have.
+#[test]
+fn modern_virtio_without_vectors_over_uio() {
+    over_uio("virtio-net-pci,disable-legacy=on,vectors=0,modern-pio-notify=on,ctrl_vq=off");
+}
+
 #[test]
 fn legacy_virtio_over_uio() {
     over_uio("virtio-net-pci,disable-modern=on,disable-legacy=off");

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
+use linerate::nic::known;
 use linerate::pci::{NetworkCard, Through, companions, give_back, take};
 
 /// Takes cards, until `unbind` gives them back.
@@ -14,6 +15,8 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
     };
     for address in cards {
         let card = NetworkCard::find(address)?;
+        // Linux would lose a card that nobody here can use.
+        known(&card.address, card.vendor, card.device)?;
         let others = companions(&card);
         if !others.is_empty() {
             eprintln!(

@@ -12,6 +12,9 @@ use linerate::port::PortName;
 use linerate::{Error, Options};
 use serde_json::json;
 
+/// Breaches of a card that are shown one by one.
+const SHOWN: usize = 20;
+
 /// A card, and who works for it. Fields go in this order: nobody is served any more before the card stops.
 struct Served {
     _servers: Vec<Server>,
@@ -63,8 +66,12 @@ pub fn run(
         if !json {
             println!("{}: {from_wire} frames from the wire, {to_wire} to it", socket.display());
         }
-        for breach in card.breaches().iter().take(20) {
+        for breach in card.breaches().iter().take(SHOWN) {
             eprintln!("{}: breach: {breach}", socket.display());
+        }
+        if card.breach_count() > SHOWN as u64 {
+            let kinds = card.breaches_by_kind().into_iter().map(|(kind, count)| format!("{count} {kind}"));
+            eprintln!("{}: breaches in all: {}", socket.display(), kinds.collect::<Vec<_>>().join(", "));
         }
         cards.push(json!({
             "socket": socket, "from_wire": from_wire, "to_wire": to_wire, "breaches": card.breach_count(),

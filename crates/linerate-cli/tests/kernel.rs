@@ -412,7 +412,7 @@ fn flows_are_spread_over_queues() {
     let names = names.into_iter().chain(["numrxqueues", "2", "numtxqueues", "2", "netns", &far.name]);
     expect(0, std::process::Command::new("ip").args(["-n", &host.name]).args(names));
     for (namespace, interface) in [(&host, "h0"), (&far, "f0")] {
-        namespace.run(&format!("sysctl -q net.ipv6.conf.{interface}.disable_ipv6=1"));
+        namespace.disable_ipv6(interface);
         namespace.run(&format!("ip link set {interface} up"));
     }
     far.run("tc qdisc add dev f0 root mq");

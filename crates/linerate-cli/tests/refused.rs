@@ -103,13 +103,13 @@ fn a_thread_without_work_sleeps_in_poll() {
     let _alone = alone();
     let (host, far) = (Namespace::new("ph"), Namespace::new("pf"));
     // Nor about the TAP interface.
-    host.run("sysctl -q net.ipv6.conf.default.disable_ipv6=1");
+    host.disable_ipv6("default");
     pair((&host, "h0"), (&far, "f0"), 3);
     for (namespace, interface) in [(&host, "h0"), (&far, "f0")] {
         // Linux itself has nothing to say then.
         namespace.run(&format!("ip address flush dev {interface}"));
         namespace.run(&format!("ip link set {interface} multicast off arp off"));
-        namespace.run(&format!("sysctl -q net.ipv6.conf.{interface}.disable_ipv6=1"));
+        namespace.disable_ipv6(interface);
     }
     for port in ["xdp:h0", "packet:h0", "tap:t0"] {
         for (wait, sleeps) in [("interrupt", true), ("adaptive", true), ("poll", false)] {

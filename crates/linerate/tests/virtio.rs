@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fake_virtio::{COMMON, Memory, PACKED, Queue, SPLIT, words};
+use fake_virtio::{COMMON, CTRL_RX, CTRL_VQ, DEVICE, MQ, Memory, PACKED, Queue, SPLIT, words};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
@@ -210,6 +210,38 @@ fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_n
         end.want_notifications(true);
         assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None));
     }
+}
+
+/// Devices that the specification does not allow (5.1.4.1, 5.1.3.1), as far as they can be driven.
+#[test]
+fn features_and_numbers_that_contradict_each_other_are_taken_for_what_they_are() {
+    let pool = pool();
+    // Several queues, but how many cannot be: the control queue's number would not fit 16 bits.
+    for pairs in [0, 0x8000, 0xFFFF] {
+        let device = Memory::new(SPLIT | CTRL_VQ | MQ);
+        device.set_32(DEVICE + 8, pairs);
+        let said = message(open(&device, &pool));
+        assert!(said.contains("queue pairs"), "{pairs}: {said}");
+    }
+    // Commands without a queue for them: QEMU's devices with ctrl_vq=off.
+    let device = Memory::new(SPLIT | CTRL_RX);
+    let mut port = open(&device, &pool).unwrap();
+    port.set_promiscuous(true).unwrap();
+    assert!(message(port.set_promiscuous(false)).contains("always promiscuous"));
+}
+
+/// 4.1.4.1: a driver takes the first capability of a type that it can use. QEMU's modern-pio-notify=on.
+#[test]
+fn doorbells_behind_ports_are_passed_over() {
+    let device = Memory::new(SPLIT);
+    // A fifth capability in front: doorbells in BAR 2, which is no memory.
+    for (at, byte) in [0x09, 0x40, 20, 2, 2].into_iter().enumerate() {
+        device.set_config(0x40 + 0x18 * 4 + at, byte);
+    }
+    device.set_config(0x40 + 0x18 * 4 + 12, 4);
+    device.set_config(0x34, 0x40 + 0x18 * 4);
+    let mut port = open(&device, &pool()).unwrap();
+    port.tx(0).unwrap();
 }
 
 /// What the device writes into the rings, between two calls.

@@ -124,7 +124,7 @@ impl Place {
             let names = ["-n", &middle.name, "link", "add", here, "type", "veth", "peer", "name", there, "netns"];
             expect(0, Command::new("ip").args(names).arg(&other.name));
             for (namespace, interface) in [(&middle, here), (other, there)] {
-                namespace.run(&format!("sysctl -q net.ipv6.conf.{interface}.disable_ipv6=1"));
+                namespace.disable_ipv6(interface);
                 namespace.run(&format!("ip link set {interface} up"));
                 // Without a program, a veth takes redirected frames only so.
                 namespace.run(&format!("ethtool -K {interface} gro on"));

@@ -161,6 +161,12 @@ impl Namespace {
         text(&expect(0, &mut self.command(words)).stdout)
     }
 
+    /// Switches IPv6 off for an interface, or for `default` or `all`. A fresh machine has no sysctl(8).
+    pub fn disable_ipv6(&self, interface: &str) {
+        let line = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        expect(0, Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &line]));
+    }
+
     /// Starts a program inside. `ip netns exec` becomes that program, so that it is what ends.
     pub fn start(&self, words: &str) -> Process {
         Process::start(&mut self.command(words))

@@ -39,6 +39,8 @@ impl Bar for FakeBar {
             SECRXSTAT::OFFSET => SECRXSTAT::SECRX_RDY,
             STATUS::OFFSET => 0,
             CTRL::OFFSET => self.0.read(offset) & !(CTRL::RST | CTRL::LRST),
+            // A queue that ends is empty.
+            _ if offset == TDH::at(0) => self.0.read(TDT::at(0)),
             _ => self.0.read(offset),
         }
     }
@@ -121,7 +123,8 @@ impl Fake {
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         let pool = Pool::new(Region::new(region).unwrap());
-        let config = Config { ring: RING, vectors, ..Config::new("fake", pool) };
+        // On a backplane there is no module to be asked.
+        let config = Config { ring: RING, vectors, device: 0x10F7, ..Config::new("fake", pool) };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.maps.lock().unwrap()[n].clone());

@@ -38,7 +38,7 @@ pub fn open(device: &Arc<Memory>, config: Config) -> Result<Virtio> {
 pub const COMMON: usize = 0;
 const NOTIFY: usize = 0x1000;
 const ISR: usize = 0x2000;
-const DEVICE: usize = 0x3000;
+pub const DEVICE: usize = 0x3000;
 const BAR: usize = 0x4000;
 
 /// Offered in both halves, since nobody looks at the selection: `VERSION_1` and `ACCESS_PLATFORM` above.
@@ -47,6 +47,11 @@ pub const SPLIT: u32 = 0b011;
 pub const PACKED: u32 = 0b111;
 /// In the lower half only, since it means nothing above: `MRG_RXBUF`.
 pub const MERGEABLE: u32 = 1 << 15;
+
+/// Likewise: `CTRL_VQ`, `CTRL_RX`, `MQ`.
+pub const CTRL_VQ: u32 = 1 << 17;
+pub const CTRL_RX: u32 = 1 << 18;
+pub const MQ: u32 = 1 << 22;
 
 /// A device of plain memory: what is written is what is read.
 pub struct Memory {
@@ -144,9 +149,11 @@ impl PciDevice for Memory {
     }
 
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
-        assert_eq!(bar, 0, "it has one BAR");
-        // SAFETY: no device is behind it but this one, and no slice is lent of it.
-        Ok(unsafe { MappedBar::new(self.bar.clone()) })
+        match bar {
+            // SAFETY: no device is behind it but this one, and no slice is lent of it.
+            0 => Ok(unsafe { MappedBar::new(self.bar.clone()) }),
+            _ => Err(Error::BadDevice { why: "it has one BAR" }),
+        }
     }
 
     unsafe fn io_ports(&self, _: u8) -> Result<IoPorts> {

@@ -55,9 +55,6 @@ impl std::fmt::Display for PageSize {
     }
 }
 
-/// What statfs(2) says of hugepages.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
-
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
 /// The bytes are reached by copying, or as atomic words ([`words`](Mapping::words)), because a device
@@ -186,13 +183,6 @@ impl Mapping {
         let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
         if !seals.contains(SealFlags::SHRINK) || len <= 0 {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
-            return Err(Error::system("mapping another process's memory", why));
-        }
-        // A hole in it needs a hugepage when it is touched, and without one the kernel sends SIGBUS; ordinary memory is there
-        // again by itself.
-        let kind = rustix::fs::fstatfs(&file).map_err(|e| Error::system("fstatfs", e))?.f_type;
-        if kind as u64 == HUGETLBFS_MAGIC {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "it is of hugepages, which its owner can take away");
             return Err(Error::system("mapping another process's memory", why));
         }
         Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)

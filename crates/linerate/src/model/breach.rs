@@ -1,5 +1,6 @@
 //! The oracle: what a driver did that the datasheet forbids.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -36,8 +37,36 @@ pub enum Breach {
     UnmappedInUse { direction: Direction, queue: u16 },
     /// A descriptor that the datasheet does not allow.
     BadDescriptor { direction: Direction, queue: u16, index: u32, word: u64, why: &'static str },
+    /// Packet buffers that together are larger than the card's memory for them.
+    PacketBuffer { kib: u32, most: u32 },
+    /// A register that firmware writes, too, was written without the semaphore for that.
+    NoSemaphore { register: &'static str, section: &'static str },
     /// Something that a card can do and this model cannot yet.
     NotModelled { what: &'static str },
+}
+
+impl Breach {
+    /// Which kind it is, for people.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Breach::NoRegister { .. } => "accesses where there is no register",
+            Breach::ReadOnly { .. } => "writes to read-only registers",
+            Breach::ReservedBits { .. } => "changes of reserved bits",
+            Breach::WrongTime { .. } => "writes at the wrong time",
+            Breach::NoRing { .. } => "queues without a ring",
+            Breach::TailOutOfRange { .. } => "tails beyond the ring",
+            Breach::TailMovedBack { .. } => "tails that moved back",
+            Breach::DescriptorChanged { .. } => "descriptors changed while the card had them",
+            Breach::BufferChanged { .. } => "buffers changed while the card had them",
+            Breach::BufferGivenTwice { .. } => "buffers given twice",
+            Breach::Unmapped { .. } => "accesses to memory that is not mapped",
+            Breach::UnmappedInUse { .. } => "rings unmapped while in use",
+            Breach::BadDescriptor { .. } => "descriptors that cannot be",
+            Breach::PacketBuffer { .. } => "packet buffers larger than the memory",
+            Breach::NoSemaphore { .. } => "writes without a semaphore",
+            Breach::NotModelled { .. } => "requests for what is not modelled",
+        }
+    }
 }
 
 impl fmt::Display for Breach {
@@ -46,22 +75,26 @@ impl fmt::Display for Breach {
     }
 }
 
-/// The list of breaches; the first thousand are kept, all are counted.
+/// The list of breaches; the first thousand are kept, all are counted by kind.
 #[derive(Default)]
-pub(super) struct Oracle(Mutex<(u64, Vec<Breach>)>);
+pub(super) struct Oracle(Mutex<(BTreeMap<&'static str, u64>, Vec<Breach>)>);
 
 impl Oracle {
     #[cold]
     pub fn note(&self, breach: Breach) {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        list.0 += 1;
+        *list.0.entry(breach.kind()).or_default() += 1;
         if list.1.len() < 1000 {
             list.1.push(breach);
         }
     }
 
     pub fn count(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.values().sum()
+    }
+
+    pub fn by_kind(&self) -> Vec<(&'static str, u64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.iter().map(|(&kind, &count)| (kind, count)).collect()
     }
 
     pub fn list(&self) -> Vec<Breach> {

@@ -18,8 +18,10 @@ impl Default for Clock {
     }
 }
 
-/// A tick of the clock at 10 Gbit/s is 6.4 ns (section 8.2.3.26.12).
+/// A tick of the clock at 10 Gbit/s is 6.4 ns, and longer where the link is slower (section 8.2.3.26.12).
 const TICK_PICOSECONDS: u128 = 6_400;
+/// An X550's is 12.5 ns, to which `TIMINCA` adds, or takes from, units of 2^-32 ns (X550 datasheet, 8.2.2.21.12).
+const X550_TICK_UNITS: u128 = 25 << 31;
 /// An X550 counts nanoseconds, and billions of them.
 const BILLION: u64 = 1_000_000_000;
 /// IEEE 1588's ethertype.
@@ -31,19 +33,31 @@ impl Card {
             return self.nanoseconds(core);
         }
         let attributes = self.registers.get(TIMINCA::OFFSET);
-        let period = u128::from(attributes >> TIMINCA::PERIOD_SHIFT);
+        // An X540 has no period there: all of it is what a tick adds (X540 datasheet, 8.2.4.26.12).
+        let (period, value) = match self.kind() {
+            Kind::X540 => (1, attributes),
+            _ => (attributes >> TIMINCA::PERIOD_SHIFT, attributes & TIMINCA::VALUE_MASK),
+        };
         if period == 0 {
             return core.clock.value;
         }
-        let ticks = core.clock.then.elapsed().as_nanos() * 1_000 / (period * TICK_PICOSECONDS);
-        let steps = ticks * u128::from(attributes & TIMINCA::VALUE_MASK);
-        core.clock.value.wrapping_add(steps as u64)
+        let tick = match self.registers.get(LINKS::OFFSET) & LINKS::SPEED_MASK {
+            LINKS::SPEED_1G => 10 * TICK_PICOSECONDS,
+            LINKS::SPEED_100M => 100 * TICK_PICOSECONDS,
+            _ => TICK_PICOSECONDS,
+        };
+        let ticks = core.clock.then.elapsed().as_nanos() * 1_000 / (u128::from(period) * tick);
+        core.clock.value.wrapping_add((ticks * u128::from(value)) as u64)
     }
 
-    /// SYSTIM of an X550: billions of nanoseconds in the high half. Adjusting its rate (TIMINCA) has no effect here.
+    /// SYSTIM of an X550: billions of nanoseconds in the high half.
     fn nanoseconds(&self, core: &Core) -> u64 {
         let stands = self.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
-        let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() as u64 };
+        let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() };
+        let attributes = self.registers.get(TIMINCA::OFFSET);
+        let adjusted = since * u128::from(attributes & !TIMINCA::NEGATIVE) / X550_TICK_UNITS;
+        let slower = attributes & TIMINCA::NEGATIVE != 0;
+        let since = (if slower { since - adjusted } else { since + adjusted }) as u64;
         let [low, high] = [core.clock.value & u64::from(u32::MAX), core.clock.value >> 32];
         let nanoseconds = since + low;
         ((high + nanoseconds / BILLION) << 32) | (nanoseconds % BILLION)

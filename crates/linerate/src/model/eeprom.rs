@@ -28,6 +28,7 @@ const SECTION_PATCH: usize = 0x70;
 const SECTION_MODULES: usize = 0x80;
 const SECTION_ANALOG: usize = 0x90;
 const SECTION_PBA: usize = 0xA0;
+const SECTION_LINK: usize = 0xB0;
 
 /// The image of a card with this address.
 pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
@@ -54,6 +55,11 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     words[SECTION_FIRMWARE + 4] = SECTION_PATCH as u16;
     words[SECTION_PATCH..SECTION_PATCH + 8].fill(0);
     words[SECTION_PATCH + 7] = 6;
+    // An 82599's firmware keeps an eye on the link, too: who writes AUTOC takes the semaphore for it (LESM).
+    if matches!(kind, Kind::X82599Kx4 | Kind::X82599Sfp) {
+        words[SECTION_FIRMWARE + 2] = SECTION_LINK as u16;
+        words[SECTION_LINK..SECTION_LINK + 2].copy_from_slice(&[1, 1 << 15]);
+    }
 
     // Each kind of module, by the numbers of the drivers, with one harmless write to CORECTL.
     if kind == Kind::X82599Sfp {

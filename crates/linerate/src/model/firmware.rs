@@ -7,6 +7,8 @@ use crate::nic::ixgbe::registers::*;
 /// Commands, in the first byte.
 const READ_EEPROM: u8 = 0x31;
 const DRIVER_INFORMATION: u8 = 0xDD;
+/// Receive off: an X550's driver asks for it in the place of writing `RXCTRL`.
+const DISABLE_RECEIVE: u8 = 0xDE;
 /// The answer's third byte.
 const DONE: u8 = 0x01;
 const UNKNOWN: u8 = 0x80;
@@ -41,10 +43,38 @@ impl Card {
                 DONE
             }
             DRIVER_INFORMATION => DONE,
+            DISABLE_RECEIVE => {
+                registers.change(RXCTRL::OFFSET, RXCTRL::RXEN, false);
+                self.update_master_status();
+                DONE
+            }
             _ => UNKNOWN,
         };
         // The answer has no more bytes of its own.
         registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
         registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bar, Cable};
+    use super::*;
+
+    /// Linux's driver of an X550 stops receiving so, and then waits for the last request (section 5.2.4.3.2).
+    #[test]
+    fn firmware_stops_receiving_when_asked() {
+        let card = Card::of_kind(Kind::X550, 0, "firmware", Box::new(Cable::unplugged()));
+        // SAFETY: nothing is mapped for the card.
+        #[allow(unsafe_code)]
+        let bar = unsafe { card.bar() };
+        bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
+        bar.write(CTRL::OFFSET, CTRL::MASTER_DISABLE);
+        assert_ne!(bar.read(STATUS::OFFSET) & STATUS::MASTER_ENABLE_STATUS, 0, "frames make requests");
+        bar.write(FLEX_MNG::at(0), DISABLE_RECEIVE.into());
+        bar.write(HICR::OFFSET, HICR::EN | HICR::C);
+        assert_eq!(bar.read(RXCTRL::OFFSET) & RXCTRL::RXEN, 0);
+        assert_eq!(bar.read(STATUS::OFFSET) & STATUS::MASTER_ENABLE_STATUS, 0);
+        assert_eq!(card.breaches(), []);
     }
 }

@@ -191,12 +191,16 @@ impl vfio_user::Function for Function {
         self.set_bus_master(false);
         match self.number {
             Some(number) => self.card.reset_virtual(&mut self.card.core(), number),
-            None => self.card.plug_in(),
+            None => self.card.reset_function(&mut self.card.core()),
         }
     }
 
+    /// The machine that it was plugged into is gone, and its power with it.
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
+        if self.number.is_none() {
+            self.card.plug_in();
+        }
         self.dma.change().clear();
         self.dma.receivers().clear();
     }

@@ -1,6 +1,8 @@
 //! The link: negotiation, loopback, and what tells drivers of the PHY: a module's I2C, or MDIO (sections 3.7 and
 //! 8.2.3.22).
 
+use std::sync::atomic::Ordering;
+
 use super::module::Module;
 use super::registers::Registers;
 use super::{Card, Core, Kind};
@@ -10,8 +12,13 @@ use crate::nic::ixgbe::registers::*;
 pub(super) struct State {
     kind: Kind,
     module: Module,
-    /// Of an X540 or X550: the PHY's registers that were written, by device and address.
+    /// Of an X540 or X550: the PHY's registers that were written, by device and address. No reset of the MAC
+    /// reaches them.
     phy: std::collections::HashMap<(u32, u32), u16>,
+    /// Of those: the speed that was agreed on when it negotiated last, in Mbit/s.
+    negotiated: u32,
+    /// What the wire was told last of the card's signal, in Mbit/s.
+    signal: u32,
 }
 
 // MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of the PHYs.
@@ -29,10 +36,76 @@ const DEVICES_HIGH: u32 = 6;
 const STATUS_2: u32 = 8;
 const EXTENDED_ABILITY: u32 = 11;
 const VENDOR_STATUS: u32 = 0xC800;
+// What the PHY offers when it negotiates, and the bit of its control register that begins that.
+const ADVERTISEMENT: u32 = 0x10;
+const ADVERTISE_100M: u16 = 1 << 8;
+const TEN_GIGABIT_CONTROL: u32 = 0x20;
+const ADVERTISE_10G: u16 = 1 << 12;
+const VENDOR_PROVISION: u32 = 0xC400;
+const ADVERTISE_1G: u16 = 1 << 15;
+const RESTART: u16 = 1 << 9;
+/// The vendor's own device, whose control register powers the PHY down.
+const VENDOR_1: u32 = 30;
+const LOW_POWER: u16 = 1 << 11;
 
 impl State {
     pub fn new(kind: Kind) -> State {
-        State { kind, module: Module::new(), phy: Default::default() }
+        State { kind, module: Module::new(), phy: Default::default(), negotiated: 10_000, signal: 10_000 }
+    }
+
+    /// Puts a module of another speed into the cage.
+    pub fn set_module(&mut self, gigabit: bool) {
+        self.module = if gigabit { Module::gigabit() } else { Module::new() };
+    }
+
+    /// What lies between MAC and wire, as its registers set it up: the most Mbit/s of the signal that leaves; 0 if
+    /// none does.
+    fn signal(&self, registers: &Registers) -> u32 {
+        let autoc = registers.get(AUTOC::OFFSET);
+        let lms = autoc & AUTOC::LMS_MASK;
+        match self.kind {
+            // 3.7.4: the module's laser is off while SDP3 is high, and a module has one speed.
+            Kind::X82599Sfp if registers.get(ESDP::OFFSET) & ESDP::SDP3 != 0 => 0,
+            Kind::X82599Sfp => match (self.module.is_gigabit(), lms) {
+                (false, AUTOC::LMS_10G_SERIAL) => 10_000,
+                (true, AUTOC::LMS_1G | AUTOC::LMS_1G_AN) => 1_000,
+                _ => 0,
+            },
+            // 3.7.4.2: both ends of a backplane negotiate.
+            Kind::X82599Kx4 => match lms {
+                AUTOC::LMS_KX4_KX_KR | AUTOC::LMS_KX4_KX_KR_1G_AN | AUTOC::LMS_KX4_KX_KR_SGMII => {
+                    match (autoc & AUTOC::KX4_SUPP != 0, autoc & AUTOC::KX_SUPP != 0) {
+                        (true, _) => 10_000,
+                        (false, true) => 1_000,
+                        _ => 0,
+                    }
+                }
+                _ => 0,
+            },
+            Kind::X540 | Kind::X550 if self.is_powered_down() => 0,
+            Kind::X540 | Kind::X550 => self.negotiated,
+        }
+    }
+
+    /// Of the speeds that the PHY offers, the highest.
+    fn advertised(&self) -> u32 {
+        let offers = |register: u32, bit: u16| self.phy_register(AUTO_NEGOTIATION, register, false) & bit != 0;
+        match () {
+            () if offers(TEN_GIGABIT_CONTROL, ADVERTISE_10G) => 10_000,
+            () if offers(VENDOR_PROVISION, ADVERTISE_1G) => 1_000,
+            () if offers(ADVERTISEMENT, ADVERTISE_100M) => 100,
+            () => 0,
+        }
+    }
+
+    /// The card's slot has power again.
+    pub fn power_on(&mut self) {
+        self.phy.clear();
+        self.negotiated = 10_000;
+    }
+
+    fn is_powered_down(&self) -> bool {
+        self.phy.get(&(VENDOR_1, CONTROL)).is_some_and(|value| value & LOW_POWER != 0)
     }
 
     pub fn module_wires(&self) -> u32 {
@@ -65,8 +138,11 @@ impl State {
             OP_WRITE if here => {
                 let value = registers.get(MSRWD::OFFSET) as u16;
                 // Resets and restarts are done at once.
-                let value = if address == CONTROL { value & !(1 << 15 | 1 << 9) } else { value };
-                self.phy.insert((device, address), value);
+                let kept = if address == CONTROL { value & !(1 << 15 | RESTART) } else { value };
+                self.phy.insert((device, address), kept);
+                if (device, address) == (AUTO_NEGOTIATION, CONTROL) && value & RESTART != 0 {
+                    self.negotiated = self.advertised();
+                }
             }
             // The address cycle of clause 45; MSCA has the address in each.
             _ => {}
@@ -96,6 +172,9 @@ impl State {
             (PMA, SPEED_ABILITY) => 1 << 0 | 1 << 4 | 1 << 5,
             // The same, over twisted pairs.
             (PMA, EXTENDED_ABILITY) => 1 << 2 | 1 << 5 | 1 << 7,
+            (AUTO_NEGOTIATION, ADVERTISEMENT) => ADVERTISE_100M | 1,
+            (AUTO_NEGOTIATION, TEN_GIGABIT_CONTROL) => ADVERTISE_10G,
+            (AUTO_NEGOTIATION, VENDOR_PROVISION) => ADVERTISE_1G,
             (AUTO_NEGOTIATION, STATUS_1) => up << 2 | 1 << 5 | 1 << 3,
             (PMA | 3, STATUS_1) => up << 2,
             // Speed 10 Gbit/s, link up.
@@ -111,10 +190,27 @@ impl Card {
         let registers = &self.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
         let disabled = registers.get(AUTOC2::OFFSET) & AUTOC2::LINK_DISABLE != 0;
-        let up = forced || !disabled && core.cable_in && core.wire.link();
+        let there = core.cable_in && !self.unplugged.load(Ordering::Relaxed);
+        let signal = if there && !disabled { core.link.signal(registers) } else { 0 };
+        if core.link.signal != signal {
+            core.link.signal = signal;
+            core.wire.signal(signal);
+        }
+        // Modules are of one speed; all others agree on one that both have.
+        let theirs = if core.wire.link() { core.wire.speed() } else { 0 };
+        let agreed = match self.kind() {
+            Kind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
+            _ => signal.min(theirs),
+        };
         // On a backplane both ends negotiate, and are done at once.
         let negotiated = if self.kind() == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
-        let links = if up { LINKS::UP | LINKS::SPEED_10G | negotiated } else { 0 };
+        let links = match agreed {
+            _ if forced => LINKS::UP | LINKS::SPEED_10G | negotiated,
+            10_000.. => LINKS::UP | LINKS::SPEED_10G | negotiated,
+            1_000.. => LINKS::UP | LINKS::SPEED_1G | negotiated,
+            100.. => LINKS::UP | LINKS::SPEED_100M | negotiated,
+            _ => 0,
+        };
         if registers.get(LINKS::OFFSET) != links {
             registers.set(LINKS::OFFSET, links);
             registers.change(EICR::OFFSET, EICR::LSC, true);

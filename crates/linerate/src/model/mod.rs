@@ -47,7 +47,7 @@ mod transmit;
 mod virtual_function;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -92,6 +92,22 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Its memory for received packets, in KiB (section 8.2.3.8.9; of an X540, its own 8.2.4.9.9).
+    fn packet_buffer_kib(self) -> u32 {
+        match self {
+            Kind::X82599Kx4 | Kind::X82599Sfp => 512,
+            Kind::X540 | Kind::X550 => 384,
+        }
+    }
+
+    /// What its EEPROM has for `AUTOC`.
+    fn autoc(self) -> u32 {
+        match self {
+            Kind::X82599Kx4 => AUTOC::LMS_KX4_KX_KR | AUTOC::KX4_SUPP | AUTOC::KX_SUPP,
+            Kind::X82599Sfp | Kind::X540 | Kind::X550 => AUTOC::LMS_10G_SERIAL,
+        }
+    }
+
     /// PCI's device number; the vendor is Intel, 8086.
     pub fn device(self) -> u16 {
         match self {
@@ -153,6 +169,8 @@ pub struct Card {
     /// What fails, for tests.
     unplugged: AtomicBool,
     stuck: AtomicU64,
+    /// A request of its own is never answered: how many resets end that.
+    hung: AtomicU8,
 }
 
 /// What only one at a time may touch: `step`, or a register access with side effects.
@@ -172,6 +190,9 @@ struct Core {
     eeprom: Vec<u16>,
     virtual_functions: Vec<VirtualFunction>,
 }
+
+/// Frames each way that a card moves while its driver waits for a moment.
+const WHILE_WAITING: usize = 64;
 
 /// No register's offset.
 const NOT_STUCK: u64 = u64::MAX;
@@ -224,6 +245,7 @@ impl Card {
             bus_master: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
+            hung: AtomicU8::new(0),
         };
         card.load_eeprom(&mut card.core());
         card.start_firmware();
@@ -275,6 +297,11 @@ impl Card {
         self.oracle.list()
     }
 
+    /// How often the driver did what against the datasheet, by kind.
+    pub fn breaches_by_kind(&self) -> Vec<(&'static str, u64)> {
+        self.oracle.by_kind()
+    }
+
     /// How often the driver did something against the datasheet.
     pub fn breach_count(&self) -> u64 {
         self.oracle.count()
@@ -304,6 +331,19 @@ impl Card {
     /// while a [`Runner`] runs it.
     pub fn stepped_by_hand(&self) {
         self.watchful.store(false, Ordering::Relaxed);
+    }
+
+    /// Puts a module for 1 Gbit/s into the cage of a card that has one, or one for 10 Gbit/s.
+    pub fn set_module(&self, gigabit: bool) {
+        let core = &mut *self.core();
+        core.link.set_module(gigabit);
+        self.update_link(core);
+    }
+
+    /// From now on a request of the card's stays pending, as one does that nobody answers: master disable does not
+    /// end until the card has been reset twice (section 5.2.4.3.2).
+    pub fn hang(&self) {
+        self.hung.store(2, Ordering::Relaxed);
     }
 
     /// Puts another wire in the place of the one that is there, as a rule around it.
@@ -342,14 +382,25 @@ impl Card {
 
     /// Takes the card out of its slot: all reads give ones, writes and DMA go nowhere.
     pub fn unplug(&self) {
+        let core = &mut *self.core();
         self.unplugged.store(true, Ordering::Relaxed);
+        self.update_link(core);
     }
 
     /// Puts it back, as it is after power-on.
     pub fn plug_in(&self) {
         let core = &mut *self.core();
-        self.reset(core);
         self.unplugged.store(false, Ordering::Relaxed);
+        self.hung.store(0, Ordering::Relaxed);
+        core.link.power_on();
+        [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].into_iter().for_each(|offset| self.registers.set(offset, 0));
+        self.reset_function(core);
+    }
+
+    /// A reset of the PCI function: also of what says that there is a driver (section 8.2.3.1.3).
+    fn reset_function(&self, core: &mut Core) {
+        self.registers.set(CTRL_EXT::OFFSET, 0);
+        self.reset(core);
     }
 
     /// Its host lets it read and write memory, or does not.
@@ -372,7 +423,9 @@ impl Card {
         match self.owner(queue) {
             Some(number) => core.virtual_functions[number].bus_master,
             None => {
-                self.bus_master.load(Ordering::Relaxed) && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
+                self.bus_master.load(Ordering::Relaxed)
+                    && self.hung.load(Ordering::Relaxed) == 0
+                    && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
             }
         }
     }
@@ -421,6 +474,8 @@ impl Card {
                 return self.read_interrupt(&mut self.core(), register.kind, n);
             }
             I2CCTL::OFFSET => return self.core().link.module_wires(),
+            // Nothing pulls them.
+            X550_I2CCTL::OFFSET => return self.registers.get(offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
             SYSTIML::OFFSET
             | SYSTIMH::OFFSET
             | SYSTIMR::OFFSET
@@ -434,7 +489,17 @@ impl Card {
         self.registers.read(register, offset)
     }
 
+    /// The physical function's driver writes. It does not know of virtual functions, and cannot tell their drivers when it
+    /// stops all queues: theirs go on.
     fn write(&self, offset: u32, value: u32) {
+        let is_theirs = |found: Found| registers::of_queues(found.register) && self.owner(found.n).is_some();
+        if !self.find(offset).is_some_and(is_theirs) {
+            self.write_any(offset, value);
+        }
+    }
+
+    /// Any function's driver writes.
+    fn write_any(&self, offset: u32, value: u32) {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
         }
@@ -488,8 +553,12 @@ impl Card {
             MSCA::OFFSET => {
                 let answer = self.core().link.mdio(value, &self.registers);
                 self.registers.set(offset, answer);
+                self.update_link(&mut self.core());
             }
             AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
+                if register.kind == AUTOC::OFFSET {
+                    self.check_semaphore_of_link(old, value);
+                }
                 self.registers.set(offset, value);
                 // Negotiation is over at once.
                 self.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
@@ -552,17 +621,46 @@ impl Card {
             return self.reset(core);
         }
         self.registers.set(offset, value);
-        self.registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, value & CTRL::MASTER_DISABLE == 0);
+        self.update_master_status();
+    }
+
+    /// STATUS tells that no request is pending once master disable is set, which takes that no new ones come of
+    /// frames (section 5.2.4.3.2).
+    fn update_master_status(&self) {
+        let registers = &self.registers;
+        let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
+            && registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0
+            && self.hung.load(Ordering::Relaxed) == 0;
+        registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, !disabled);
+    }
+
+    /// AUTOC is the firmware's as well as the driver's: another mode of the link, or a new negotiation, takes the
+    /// semaphore for it (section 10.5.4). An X540's or X550's link is the PHY's.
+    fn check_semaphore_of_link(&self, old: u32, value: u32) {
+        let has_phy = matches!(self.kind, Kind::X540 | Kind::X550);
+        let changes = (value ^ old) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
+        let held = self.registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
+        if changes && (has_phy || !held) {
+            self.oracle.note(Breach::NoSemaphore { register: "AUTOC", section: "10.5.4" });
+        }
     }
 
     fn reset(&self, core: &mut Core) {
         // Virtual functions, and what waits for them, go on.
         let queues = QUEUES - self.virtual_functions as u16 * virtual_function::QUEUES_EACH;
+        // Pins and semaphores are what they were, and so is what firmware was told of the driver (sections 4.2.2,
+        // 8.2.3.1.3).
+        let kept = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, self.registers.get(offset)));
+        let driver = self.registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
         self.registers.reset(queues);
+        kept.into_iter().for_each(|(offset, value)| self.registers.set(offset, value));
+        self.registers.change(CTRL_EXT::OFFSET, driver, true);
+        let _ = self.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
         for queue in 0..queues {
             core.rx[queue as usize].disable();
             core.tx[queue as usize].disable();
             core.receive.forget(Direction::Receive, queue);
+            core.transmit.forget(queue);
         }
         core.toeplitz = None;
         core.transmit.paused_until = None;
@@ -574,8 +672,12 @@ impl Card {
         self.update_link(core);
     }
 
-    /// What the card reads from its EEPROM after a reset: its address.
+    /// What the card reads from its EEPROM after a reset: its address and its link's mode; and what kinds have of
+    /// their own.
     fn load_eeprom(&self, core: &mut Core) {
+        self.registers.set(AUTOC::OFFSET, self.kind.autoc());
+        (0..8).for_each(|class| self.registers.set(RXPBSIZE::at(class), 0));
+        self.registers.set(RXPBSIZE::at(0), self.kind.packet_buffer_kib() << RXPBSIZE::KIB_SHIFT);
         let (low, high) = eeprom::address(&core.eeprom).words();
         self.registers.set(RAL::at(0), low);
         self.registers.set(RAH::at(0), high | RAH::AV);
@@ -585,9 +687,11 @@ impl Card {
     fn write_receive_control(&self, offset: u32, value: u32) {
         let begins = value & !self.registers.get(offset) & RXCTRL::RXEN != 0;
         self.registers.set(offset, value);
+        self.update_master_status();
         if !begins {
             return;
         }
+        self.check_packet_buffers();
         for queue in 0..QUEUES {
             let (enabled, bad) = {
                 let ring = &self.core().rx[queue as usize];
@@ -598,6 +702,20 @@ impl Card {
             } else if enabled {
                 self.write_tail(Direction::Receive, queue, RDT::at(queue), self.registers.get(RDT::at(queue)));
             }
+        }
+    }
+
+    /// What traffic classes and flow director have of the packet buffer is not more than there is (sections
+    /// 8.2.3.8.9 and 8.2.3.21.1).
+    fn check_packet_buffers(&self) {
+        let of_class = |class| self.registers.get(RXPBSIZE::at(class)) >> RXPBSIZE::KIB_SHIFT & 0x3FF;
+        let director = match self.registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK {
+            0 => 0,
+            n => 32 << n,
+        };
+        let (kib, most) = ((0..8).map(of_class).sum::<u32>() + director, self.kind.packet_buffer_kib());
+        if kib > most {
+            self.oracle.note(Breach::PacketBuffer { kib, most });
         }
     }
 
@@ -620,6 +738,11 @@ impl Card {
         };
         if value & on == 0 {
             if ring.enabled || ring.bad.is_some() {
+                if direction == Direction::Transmit && ring.enabled {
+                    // A doorbell that was rung before counts.
+                    ring.move_tail(self.registers.get(tail), &self.oracle);
+                    self.keep_fetched(&space.maps(), ring, &mut core.transmit);
+                }
                 ring.disable();
                 core.receive.forget(direction, queue);
             }
@@ -748,8 +871,9 @@ impl Bar for CardBar {
         CardDoorbell { bar: self.clone(), offset }
     }
 
-    /// A model answers at once, or never: nothing is gained by waiting.
+    /// While a driver waits the card works on.
     fn wait(&self, _: Duration) {
+        self.card.step(WHILE_WAITING);
         std::thread::yield_now();
     }
 }

@@ -5,6 +5,8 @@ use crate::nic::ixgbe::registers::I2CCTL;
 
 /// The module's memory: the device at address 0xA0 has its description, the one at 0xA2 its measurements.
 pub(super) struct Module {
+    /// It is one for 1 Gbit/s.
+    gigabit: bool,
     clock: bool,
     data: bool,
     /// What the module itself pulls low.
@@ -43,7 +45,16 @@ const MEASUREMENTS: u8 = 0xA2;
 
 impl Module {
     pub fn new() -> Module {
-        Module { clock: true, data: true, pulls: false, state: State::Idle, address: 0, offset: 0 }
+        Module { gigabit: false, clock: true, data: true, pulls: false, state: State::Idle, address: 0, offset: 0 }
+    }
+
+    /// One for 1 Gbit/s.
+    pub fn gigabit() -> Module {
+        Module { gigabit: true, ..Module::new() }
+    }
+
+    pub fn is_gigabit(&self) -> bool {
+        self.gigabit
     }
 
     /// What the driver drives the wires to.
@@ -132,22 +143,25 @@ impl Module {
     }
 
     fn next_byte(&mut self) -> State {
-        let byte = memory(self.address, self.offset);
+        let byte = memory(self.gigabit, self.address, self.offset);
         self.offset = self.offset.wrapping_add(1);
         State::Read { bits: 0, byte }
     }
 }
 
-/// A 10GBASE-SR module (SFF-8472, table 3-1).
-fn memory(address: usize, offset: u8) -> u8 {
+/// A 10GBASE-SR or 1000BASE-SX module (SFF-8472, table 3-1).
+fn memory(gigabit: bool, address: usize, offset: u8) -> u8 {
     const MOST: usize = 96;
-    static DESCRIPTION: [u8; MOST] = {
+    const fn description(gigabit: bool) -> [u8; MOST] {
         let mut bytes = [0; MOST];
         bytes[0] = 0x03; // SFP or SFP+
         bytes[1] = 0x04;
         bytes[2] = 0x07; // LC
-        bytes[3] = 0x10; // 10GBASE-SR
-        bytes[12] = 103; // 10.3 Gbit/s
+        if gigabit {
+            (bytes[6], bytes[12]) = (0x01, 13); // 1000BASE-SX, 1.3 Gbit/s
+        } else {
+            (bytes[3], bytes[12]) = (0x10, 103); // 10GBASE-SR, 10.3 Gbit/s
+        }
         let mut n = 0;
         let name = b"LINERATE        ";
         while n < 16 {
@@ -171,9 +185,10 @@ fn memory(address: usize, offset: u8) -> u8 {
         }
         bytes[95] = sum;
         bytes
-    };
+    }
+    static DESCRIPTIONS: [[u8; MOST]; 2] = [description(false), description(true)];
     match address {
-        0 => DESCRIPTION.get(usize::from(offset)).copied().unwrap_or(0),
+        0 => DESCRIPTIONS[usize::from(gigabit)].get(usize::from(offset)).copied().unwrap_or(0),
         _ => 0,
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
             .get_mut(context.mac..context.mac + context.ip)
             .filter(|header| header.len() >= 20)
             .ok_or("the IP header, by MACLEN and IPLEN, is not in the packet (section 7.2.5.1)")?;
-        header[10..12].fill(0);
+        // What is in the field counts: 0, or what makes up for headers behind the outer one that IPLEN has in it, too.
         let sum = checksum::finish(checksum::sum(header, 0));
         header[10..12].copy_from_slice(&sum.to_be_bytes());
     }

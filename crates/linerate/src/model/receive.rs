@@ -95,13 +95,14 @@ const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 impl Card {
     pub(super) fn receive(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
         // The physical function receives when its driver says so; virtual ones with each queue.
         let receives = registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0 && self.may_work(core, 0);
         if !receives && core.virtual_functions.is_empty() {
-            return 0;
+            return self.lose(core, budget);
         }
         for ring in core.rx.iter_mut().filter(|ring| ring.enabled) {
             let tail = registers.get(RDT::at(ring.queue));
@@ -111,7 +112,7 @@ impl Card {
         }
         // While nobody listens, a wire that waits for room brings nothing.
         let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
-        let takes_from_wire = listens && !self.loops_back();
+        let takes_from_wire = listens && has_link && !self.loops_back();
         let maps = self.dma.maps();
         let mut frame = std::mem::take(&mut core.receive.frame);
         let mut moved = self.deliver_waiting(core, &maps);
@@ -157,6 +158,18 @@ impl Card {
             }
         }
         moved
+    }
+
+    /// Nobody listens: what a sender that does not wait for that sends is lost.
+    fn lose(&self, core: &mut Core, budget: usize) -> usize {
+        let mut frame = std::mem::take(&mut core.receive.frame);
+        let mut lost = 0;
+        while lost < budget && core.wire.comes_unasked() && core.wire.receive(&mut frame) {
+            core.frames.0 += 1;
+            lost += 1;
+        }
+        core.receive.frame = frame;
+        lost
     }
 
     /// How many frames may come without any queue running out of descriptors: what a sender that

@@ -34,7 +34,7 @@ const READ: u8 = 1 << 0;
 const WRITTEN: u8 = 1 << 1;
 
 /// Each queue has one of these.
-fn of_queues(register: &Register) -> bool {
+pub(super) fn of_queues(register: &Register) -> bool {
     register.stride == 0x40 && matches!(register.first + register.count, HALF | QUEUES)
 }
 

@@ -197,7 +197,8 @@ impl Ring {
         }
     }
 
-    fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
+    /// What the bytes of a buffer add up to; `None` if they are not mapped.
+    pub fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
         let mut bytes = vec![0; len];
         maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))
     }

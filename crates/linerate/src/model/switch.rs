@@ -3,6 +3,7 @@
 use super::headers::Headers;
 use super::wire::Frame;
 use super::{Card, Core, filter};
+use crate::nic::ixgbe::registers::LINKS;
 
 /// Where a frame comes from, or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,10 @@ impl Card {
                 return;
             }
         }
-        core.frames.1 += 1;
-        core.wire.transmit(frame);
+        if self.registers.get(LINKS::OFFSET) & LINKS::UP != 0 {
+            core.frames.1 += 1;
+            core.wire.transmit(frame);
+        }
     }
 
     /// A frame has come from the wire: each virtual function that wants it gets a copy.

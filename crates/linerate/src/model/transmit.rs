@@ -1,5 +1,6 @@
 //! From memory to the wire (sections 1.8.1 and 7.2).
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::breach::Breach;
@@ -19,9 +20,27 @@ pub(super) struct State {
     segment: Frame,
     /// The queue that comes first in the next step: they take turns.
     turn: usize,
+    /// What was fetched of queues that have been disabled since, oldest first.
+    fetched: VecDeque<Fetched>,
     /// The partner asked for a pause.
     pub paused_until: Option<Instant>,
     pub counted: Counted,
+}
+
+/// A data descriptor that the card has in its cache; it reads the bytes when it sends them.
+struct Fetched {
+    queue: u16,
+    index: u32,
+    words: [u64; 2],
+    /// Of the bytes as they were then.
+    hash: Option<u32>,
+}
+
+impl State {
+    /// A queue was reset: what was fetched of it is forgotten.
+    pub fn forget(&mut self, queue: u16) {
+        self.fetched.retain(|fetched| fetched.queue != queue);
+    }
 }
 
 /// A packet of descriptors that was gathered.
@@ -51,13 +70,18 @@ pub(super) struct Counted {
 
 /// The longest packet that the card sends (section 7.2.1.1: 15.5 KiB).
 const LONGEST: usize = 15_872;
+/// Descriptors of a queue that the card fetches ahead (section 7.2.3.4).
+const FETCHED_AHEAD: u32 = 40;
 /// More than a packet to be cut can have (section 7.2.4.1: 256 KiB).
 const MOST_GATHERED: usize = 256 << 10;
 
 impl Card {
     pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        if registers.get(LINKS::OFFSET) & LINKS::UP == 0 {
+        // Without a link the physical function's frames wait. Its driver ends that with a reset; those of virtual functions
+        // cannot, so theirs go on: to each other, or nowhere.
+        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
@@ -65,7 +89,7 @@ impl Card {
             return 0;
         }
         core.transmit.paused_until = None;
-        let mut sent = 0;
+        let mut sent = if has_link { self.send_fetched(core, budget) } else { 0 };
         let queues = core.tx.len();
         for turn in 0..queues {
             let queue = (core.transmit.turn + turn) % queues;
@@ -73,7 +97,7 @@ impl Card {
                 continue;
             }
             let is_virtual = self.owner(queue as u16).is_some();
-            if !(sends || is_virtual) || !self.may_work(core, queue as u16) {
+            if !(sends && has_link || is_virtual) || !self.may_work(core, queue as u16) {
                 continue;
             }
             let space = self.space(core, queue as u16);
@@ -84,7 +108,7 @@ impl Card {
             }
             let before = sent;
             let octets = core.transmit.counted.octets;
-            while sent < budget && core.tx[queue].owned() > 0 && core.wire.ready() {
+            while sent < budget && core.tx[queue].owned() > 0 && (core.wire.ready() || !has_link) {
                 let mut packet = std::mem::take(&mut core.transmit.packet);
                 let gathered = self.gather(maps, &mut core.tx[queue], &mut packet.bytes);
                 let Some(gathered) = gathered else {
@@ -108,6 +132,53 @@ impl Card {
             }
         }
         core.transmit.turn = (core.transmit.turn + 1) % queues;
+        sent
+    }
+
+    /// A queue is about to be disabled: what the card has fetched of it already it still sends, some time (section
+    /// 4.6.8.2: that is why a driver waits until the queue is empty).
+    pub(super) fn keep_fetched(&self, maps: &Maps, ring: &Ring, state: &mut State) {
+        let before = state.fetched.len();
+        for n in 0..ring.owned().min(FETCHED_AHEAD) {
+            let Some(words) = ring.read(maps, n, &self.oracle) else { break };
+            let is_context =
+                words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
+            if !is_context {
+                let hash = Ring::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
+                state.fetched.push_back(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
+            }
+        }
+        // The beginning of a packet whose end is never fetched is no packet.
+        while state.fetched.len() > before
+            && state.fetched.back().is_some_and(|last| last.words[1] & transmit::EOP == 0)
+        {
+            state.fetched.pop_back();
+        }
+    }
+
+    /// Sends what was fetched of disabled queues, with what its buffers hold now.
+    fn send_fetched(&self, core: &mut Core, budget: usize) -> usize {
+        let mut sent = 0;
+        while sent < budget && core.wire.ready() {
+            let Some(last) = core.transmit.fetched.iter().position(|fetched| fetched.words[1] & transmit::EOP != 0)
+            else {
+                break;
+            };
+            let packet: Vec<Fetched> = core.transmit.fetched.drain(..=last).collect();
+            let queue = packet[0].queue;
+            let mut frame = Frame::default();
+            for Fetched { index, words: [address, word], hash, .. } in packet {
+                let (start, len) = (frame.bytes.len(), (word & transmit::DTALEN_MASK) as usize);
+                frame.bytes.resize(start + len, 0);
+                let space = self.space(core, queue);
+                space.maps().read(address, &mut frame.bytes[start..]);
+                if hash != Ring::hash(&space.maps(), address, len) {
+                    self.oracle.note(Breach::BufferChanged { direction: Direction::Transmit, queue, index });
+                }
+            }
+            self.send(core, &mut frame, &Gathered { insert_crc: true, ..Gathered::default() }, queue);
+            sent += 1;
+        }
         sent
     }
 

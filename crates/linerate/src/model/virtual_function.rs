@@ -44,6 +44,10 @@ pub(super) struct VirtualFunction {
     misc_allocation: u32,
     mailbox: u32,
     message: [u32; 16],
+    /// The message is ours, and its driver has not acknowledged it.
+    unread: bool,
+    /// And there is something new to tell after that.
+    news: bool,
     packet_split: u32,
     received: (u64, u64, u64),
     sent: (u64, u64),
@@ -81,6 +85,7 @@ const OCTETS_SENT_HIGH: u32 = 0x2024;
 /// The mailbox's bits, as the virtual function sees them (section 8.3.5.1.5).
 mod mailbox {
     pub const REQUEST: u32 = 1 << 0;
+    pub const ACKNOWLEDGE: u32 = 1 << 1;
     pub const OWNED: u32 = 1 << 2;
     pub const STATUS: u32 = 1 << 4;
     pub const ACKNOWLEDGED: u32 = 1 << 5;
@@ -206,7 +211,7 @@ impl Card {
 
     pub(super) fn write_virtual(&self, number: usize, offset: u32, value: u32) {
         if let Some(physical) = Self::queue_register(number, offset) {
-            return self.write(physical, value);
+            return self.write_any(physical, value);
         }
         let core = &mut *self.core();
         let function = &mut core.virtual_functions[number];
@@ -224,8 +229,12 @@ impl Card {
             PACKET_SPLIT => function.packet_split = value,
             MAILBOX => {
                 function.mailbox = function.mailbox & !mailbox::OWNED | value & mailbox::OWNED;
+                function.unread &= value & (mailbox::ACKNOWLEDGE | mailbox::REQUEST) == 0;
                 if value & mailbox::REQUEST != 0 {
                     self.answer(core, number);
+                }
+                if core.virtual_functions[number].news {
+                    self.tell_change(core, number);
                 }
             }
             _ => {}
@@ -258,11 +267,14 @@ impl Card {
             core.rx[queue as usize].disable();
             core.tx[queue as usize].disable();
             core.receive.forget(Direction::Receive, queue);
+            core.transmit.forget(queue);
             self.registers.reset_queue(queue);
         }
         let old = &core.virtual_functions[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
-        let new = VirtualFunction { dma, bus_master, ..VirtualFunction::new(self.virtual_mac(number)) };
+        // Its counters go round, and are never cleared (section 8.3.5.8).
+        let (received, sent) = (old.received, old.sent);
+        let new = VirtualFunction { dma, bus_master, received, sent, ..VirtualFunction::new(self.virtual_mac(number)) };
         core.virtual_functions[number] = new;
     }
 
@@ -290,6 +302,8 @@ impl Card {
                     auto_mask: function.auto_mask,
                     allocation: function.allocation,
                     misc_allocation: function.misc_allocation,
+                    received: function.received,
+                    sent: function.sent,
                     ..VirtualFunction::new(function.mac)
                 };
                 (function.message[1], function.message[2]) = function.mac.words();
@@ -354,6 +368,7 @@ impl Card {
     /// Tells a virtual function's driver that there is something in its mailbox.
     fn tell(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
+        function.unread = true;
         if function.misc_allocation & IVAR::VALID != 0 {
             function.causes |= 1 << (function.misc_allocation & 0x3);
         }
@@ -363,12 +378,21 @@ impl Card {
     /// The link has changed: every driver is told.
     pub(super) fn tell_all(&self, core: &mut Core) {
         for number in 0..core.virtual_functions.len() {
-            let function = &mut core.virtual_functions[number];
-            if function.clear_to_send {
-                function.message[0] = message::CONTROL | message::CLEAR_TO_SEND;
-                function.mailbox |= mailbox::STATUS;
-                self.tell(core, number);
+            if core.virtual_functions[number].clear_to_send {
+                self.tell_change(core, number);
             }
+        }
+    }
+
+    /// Not over a message that is being written, or that has not been read: that would answer a question with something
+    /// else, and its driver would wait for the answer until it gives up.
+    fn tell_change(&self, core: &mut Core, number: usize) {
+        let function = &mut core.virtual_functions[number];
+        function.news = function.unread || function.mailbox & mailbox::OWNED != 0;
+        if !function.news {
+            function.message[0] = message::CONTROL | message::CLEAR_TO_SEND;
+            function.mailbox |= mailbox::STATUS;
+            self.tell(core, number);
         }
     }
 
@@ -400,5 +424,35 @@ impl Card {
             function.told &= function.causes & function.masks;
             receiver.raise();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cable, Kind};
+    use super::*;
+
+    /// Linux's ixgbe disables all 128 queues when its interface goes down.
+    #[test]
+    fn queues_of_virtual_functions_are_not_the_physical_functions_to_stop() {
+        let card = Card::of_kind(Kind::X82599Sfp, 1, "queues", Box::new(Cable::unplugged()));
+        let own = TRANSMIT + (TXDCTL::OFFSET - TDBAL::OFFSET);
+        card.write_virtual(0, own, TXDCTL::ENABLE);
+        (0..QUEUES).for_each(|queue| card.write(TXDCTL::at(queue), TXDCTL::SWFLSH));
+        assert_eq!(card.read_virtual(0, own), TXDCTL::ENABLE);
+        assert_eq!(card.breaches(), []);
+    }
+
+    /// Section 8.3.5.8: a driver counts on from what it read last, also after a reset.
+    #[test]
+    fn a_reset_does_not_clear_the_counters() {
+        let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));
+        card.core().virtual_functions[0].count_sent(100);
+        card.core().virtual_functions[0].count_received(60, true);
+        card.write_virtual(0, CTRL, super::super::CTRL::RST);
+        card.write_virtual(0, MESSAGE, message::RESET);
+        card.write_virtual(0, MAILBOX, mailbox::REQUEST);
+        let counters = [PACKETS_SENT, OCTETS_SENT, PACKETS_RECEIVED, OCTETS_RECEIVED, MULTICAST_RECEIVED];
+        assert_eq!(counters.map(|counter| card.read_virtual(0, counter)), [1, 100, 1, 60, 1]);
     }
 }

@@ -119,6 +119,14 @@ fn check_bus(
     Err(Error::DmaFault { port: port.to_string(), address, write, queue })
 }
 
+/// What the card `card` is, and which driver drives it.
+///
+/// # Errors
+/// [`Error::Card`] if none does.
+pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
+    recognise(vendor, device).ok_or_else(|| no_driver(card, vendor, device))
+}
+
 /// The error for a card that no driver of ours knows.
 pub(crate) fn no_driver(card: &str, vendor: u16, device: u16) -> Error {
     Error::Card {

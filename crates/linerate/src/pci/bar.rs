@@ -61,7 +61,7 @@ impl MappedBar {
     pub fn load<T: Register>(&self, offset: u32) -> T {
         // SAFETY: `register` checked that it is mapped and aligned; device memory is read volatile.
         let value = unsafe { self.register::<T>(offset).read_volatile() };
-        fence(Ordering::Acquire);
+        after_device();
         value
     }
 
@@ -70,7 +70,7 @@ impl MappedBar {
     /// # Panics
     /// As [`load`](MappedBar::load).
     pub fn store<T: Register>(&self, offset: u32, value: T) {
-        fence(Ordering::Release);
+        before_device();
         // SAFETY: as in `load`.
         unsafe { self.register::<T>(offset).write_volatile(value) }
     }
@@ -137,10 +137,35 @@ impl<T: Register> MappedDoorbell<T> {
     /// Writes the register. All writes to memory before it are visible to the card first.
     #[inline(always)]
     pub fn write(&self, value: T) {
-        // Nothing on x86, where stores stay in order; a barrier on processors weaker than that.
-        fence(Ordering::Release);
+        before_device();
         // SAFETY: checked by `MappedBar::register`, mapped as long as `_memory` is held.
         unsafe { self.register.write_volatile(value) }
+    }
+}
+
+/// Orders all writes to memory before a write to a device after it.
+///
+/// A fence of the language is for processors, which share their caches ("inner shareable" on aarch64). A device that
+/// reads memory is an observer beyond them: there the barrier has to reach the outer shareable domain (Arm Architecture
+/// Reference Manual, B2.3.12). Nothing on x86, where stores stay in order.
+#[inline(always)]
+fn before_device() {
+    fence(Ordering::Release);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier; it changes no register and no memory.
+    unsafe {
+        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+    }
+}
+
+/// Orders a read of a device before all reads of memory after it.
+#[inline(always)]
+fn after_device() {
+    fence(Ordering::Acquire);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
     }
 }
 

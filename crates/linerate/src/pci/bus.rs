@@ -16,6 +16,18 @@ pub trait Bus: DmaSpace {
     /// Where the card, or what it is plugged into, has fewer.
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>>;
 
+    /// Lets the card read and write memory by itself. A driver calls this once it has reset the card: one that was left
+    /// running still has the addresses of whoever had it before.
+    ///
+    /// # Errors
+    /// Where the kernel refuses, or the card is gone.
+    ///
+    /// # Safety
+    /// The card was reset since it was opened.
+    unsafe fn allow_dma(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The next access of the card that the IOMMU stopped, if there was one and this user may know.
     fn fault(&self) -> Option<Fault> {
         None

@@ -45,15 +45,26 @@ pub fn read_32(device: &dyn PciDevice, offset: u16) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Lets the card answer at its BARs, and read and write memory by itself.
+/// Lets the card answer at its BARs, but not read or write memory by itself: one that was left running would do so at
+/// once, where the last program had its rings.
+///
+/// # Errors
+/// As [`PciDevice::write_config`].
+pub fn enable(device: &dyn PciDevice) -> Result<()> {
+    let command = read_16(device, COMMAND)? & !COMMAND_MASTER | COMMAND_IO | COMMAND_MEMORY;
+    // SAFETY: it names no address, and the card reaches no memory.
+    unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
+}
+
+/// Lets the card read and write memory by itself.
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
 ///
 /// # Safety
-/// The card was reset, or what it was told to do before touches no memory that a slice is lent of.
-pub unsafe fn enable(device: &dyn PciDevice) -> Result<()> {
-    let command = read_16(device, COMMAND)? | COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER;
+/// The card was reset since it was opened: what it was told to do before touches memory that is not its own any more.
+pub unsafe fn enable_master(device: &dyn PciDevice) -> Result<()> {
+    let command = read_16(device, COMMAND)? | COMMAND_MASTER;
     // SAFETY: it names no address; of those that the card has, the caller knows.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
@@ -95,4 +106,64 @@ pub fn capabilities(device: &dyn PciDevice) -> Result<Vec<(u8, u16)>> {
         at = u16::from(next) & 0xFC;
     }
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
+    use crate::pci::{Bus, Interrupt, IoPorts, MappedBar};
+
+    /// A card that is nothing but a command register.
+    struct Command(Mutex<u16>);
+
+    impl DmaSpace for Command {
+        fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
+            Ok(Addresses::Contiguous(Contiguous(0)))
+        }
+        fn unmap(&self, _: DeviceAddress) {}
+    }
+
+    impl Bus for Command {
+        fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
+            Ok(Vec::new())
+        }
+    }
+
+    impl PciDevice for Command {
+        fn address(&self) -> &str {
+            "0000:00:00.0"
+        }
+        fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<()> {
+            assert_eq!(offset, COMMAND);
+            bytes.copy_from_slice(&self.0.lock().unwrap().to_le_bytes());
+            Ok(())
+        }
+        unsafe fn write_config(&self, _: u16, bytes: &[u8]) -> Result<()> {
+            *self.0.lock().unwrap() = u16::from_le_bytes(bytes.try_into().unwrap());
+            Ok(())
+        }
+        unsafe fn map_bar(&self, _: u8) -> Result<MappedBar> {
+            unreachable!("it has none")
+        }
+        unsafe fn io_ports(&self, _: u8) -> Result<IoPorts> {
+            unreachable!("it has none")
+        }
+        fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
+            self
+        }
+    }
+
+    /// One that a killed process has left running has its bus mastering on.
+    #[test]
+    fn a_card_that_was_left_running_reaches_no_memory_before_its_driver_says_so() {
+        let card = Command(Mutex::new(COMMAND_MASTER | COMMAND_NO_LINE));
+        enable(&card).unwrap();
+        assert_eq!(*card.0.lock().unwrap(), COMMAND_IO | COMMAND_MEMORY | COMMAND_NO_LINE);
+        // SAFETY: it has no addresses.
+        unsafe { enable_master(&card) }.unwrap();
+        assert_eq!(*card.0.lock().unwrap(), COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_LINE);
+    }
 }

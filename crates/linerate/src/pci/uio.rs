@@ -27,7 +27,7 @@ pub(super) struct Uio {
 }
 
 impl Uio {
-    /// Opens the card and lets it reach memory: all of the machine's.
+    /// Opens the card. Once it has been reset it reaches all of the machine's memory.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
@@ -48,8 +48,7 @@ impl Uio {
             ));
         }
         let uio = Uio { card: card.clone(), config, _claim: claim };
-        // SAFETY: nothing of ours is mapped for it yet, and its driver resets it first.
-        unsafe { config::enable(&uio)? };
+        config::enable(&uio)?;
         Ok(Arc::new(uio))
     }
 
@@ -112,6 +111,11 @@ impl Bus for Uio {
             .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
         let config = self.config.try_clone().map_err(|error| Error::system("dup", error))?;
         Ok(vec![Interrupt::from_line(event.into(), config)])
+    }
+
+    unsafe fn allow_dma(&self) -> Result<()> {
+        // SAFETY: it was reset, as the caller promises.
+        unsafe { config::enable_master(self) }
     }
 
     fn is_leaving(&self) -> bool {

@@ -22,6 +22,9 @@ pub struct Buffers {
 /// The first buffer that a slot may name.
 pub const FIRST_BUFFER: u32 = 2;
 
+/// What statfs(2) says of hugepages.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+
 /// Memory of this process or of another one.
 pub struct Memory {
     /// All of it.
@@ -36,6 +39,12 @@ impl Memory {
     /// # Errors
     /// [`Error::BadPeer`] if buffers are where there is no memory, [`Error::System`] if it is not sealed against shrinking.
     pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<Memory>> {
+        // A hole that its owner makes needs a hugepage when it is touched, and without one the kernel sends SIGBUS; ordinary
+        // memory is there again by itself.
+        let kind = rustix::fs::fstatfs(&file).map_err(|error| Error::system("fstatfs", error))?.f_type;
+        if kind as u64 == HUGETLBFS_MAGIC {
+            return Err(Error::BadPeer { why: "its memory is of hugepages, which it can take away" });
+        }
         let mapping = Mapping::of_peer(file)?;
         let end = buffers.count.checked_mul(buffers.size).and_then(|len| len.checked_add(buffers.at));
         if end.is_none_or(|end| end > mapping.len()) || !(64..=65536).contains(&buffers.size) {
@@ -55,5 +64,24 @@ impl Memory {
 impl AsFd for Memory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mapping.file()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PageSize;
+
+    #[test]
+    fn memory_that_its_owner_can_take_away_is_refused() {
+        let message = |file: OwnedFd| {
+            let buffers = Buffers { at: 0, size: 2048, count: 16 };
+            Memory::of_peer(file, buffers).map(drop).unwrap_err().to_string()
+        };
+        let plain = rustix::fs::memfd_create("peer", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 1 << 20).unwrap();
+        assert!(message(plain).contains("not sealed against shrinking"));
+        let huge = Mapping::new(2 << 20, PageSize::Huge2M, None).unwrap();
+        assert!(message(huge.file().try_clone_to_owned().unwrap()).contains("of hugepages"));
     }
 }

@@ -95,8 +95,8 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
     assert_eq!((bar.read(SWSM::OFFSET) & 1, bar.read(SWSM::OFFSET) & 1), (0, 1));
     bar.write(SWSM::OFFSET, 0);
     assert_eq!(bar.read(SWSM::OFFSET) & 1, 0);
-    bar.write(SW_FW_SYNC::OFFSET, 5);
-    assert_eq!(bar.read(SW_FW_SYNC::OFFSET), 5);
+    bar.write(SW_FW_SYNC::OFFSET, SW_FW_SYNC::SW_MAC_CSR_SM);
+    assert_eq!(bar.read(SW_FW_SYNC::OFFSET), SW_FW_SYNC::SW_MAC_CSR_SM);
     // Interrupt causes and masks.
     bar.read(EICR::OFFSET);
     bar.write(EICS::OFFSET, 0b1011);

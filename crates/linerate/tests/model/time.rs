@@ -1,6 +1,7 @@
 //! The card's clock and its stamps, and pause frames.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use linerate::memory::DmaMap;
 use linerate::model::{Card, Frame, Kind, Traffic};
@@ -55,6 +56,52 @@ fn an_x550_counts_nanoseconds() {
     assert_eq!((now(), now()), ((41, 999_999_999), (41, 999_999_999)));
     bar.write(TSAUXC::OFFSET, 0);
     while now().0 == 41 {}
+    assert_eq!(card.breaches(), []);
+}
+
+/// How long something takes, at least and at most: `read` is called at its beginning and at its end.
+fn between<T>(read: impl Fn() -> T) -> (T, T, Duration, Duration) {
+    let outer = Instant::now();
+    let first = read();
+    let inner = Instant::now();
+    while inner.elapsed() < Duration::from_millis(2) {}
+    let least = inner.elapsed();
+    (first, read(), least, outer.elapsed())
+}
+
+/// An X540's `TIMINCA` is all increment: drivers write 6.4 ns there, in units of 2^-28 ns.
+#[test]
+fn an_x540_has_no_period() {
+    let card = Card::of_kind(Kind::X540, 0, "increment", Box::new(Traffic::sink()));
+    let bar = registers(&card);
+    bar.write(TIMINCA::OFFSET, 0x6666_6666);
+    let (first, last, least, most) = between(|| time(&bar));
+    let passed = Duration::from_nanos((last - first) >> 28);
+    // Ticks are 6.4 ns.
+    let slack = Duration::from_nanos(20);
+    assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed, and it says {passed:?}");
+    assert_eq!(card.breaches(), []);
+}
+
+/// An X550's `TIMINCA` makes it faster or slower, by parts of 12.5 ns (2^-32 ns each tick).
+#[test]
+fn an_x550_is_made_faster_and_slower() {
+    let card = Card::of_kind(Kind::X550, 0, "adjusted", Box::new(Traffic::sink()));
+    let bar = registers(&card);
+    let now = || {
+        bar.read(SYSTIMR::OFFSET);
+        let (low, high) = (bar.read(SYSTIML::OFFSET), bar.read(SYSTIMH::OFFSET));
+        Duration::new(high.into(), low)
+    };
+    // 0.4 ns of 12.5: 32 of 1,000.
+    let part = (0.4 * f64::from(1 << 16)) as u32 * (1 << 16);
+    for (attributes, rate) in [(0, 1.0), (part, 1.032), (TIMINCA::NEGATIVE | part, 0.968)] {
+        bar.write(TIMINCA::OFFSET, attributes);
+        let (first, last, least, most) = between(now);
+        let passed = (last - first).as_secs_f64();
+        let (least, most) = (least.as_secs_f64() * rate, most.as_secs_f64() * rate);
+        assert!(passed > least * 0.9999 && passed < most * 1.0001, "{rate}: {least} to {most}, and it says {passed}");
+    }
     assert_eq!(card.breaches(), []);
 }
 

@@ -15,13 +15,13 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
-use super::XdpOptions;
 use super::ring::{Consumer, Producer};
+use super::{KERNEL_HEADROOM, XdpOptions};
 use crate::error::{Error, Result};
 use crate::kernel::option;
 use crate::kernel::port::On;
 use crate::memory::{Mapping, PageSize, Pool, Reservation};
-use crate::port::{Config, Drops};
+use crate::port::{Config, Drops, FRAME_HEADERS};
 
 /// Where the rings are in the socket's file (linux/if_xdp.h).
 const RECEIVE_PLACE: u64 = 0;
@@ -184,15 +184,24 @@ impl Socket {
         if let Some(Ok(socket)) = shared {
             return options.busy.then(|| socket.poll_busily(on)).transpose().map(|_| socket);
         }
-        let asked = match copying {
-            Copying::Auto => SocketAddrXdpFlags::empty(),
-            Copying::Copy => SocketAddrXdpFlags::XDP_COPY,
-            Copying::Never => SocketAddrXdpFlags::XDP_ZEROCOPY,
-        } | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        let chains = asked | SocketAddrXdpFlags::XDP_USE_SG;
-        let own = |flags| Socket::open(on, queue, None, flags, until, past);
-        // Kernels before 6.6, and some drivers, know no chains.
-        let socket = own(chains).or_else(|_| own(asked))?;
+        let own = |flags: SocketAddrXdpFlags| {
+            let flags = flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+            Socket::open(on, queue, None, flags, until, past)
+        };
+        let (copy, never, chains) =
+            (SocketAddrXdpFlags::XDP_COPY, SocketAddrXdpFlags::XDP_ZEROCOPY, SocketAddrXdpFlags::XDP_USE_SG);
+        // Kernels before 6.6, and some drivers, know no chains; later kernels copy for a driver without them when they are
+        // asked for (`xp_assign_dev`). So what needs no chain goes without copies first.
+        let longest = on.interface.mtu()? + FRAME_HEADERS + KERNEL_HEADROOM;
+        let fits = longest <= pool.region().buffer_size();
+        let socket = match copying {
+            Copying::Copy => own(copy | chains).or_else(|_| own(copy)),
+            Copying::Never => own(never | chains).or_else(|_| own(never)),
+            Copying::Auto if fits => {
+                own(never | chains).or_else(|_| own(never)).or_else(|_| own(copy | chains)).or_else(|_| own(copy))
+            }
+            Copying::Auto => own(chains).or_else(|_| own(SocketAddrXdpFlags::empty())),
+        }?;
         if options.busy {
             socket.poll_busily(on)?;
         }

@@ -1,50 +1,82 @@
 //! A cable between two cards.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Frame, Wire};
 
-/// Frames that are on their way in one direction before the sender is held back.
+/// Frames that are on their way in one direction before the sender is held back: the other card takes them, or loses
+/// them, as soon as it is stepped.
 const LENGTH: usize = 1024;
+
+/// One direction of a cable.
+struct Lane {
+    frames: Mutex<VecDeque<Frame>>,
+    /// The signal of its sender, in Mbit/s; 0 while there is none.
+    signal: AtomicU32,
+}
 
 /// One end of a cable.
 pub struct Cable {
-    out: Arc<Mutex<VecDeque<Frame>>>,
+    out: Arc<Lane>,
     /// The other end's `out`; gone when that end is.
-    back: Weak<Mutex<VecDeque<Frame>>>,
+    back: Weak<Lane>,
+}
+
+impl Lane {
+    fn new() -> Arc<Lane> {
+        Arc::new(Lane { frames: Mutex::default(), signal: AtomicU32::new(u32::MAX) })
+    }
 }
 
 impl Cable {
     /// Both ends.
     pub fn pair() -> (Cable, Cable) {
-        let (a, b) = (Arc::default(), Arc::default());
+        let (a, b) = (Lane::new(), Lane::new());
         let (to_a, to_b) = (Arc::downgrade(&a), Arc::downgrade(&b));
         (Cable { out: a, back: to_b }, Cable { out: b, back: to_a })
     }
 
     /// An end whose other end is in nothing: no link.
     pub fn unplugged() -> Cable {
-        Cable { out: Arc::default(), back: Weak::new() }
+        Cable { out: Lane::new(), back: Weak::new() }
     }
 }
 
 impl Wire for Cable {
     fn link(&self) -> bool {
-        self.back.strong_count() > 0
+        self.speed() > 0
+    }
+
+    fn signal(&mut self, mbits: u32) {
+        self.out.signal.store(mbits, Ordering::Relaxed);
+    }
+
+    fn speed(&self) -> u32 {
+        self.back.upgrade().map_or(0, |lane| lane.signal.load(Ordering::Relaxed))
     }
 
     fn ready(&mut self) -> bool {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner).len() < LENGTH
+        self.out.frames.lock().unwrap_or_else(PoisonError::into_inner).len() < LENGTH
     }
 
     fn transmit(&mut self, frame: &Frame) {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner).push_back(frame.clone());
+        self.out.frames.lock().unwrap_or_else(PoisonError::into_inner).push_back(frame.clone());
     }
 
     fn receive(&mut self, frame: &mut Frame) -> bool {
         let Some(back) = self.back.upgrade() else { return false };
-        let next = back.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let next = back.frames.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         next.map(|next| *frame = next).is_some()
+    }
+
+    fn comes_unasked(&self) -> bool {
+        true
+    }
+
+    /// A card at the other end waits only for pause frames, which come as frames (section 3.7.7).
+    fn holds_back(&self) -> bool {
+        false
     }
 }

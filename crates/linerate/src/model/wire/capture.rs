@@ -154,6 +154,14 @@ impl Wire for Record {
         self.inner.link()
     }
 
+    fn signal(&mut self, mbits: u32) {
+        self.inner.signal(mbits);
+    }
+
+    fn speed(&self) -> u32 {
+        self.inner.speed()
+    }
+
     fn ready(&mut self) -> bool {
         self.inner.ready()
     }
@@ -171,6 +179,10 @@ impl Wire for Record {
 
     fn holds_back(&self) -> bool {
         self.inner.holds_back()
+    }
+
+    fn comes_unasked(&self) -> bool {
+        self.inner.comes_unasked()
     }
 
     fn finish(&mut self) {

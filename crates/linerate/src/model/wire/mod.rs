@@ -46,6 +46,15 @@ pub trait Wire: Send {
         true
     }
 
+    /// The card's laser or PHY sends a signal from now on, for so many Mbit/s, or none (0): without one the other end
+    /// has no link.
+    fn signal(&mut self, _mbits: u32) {}
+
+    /// The most Mbit/s that the other end can; any number if it does not matter.
+    fn speed(&self) -> u32 {
+        u32::MAX
+    }
+
     /// True if it can take a frame now; while it cannot, the card keeps its frames, as it does
     /// when it receives pause frames.
     fn ready(&mut self) -> bool {
@@ -62,6 +71,11 @@ pub trait Wire: Send {
     /// frames does. Otherwise they are lost.
     fn holds_back(&self) -> bool {
         true
+    }
+
+    /// True if frames come also while nobody listens: they are lost then. Otherwise they begin when somebody does.
+    fn comes_unasked(&self) -> bool {
+        false
     }
 
     /// Brings no new frames from now on.

@@ -11,9 +11,9 @@ pub mod registers;
 
 use std::time::Duration;
 
-use super::intel::{Controller, Hardware, Intel, descriptor};
+use super::intel::{Controller, Hardware, Intel, Semaphores, descriptor};
 pub use super::{Config, DEFAULT_FRAME};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
 use registers::*;
@@ -48,16 +48,21 @@ impl Controller for X82576 {
         let bar = &hardware.bar;
         hardware.check_alive()?;
         mask_interrupts(bar);
-        X82576::halt(hardware)?;
+        stop_and_reset(hardware)?;
         mask_interrupts(bar);
         hardware.free_aside();
         hardware.forget_queues();
+        hardware.allow_dma()?;
 
         // 4.3.1: the EEPROM has been read again when the card's own address is there.
         hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
-        // 4.5.7: the PHY negotiates, and SLU lets the MAC follow it.
+        // 4.5.7: the PHY or SerDes negotiates, and SLU lets the MAC follow it.
         hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
-        negotiate(hardware)?;
+        match hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK {
+            CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,
+            CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
+            _ => {}
+        }
         // 4.5.8: what was counted before the reset is not ours.
         for offset in STATISTICS {
             bar.read(offset);
@@ -77,21 +82,20 @@ impl Controller for X82576 {
         Ok(())
     }
 
-    /// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
     fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-        hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
-        let enabled = STATUS::GIO_MASTER_ENABLE;
-        hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3")?;
-        hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
-        // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
-        hardware.bar.wait(Duration::from_millis(3));
-        // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
-        hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
+        stop_and_reset(hardware)?;
+        // Firmware is in charge again (8.2.3).
+        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
+        Ok(())
     }
 
     fn enable_receive<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
         hardware.change(RCTL::OFFSET, RCTL::RXEN, RCTL::RXEN);
         Ok(())
+    }
+
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
     }
 
     /// Section 4.5.9.1.
@@ -140,11 +144,14 @@ impl Controller for X82576 {
         hardware.wait_for(offset, enable, enable, "TXDCTL", format_args!("[{queue}].ENABLE"), "4.5.10.1")
     }
 
-    /// Section 4.5.10.2.
+    /// Section 4.5.10.2: the queue is disabled when it is empty, since descriptors have been fetched ahead.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let tail = hardware.bar.read(TDT::at(queue));
+        let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.5.10.2");
         let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
         hardware.change(offset, enable, 0);
-        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")
+        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")?;
+        empty
     }
 
     fn link<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<Link> {
@@ -172,13 +179,17 @@ impl Controller for X82576 {
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
-        (0..32).for_each(|register| bar.write(RETA::at(register), rss.register(register)));
+        X82576::set_table(hardware, rss);
         if hardware.config.rx_queues > 1 {
             // Without PCSD the descriptor has a checksum where the hash would be.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             bar.write(MRQC::OFFSET, MRQC::RSS | fields);
         }
+    }
+
+    fn set_table<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
+        (0..32).for_each(|register| hardware.bar.write(RETA::at(register), rss.register(register)));
     }
 
     /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio there
@@ -239,18 +250,47 @@ impl Controller for X82576 {
     }
 }
 
+/// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
+fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+    // Frames that come in would make new requests.
+    hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
+    hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
+    let enabled = STATUS::GIO_MASTER_ENABLE;
+    match hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3") {
+        // A request that nobody answers ends with the reset, too.
+        Ok(()) | Err(Error::Timeout { .. }) => {}
+        gone => return gone,
+    }
+    hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
+    // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
+    hardware.bar.wait(Duration::from_millis(3));
+    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
+    hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
+}
+
 /// Lets the PHY begin to negotiate a speed with its neighbour (8.2.4; the PHY's register 0 is that of
-/// IEEE 802.3, 22.2.4.1). Cards for fiber have none.
+/// IEEE 802.3, 22.2.4.1). Firmware uses the PHY, too.
 fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     const CONTROL: u32 = 0;
     const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enabled, and started again
-    let copper = CTRL_EXT::LINK_MODE_COPPER;
-    if hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK != copper {
-        return Ok(());
-    }
-    let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
-    hardware.bar.write(MDIC::OFFSET, command);
-    hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
+    let semaphores = Semaphores { swsm: SWSM::OFFSET, sync: SW_FW_SYNC::OFFSET, has_regsmp: false, section: "8.6.14" };
+    // Four ports have the bits 1, 2, 10 and 11 of 8.6.16.
+    let port = hardware.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 0x3;
+    let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
+    hardware.with_semaphore(&semaphores, phy, || {
+        let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
+        hardware.bar.write(MDIC::OFFSET, command);
+        hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
+    })
+}
+
+/// 4.5.7.2, of cards for fiber and backplanes: power for what is behind the pin that has it, and negotiation by the MAC
+/// itself (IEEE 802.3, clause 37).
+fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
+    hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::SDP7_DATA, 0);
+    hardware.change(PCS_CFG::OFFSET, PCS_CFG::PCS_EN, PCS_CFG::PCS_EN);
+    let negotiate = PCS_LCTL::AN_ENABLE | PCS_LCTL::AN_RESTART;
+    hardware.change(PCS_LCTL::OFFSET, PCS_LCTL::FORCE_LINK | PCS_LCTL::AN_TIMEOUT_EN | negotiate, negotiate);
 }
 
 fn mask_interrupts(bar: &impl Bar) {

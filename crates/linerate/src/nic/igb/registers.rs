@@ -31,9 +31,16 @@ macro_rules! registers {
 registers! {
     // 8.2 General
     CTRL     0x00000 [1 x 0]  "8.2.1" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26, PHY_RST = 1 << 31 } "Device Control";
-    STATUS   0x00008 [1 x 0]  "8.2.2" { LU = 1 << 1, SPEED_MASK = 0x3 << 6, SPEED_10 = 0, SPEED_100 = 0x1 << 6, GIO_MASTER_ENABLE = 1 << 19 } "Device Status";
-    CTRL_EXT 0x00018 [1 x 0]  "8.2.3" { LINK_MODE_MASK = 0x3 << 22, LINK_MODE_COPPER = 0, DRV_LOAD = 1 << 28 } "Extended Device Control";
+    STATUS   0x00008 [1 x 0]  "8.2.2" { LU = 1 << 1, LAN_ID_SHIFT = 2, SPEED_MASK = 0x3 << 6, SPEED_10 = 0, SPEED_100 = 0x1 << 6, GIO_MASTER_ENABLE = 1 << 19 } "Device Status";
+    CTRL_EXT 0x00018 [1 x 0]  "8.2.3" { SDP7_DATA = 1 << 7, LINK_MODE_MASK = 0x3 << 22, LINK_MODE_COPPER = 0, LINK_MODE_SERDES = 0x3 << 22, DRV_LOAD = 1 << 28 } "Extended Device Control";
     MDIC     0x00020 [1 x 0]  "8.2.4" { REGADD_SHIFT = 16, PHYADD_SHIFT = 21, OP_WRITE = 1 << 26, R = 1 << 28 } "MDI Control";
+
+    SWSM     0x05B50 [1 x 0]  "8.6.14" {} "Software Semaphore";
+    SW_FW_SYNC 0x05B5C [1 x 0] "8.6.16" { SW_PHY_SM0 = 1 << 1 } "Software-Firmware Synchronization";
+
+    // 8.17 The physical coding sublayer of SerDes
+    PCS_CFG  0x04200 [1 x 0]  "8.17.1" { PCS_EN = 1 << 3 } "PCS Configuration";
+    PCS_LCTL 0x04208 [1 x 0]  "8.17.2" { FORCE_LINK = 1 << 5, AN_ENABLE = 1 << 16, AN_RESTART = 1 << 17, AN_TIMEOUT_EN = 1 << 18 } "PCS Link Control";
 
     // 8.8 Interrupts
     GPIE     0x01514 [1 x 0]  "8.8.17" { NSICR = 1 << 0, MULTIPLE_MSIX = 1 << 4, EIAME = 1 << 30, PBA_SUPPORT = 1 << 31 } "General Purpose Interrupt Enable";

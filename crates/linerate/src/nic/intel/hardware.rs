@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
-use crate::port::{QueueCounters, Statistics};
+use crate::port::{QueueCounters, Rss, Statistics};
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
@@ -42,12 +42,37 @@ pub struct Hardware<B: Bar, C: Controller> {
 }
 
 /// When the card may begin to receive: once every queue that RSS can choose is there, so that
-/// nothing is lost to a queue that nobody polls yet.
+/// nothing is lost to a queue that nobody polls yet. From then on nothing is directed to one that is stopped.
 #[derive(Default)]
 struct Receiving {
-    needed: u64,
+    /// Between which queues packets are spread.
+    rss: Option<Rss>,
+    /// Queues that are there, by bits.
     started: u64,
     on: bool,
+}
+
+impl Receiving {
+    fn is_started(&self, queue: u16) -> bool {
+        self.started >> queue & 1 != 0
+    }
+
+    /// True once all queues that packets are spread between are there.
+    fn is_ready(&self) -> bool {
+        self.started != 0 && self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
+    }
+
+    /// The table as it is while the card receives: others of the queues take the part of those that are stopped.
+    fn directed(&self) -> Option<Rss> {
+        let mut rss = self.rss.clone()?;
+        let started: Vec<u16> = (0..64).filter(|&queue| self.is_started(queue)).collect();
+        if self.on && !started.is_empty() {
+            for (place, queue) in rss.table.iter_mut().enumerate().filter(|(_, queue)| !self.is_started(**queue)) {
+                *queue = started[place % started.len()];
+            }
+        }
+        Some(rss)
+    }
 }
 
 /// What remains of a queue when its owner drops it.
@@ -154,6 +179,12 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         }
     }
 
+    /// The card has been reset: it may reach memory from now on.
+    pub(in crate::nic) fn allow_dma(&self) -> Result<()> {
+        // SAFETY: as its name says, drivers call this behind their reset.
+        unsafe { self.bus.allow_dma() }
+    }
+
     fn check_bus(&self) -> Result<()> {
         check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
     }
@@ -210,22 +241,50 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
     }
 
-    /// These are the queues that RSS can choose now.
-    pub(in crate::nic) fn need_queues(&self, queues: impl Iterator<Item = u16>) -> Result<()> {
+    /// Spreads packets over queues.
+    pub(super) fn spread(&self, rss: &Rss) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
-        receiving.needed = queues.fold(0, |set, queue| set | 1 << queue);
+        receiving.rss = Some(rss.clone());
+        if let Some(directed) = receiving.directed() {
+            C::set_rss(self, &directed);
+        }
         self.receive_if_ready(&mut receiving)
     }
 
     /// A receive queue has been started.
-    pub(in crate::nic) fn queue_started(&self, queue: u16) -> Result<()> {
+    pub(super) fn queue_started(&self, queue: u16) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started |= 1 << queue;
+        if receiving.on {
+            self.direct(&receiving);
+        }
         self.receive_if_ready(&mut receiving)
     }
 
+    /// A receive queue is about to be stopped: no more packets are directed to it, and none are received when there
+    /// is no other.
+    pub(super) fn queue_stops(&self, queue: u16) {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.started &= !(1 << queue);
+        match (receiving.on, receiving.started) {
+            (false, _) => {}
+            (true, 0) => {
+                C::disable_receive(self);
+                receiving.on = false;
+                self.direct(&receiving);
+            }
+            (true, _) => self.direct(&receiving),
+        }
+    }
+
+    fn direct(&self, receiving: &Receiving) {
+        if let Some(directed) = receiving.directed().filter(|_| self.config.rx_queues > 1) {
+            C::set_table(self, &directed);
+        }
+    }
+
     fn receive_if_ready(&self, receiving: &mut Receiving) -> Result<()> {
-        if !receiving.on && receiving.started & receiving.needed == receiving.needed && receiving.started != 0 {
+        if !receiving.on && receiving.is_ready() {
             C::enable_receive(self)?;
             receiving.on = true;
         }

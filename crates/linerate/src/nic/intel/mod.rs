@@ -7,12 +7,14 @@
 //! - [`descriptor`]: the words that the card and we exchange, shared with the [model](crate::model)
 //! - `vector`: several descriptors at a time, for `queue`
 //! - `start`: starting and stopping a queue, and where its buffers come from and go
+//! - `semaphore`: what a driver shares with firmware
 //! - `hardware`: the card as its driver sees it; waiting for it with a bound; what queues share
 //! - here: the control side, [`Intel`]
 
 pub mod descriptor;
 mod hardware;
 mod queue;
+mod semaphore;
 mod start;
 mod vector;
 
@@ -28,6 +30,7 @@ use crate::pci::{Bar, Bus};
 use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
 pub use hardware::Hardware;
 use queue::{IntelRx, IntelTx};
+pub(super) use semaphore::Semaphores;
 
 /// What one of Intel's controllers does its own way: registers, and the order in which they want to
 /// be written.
@@ -56,6 +59,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn halt<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
     /// Lets frames come in.
     fn enable_receive<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
+    /// Lets no more frames come in.
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, Self>);
 
     /// Starts a receive queue whose descriptors are filled, all but the last the card's.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
@@ -74,6 +79,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Writes key and table; its queues have been checked.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
+    /// Writes the table alone.
+    fn set_table<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
 
     /// Gives each receive queue an interrupt of its own, throttled; none of them is allowed yet.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
@@ -213,9 +220,8 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             return Err(Error::Rss { port: self.name().to_string(), why });
         }
         self.hardware.check_alive()?;
-        C::set_rss(&self.hardware, rss);
         self.rss = rss.clone();
-        self.hardware.need_queues(rss.table.iter().copied())
+        self.hardware.spread(rss)
     }
 
     fn reset(&mut self) -> Result<()> {

@@ -74,6 +74,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         if self.interrupt.is_some() {
             C::forbid_interrupt(&self.hardware, self.queue);
         }
+        self.hardware.queue_stops(self.queue);
         let stopped = C::stop_receive_queue(&self.hardware, self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         self.pool.give(&partial);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::X82599;
 use super::registers::*;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
@@ -18,13 +18,14 @@ impl<B: Bar> Hardware<B, X82599> {
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.free_aside();
         self.forget_queues();
+        self.allow_dma()?;
 
         // 4.6.3: the EEPROM's content is in the registers, and the DMA engine is ready.
         self.wait_for(EEC::OFFSET, EEC::ARD, EEC::ARD, "EEC", format_args!(".ARD"), "4.6.3")?;
         let done = RDRXCTL::DMAIDONE;
         self.wait_for(RDRXCTL::OFFSET, done, done, "RDRXCTL", format_args!(".DMAIDONE"), "4.6.3")?;
 
-        self.init_link();
+        self.init_link()?;
         self.clear_statistics();
         self.init_receive();
         self.init_transmit();
@@ -33,12 +34,30 @@ impl<B: Bar> Hardware<B, X82599> {
         Ok(())
     }
 
-    /// Stops all DMA, then resets: link and software reset together (4.2.1.6.1, 4.6.3.2).
+    /// Stops all DMA, then resets.
     pub(super) fn stop_and_reset(&self) -> Result<()> {
-        // 5.2.4.3.2: pending requests end before the reset, so that none is cut in half.
+        // 5.2.4.3.2: pending requests end before the reset, so that none is cut in half; frames make no new ones.
+        self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
         self.change(CTRL::OFFSET, CTRL::MASTER_DISABLE, CTRL::MASTER_DISABLE);
         let status = STATUS::MASTER_ENABLE_STATUS;
-        self.wait_for(STATUS::OFFSET, status, 0, "STATUS", format_args!(".PCIe master enable"), "5.2.4.3.2")?;
+        match self.wait_for(STATUS::OFFSET, status, 0, "STATUS", format_args!(".PCIe master enable"), "5.2.4.3.2") {
+            Err(Error::Timeout { .. }) => {
+                // One is never answered. The datasheet's way out: what waits in the card is thrown away while nothing
+                // can leave, and then two resets.
+                self.change(HLREG0::OFFSET, HLREG0::LPBK, HLREG0::LPBK);
+                self.change(GCR_EXT::OFFSET, GCR_EXT::BUFFERS_CLEAR_FUNC, GCR_EXT::BUFFERS_CLEAR_FUNC);
+                self.bar.wait(Duration::from_micros(20));
+                self.change(GCR_EXT::OFFSET, GCR_EXT::BUFFERS_CLEAR_FUNC, 0);
+                self.change(HLREG0::OFFSET, HLREG0::LPBK, 0);
+                self.reset_once()?;
+            }
+            other => other?,
+        }
+        self.reset_once()
+    }
+
+    /// Link and software reset together (4.2.1.6.1, 4.6.3.2).
+    fn reset_once(&self) -> Result<()> {
         let reset = CTRL::RST | CTRL::LRST;
         self.bar.write(CTRL::OFFSET, reset);
         self.wait_for(CTRL::OFFSET, reset, 0, "CTRL", format_args!(".RST"), "4.6.3.2")?;
@@ -47,17 +66,12 @@ impl<B: Bar> Hardware<B, X82599> {
         Ok(())
     }
 
-    /// 4.6.4: 10 Gbit/s serial; negotiation goes on while we continue.
-    fn init_link(&self) {
-        self.change(AUTOC::OFFSET, AUTOC::LMS_MASK, AUTOC::LMS_10G_SERIAL);
-        self.change(AUTOC::OFFSET, AUTOC::RESTART_AN, AUTOC::RESTART_AN);
-    }
-
     /// 4.6.7, without DCB and virtualization.
     fn init_receive(&self) {
         self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
         // The whole packet buffer for one traffic class (4.6.11.3.4).
-        self.bar.write(RXPBSIZE::at(0), 512 << RXPBSIZE::KIB_SHIFT);
+        let kib = if self.is_copper() { X540_PACKET_BUFFER_KIB } else { PACKET_BUFFER_KIB };
+        self.bar.write(RXPBSIZE::at(0), kib << RXPBSIZE::KIB_SHIFT);
         (1..8).for_each(|class| self.bar.write(RXPBSIZE::at(class), 0));
 
         // Both must agree (8.2.3.8.8). Bits 25 and 26 are to be set, RSCFRSTSIZE to be 0.
@@ -93,6 +107,14 @@ impl<B: Bar> Hardware<B, X82599> {
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, RTTDCS::ARBDIS);
         self.bar.write(MTQC::OFFSET, 0);
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, 0);
+        // No queue has a limit to its rate: those lie in memory behind two registers, which a reset does not clear
+        // (8.2.3.10.12, 8.2.3.10.16).
+        for queue in 0..128 {
+            self.bar.write(RTTDQSEL::OFFSET, queue);
+            self.bar.write(RTTBCNRC::OFFSET, 0);
+        }
+        // A report is not written before the data that it is for was read (8.2.3.11.2).
+        (0..self.config.tx_queues).for_each(|n| self.change(DCA_TXCTRL::at(n), DCA_TXCTRL::DESC_WRO_EN, 0));
         self.change(DMATXCTL::OFFSET, DMATXCTL::TE, DMATXCTL::TE);
     }
 
@@ -104,6 +126,11 @@ impl<B: Bar> Hardware<B, X82599> {
         self.change(RXCTRL::OFFSET, RXCTRL::RXEN, RXCTRL::RXEN);
         self.change(SECRXCTRL::OFFSET, SECRXCTRL::RX_DIS, 0);
         Ok(())
+    }
+
+    /// 4.6.7: no more frames come in.
+    pub(super) fn close_receive(&self) {
+        self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
     }
 
     /// 4.6.5: what was counted before the reset is not ours.
@@ -135,6 +162,10 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 }
+
+/// The memory for received packets (8.2.3.8.9; an X540's and X550's is smaller: X540 datasheet, 8.2.4.9.9).
+const PACKET_BUFFER_KIB: u32 = 512;
+const X540_PACKET_BUFFER_KIB: u32 = 384;
 
 /// In `TXPBTHRESH`'s unit.
 const MAXIMUM_FRAME_KIB: u32 = 10;

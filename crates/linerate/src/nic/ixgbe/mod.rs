@@ -5,9 +5,12 @@
 //!
 //! - [`registers`]: the card's registers, shared with the [model](crate::model)
 //! - `init`: reset and bring-up in the datasheet's order
+//! - `link`: what lies between MAC and cable; `module`: what is in a cage
 //! - here: the queues' registers, link, filters, interrupts and statistics
 
 mod init;
+mod link;
+mod module;
 pub mod registers;
 
 use std::time::Duration;
@@ -76,11 +79,18 @@ impl Controller for X82599 {
     }
 
     fn halt<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
-        hardware.stop_and_reset()
+        hardware.stop_and_reset()?;
+        // Firmware is in charge again (8.2.3.1.3).
+        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
+        Ok(())
     }
 
     fn enable_receive<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
         hardware.open_receive()
+    }
+
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.close_receive();
     }
 
     /// 4.6.7.1: starts a receive queue whose descriptors are filled, all but the last the card's.
@@ -146,10 +156,15 @@ impl Controller for X82599 {
         )
     }
 
-    /// 4.6.8.2: after this the card does not touch the queue's memory.
+    /// 4.6.8.2: after this the card does not touch the queue's memory. It has fetched descriptors ahead, so the queue is
+    /// disabled when it is empty; one that does not become so, for want of a link, is an error.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let tail = hardware.bar.read(TDT::at(queue));
+        let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.6.8.2");
         hardware.change(TXDCTL::at(queue), TXDCTL::ENABLE, 0);
-        hardware.wait_for(TXDCTL::at(queue), TXDCTL::ENABLE, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")
+        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
+        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")?;
+        empty
     }
 
     fn link<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<Link> {
@@ -170,12 +185,24 @@ impl Controller for X82599 {
         hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
-    /// Section 7.1.2.8. The table has 128 entries, four to a register; an X550's goes on.
+    /// Section 7.1.2.8.
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
+        X82599::set_table(hardware, rss);
+        if hardware.config.rx_queues > 1 {
+            // Without PCSD the descriptor has a checksum where the hash would be.
+            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
+            let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
+            bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
+        }
+    }
+
+    /// The table has 128 entries, four to a register; an X550's goes on.
+    fn set_table<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
+        let bar = &hardware.bar;
         for register in 0..32 {
             bar.write(RETA::at(register), rss.register(register));
         }
@@ -183,12 +210,6 @@ impl Controller for X82599 {
             for register in 0..96 {
                 bar.write(ERETA::at(register), rss.register(32 + register));
             }
-        }
-        if hardware.config.rx_queues > 1 {
-            // Without PCSD the descriptor has a checksum where the hash would be.
-            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
-            let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
-            bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
         }
     }
 

@@ -119,14 +119,19 @@ pub const ALIASES: &[(u32, u32, u32, u32, u32)] = &[
     (0x05C80, 10, 4, RSSRK::OFFSET, 4),
     (0x06030, 16, 0x40, QPTC::OFFSET, 4),
     (0x06034, 16, 0x40, QBTC_L::OFFSET, 8),
+    // DCA_TXCTRL, between the registers of transmit queue 72.
+    (0x07214, 1, 0, 0x0614C, 0),
+    (0x0721C, 1, 0, 0x061CC, 0),
+    (0x07220, 2, 4, 0x0620C, 0x40),
+    (0x0722C, 3, 4, 0x062CC, 0x40),
 ];
 
 registers! {
     // 8.2.3.1 General control
     CTRL       0x00000 [1 x 0]    RW  reset 0x0000_0000 writable CTRL_BITS "8.2.3.1.1" { MASTER_DISABLE = 1 << 2, LRST = 1 << 3, RST = 1 << 26 } "Device Control";
-    STATUS     0x00008 [1 x 0]    RW  reset 0x0008_0000 writable ALL "8.2.3.1.2" { MASTER_ENABLE_STATUS = 1 << 19 } "Device Status";
+    STATUS     0x00008 [1 x 0]    RW  reset 0x0008_0000 writable ALL "8.2.3.1.2" { LAN_ID_SHIFT = 2, MASTER_ENABLE_STATUS = 1 << 19 } "Device Status";
     CTRL_EXT   0x00018 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.3" { NS_DIS = 1 << 16, DRV_LOAD = 1 << 28 } "Extended Device Control";
-    ESDP       0x00020 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.4" { SDP2 = 1 << 2 } "Extended SDP Control";
+    ESDP       0x00020 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.4" { SDP2 = 1 << 2, SDP3 = 1 << 3, SDP3_IODIR = 1 << 11 } "Extended SDP Control";
     I2CCTL     0x00028 [1 x 0]    RW  reset 0x0000_000F writable ALL "8.2.3.1.5" { CLK_IN = 1 << 0, CLK_OUT = 1 << 1, DATA_IN = 1 << 2, DATA_OUT = 1 << 3 } "I2C Control";
     LEDCTL     0x00200 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.1.6" {} "LED Control";
     EXVET      0x05078 [1 x 0]    RW  reset 0x8100_0000 writable ALL "8.2.3.1.7" { VET_EXT_SHIFT = 16 } "Extended VLAN Ether Type";
@@ -159,7 +164,7 @@ registers! {
     // 8.2.3.4 PCIe and semaphores
     SWSM       0x10140 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" { SMBI = 1 << 0, SWESMBI = 1 << 1 } "Software Semaphore";
     FWSM       0x10148 [1 x 0]    RO  reset 0x0000_8000 writable ALL "8.2.3.4" { VALID = 1 << 15 } "Firmware Semaphore";
-    SW_FW_SYNC 0x10160 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Software-Firmware Synchronization";
+    SW_FW_SYNC 0x10160 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" { SW_EEP_SM = 1 << 0, SW_PHY_SM0 = 1 << 1, SW_MAC_CSR_SM = 1 << 3, FW_SHIFT = 5, REGSMP = 1 << 31 } "Software-Firmware Synchronization";
     GCR        0x11000 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.1" {} "PCIe Control";
     FUNCTAG    0x11008 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Function Tag";
     GLT        0x1100C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4" {} "Latency Timer";
@@ -167,7 +172,7 @@ registers! {
     GSCN       0x11020 [4 x 4]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.5" {} "PCIe Counters";
     PHYADR     0x11040 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.8" {} "PCIe PHY Address";
     PHYDAT     0x11044 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.9" {} "PCIe PHY Data";
-    GCR_EXT    0x11050 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.11" {} "PCIe Control Extended";
+    GCR_EXT    0x11050 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.11" { BUFFERS_CLEAR_FUNC = 1 << 30 } "PCIe Control Extended";
     MREVID     0x11064 [1 x 0]    RO  reset 0x0000_0001 writable ALL "8.2.3.4.12" {} "Mirrored Revision ID";
     PICAUSE    0x110B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.13" {} "PCIe Interrupt Cause";
     PIENA      0x110B8 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.4.14" {} "PCIe Interrupt Enable";
@@ -270,7 +275,7 @@ registers! {
     TDBAL      0x06000 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.5" { BITS = 0xFFFF_FF80 } "Transmit Descriptor Base Address Low";
     TDBAH      0x06004 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.6" {} "Transmit Descriptor Base Address High";
     TDLEN      0x06008 [128 x 0x40] RW reset 0x0000_0000 writable ALL "8.2.3.9.7" { BITS = 0x000F_FF80 } "Transmit Descriptor Length";
-    DCA_TXCTRL 0x0600C [128 x 0x40] RW reset 0x0000_0800 writable ALL "8.2.3.11.2" {} "Transmit DCA Control";
+    DCA_TXCTRL 0x0600C [128 x 0x40] RW reset 0x0000_0800 writable ALL "8.2.3.11.2" { DESC_WRO_EN = 1 << 11 } "Transmit DCA Control";
     TDH        0x06010 [128 x 0x40] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.9.8" {} "Transmit Descriptor Head";
     TDT        0x06018 [128 x 0x40] RW reset 0x0000_0000 writable INDEX_BITS "8.2.3.9.9" {} "Transmit Descriptor Tail";
     TXDCTL     0x06028 [128 x 0x40] RW reset 0x0000_0000 writable TXDCTL_BITS "8.2.3.9.10" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, WTHRESH_SHIFT = 16, ENABLE = 1 << 25, SWFLSH = 1 << 26 } "Transmit Descriptor Control";
@@ -351,7 +356,7 @@ registers! {
     // 8.2.3.22 MAC and link
     HLREG0     0x04240 [1 x 0]    RW  reset 0x0801_2C0B writable ALL "8.2.3.22.8" { TXCRCEN = 1 << 0, RXCRCSTRP = 1 << 1, JUMBOEN = 1 << 2, TXPADEN = 1 << 10, LPBK = 1 << 15 } "MAC Core Control 0";
     MAXFRS     0x04268 [1 x 0]    RW  reset 0x05EE_0000 writable ALL "8.2.3.22" { MFS_SHIFT = 16 } "Max Frame Size";
-    AUTOC      0x042A0 [1 x 0]    RW  reset 0x0000_6000 writable ALL "8.2.3.22.19" { FLU = 1 << 0, RESTART_AN = 1 << 12, LMS_MASK = 0x7 << 13, LMS_SHIFT = 13, LMS_10G_SERIAL = 0x3 << 13 } "Auto Negotiation Control";
+    AUTOC      0x042A0 [1 x 0]    RW  reset 0x0000_6000 writable ALL "8.2.3.22.19" { FLU = 1 << 0, RESTART_AN = 1 << 12, LMS_MASK = 0x7 << 13, LMS_1G = 0, LMS_1G_AN = 0x2 << 13, LMS_10G_SERIAL = 0x3 << 13, LMS_KX4_KX_KR = 0x4 << 13, LMS_KX4_KX_KR_1G_AN = 0x6 << 13, LMS_KX4_KX_KR_SGMII = 0x7 << 13, KR_SUPP = 1 << 16, KX_SUPP = 1 << 30, KX4_SUPP = 1 << 31 } "Auto Negotiation Control";
     LINKS      0x042A4 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.22.20" { SPEED_MASK = 0x3 << 28, SPEED_100M = 0x1 << 28, SPEED_1G = 0x2 << 28, SPEED_10G = 0x3 << 28, UP = 1 << 30, KX_AN_COMP = 1 << 31 } "Link Status";
     PCS1GCFIG  0x04200 [1 x 0]    RW  reset 0x0000_0008 writable ALL "8.2.3.22.1" {} "PCS 1G Global Config";
     PCS1GLCTL  0x04208 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.22.2" {} "PCS 1G Link Control";
@@ -484,7 +489,7 @@ registers! {
     TXSTMPH    0x08C08 [1 x 0]    RO  reset 0x0000_0000 writable ALL "8.2.3.26.9" {} "Tx Timestamp High";
     SYSTIML    0x08C0C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.10" {} "System Time Low";
     SYSTIMH    0x08C10 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.11" {} "System Time High";
-    TIMINCA    0x08C14 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.12" { VALUE_MASK = 0x00FF_FFFF, PERIOD_SHIFT = 24 } "Increment Attributes";
+    TIMINCA    0x08C14 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.12" { VALUE_MASK = 0x00FF_FFFF, PERIOD_SHIFT = 24, NEGATIVE = 1 << 31 } "Increment Attributes";
     TIMADJL    0x08C18 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.13" {} "Time Adjustment Offset Low";
     TIMADJH    0x08C1C [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.14" {} "Time Adjustment Offset High";
     TSAUXC     0x08C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.26.15" { DISABLE_SYSTIME = 1 << 31 } "TimeSync Auxiliary Control";
@@ -520,7 +525,42 @@ registers! {
     PFFLPL     0x050B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow Low";
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
 
+    // What the datasheet does not describe, and Linux's `ethtool -d` reads
+    MSIXPBA    0x02000 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X Pending Bits";
+    PBACL_0    0x11068 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X PBA Clear, 82598's place";
+    RDSTAT     0x02C00 [8 x 4]    RO  reset 0x0000_0000 writable ALL "-" {} "Receive DMA Statistics";
+    RDSTATCTL  0x02C20 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive DMA Statistics Control";
+    RDHMPN     0x02F08 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Descriptor Handler Memory Page";
+    RIC_DW     0x02F10 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Descriptor Handler Memory";
+    PBRXECC    0x03300 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Packet Buffer ECC";
+    RXBUFCTRL  0x03600 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Buffer Access Control";
+    RXBUFDATA  0x03610 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Buffer Data";
+    MDFTC1     0x042B8 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test Control 1";
+    MDFTC2     0x042C0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test Control 2";
+    MDFTFIFO   0x042C4 [2 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "MAC Test FIFO";
+    MDFTS      0x042CC [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MAC Test Status";
+    RTTQCNTG   0x04A90 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "DCB Congestion Notification Tag, of the X540";
+    RTTQCNCR   0x08B00 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "DCB Congestion Notification Control, of the X540";
+    TXLLQ      0x082E0 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Strict Low Latency Queues";
+    RFVAL      0x050A4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Receive Filter Validation";
+    VMD_CTL    0x0581C [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "VMDq Control, of the 82598";
+    IMIR       0x05A80 [8 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive, of the 82598";
+    IMIREXT    0x05AA0 [8 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive Extended, of the 82598";
+    IMIRVP     0x05AC0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Immediate Interrupt Receive VLAN Priority, of the 82598";
+    TDSTAT_5   0x07C14 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics, of the 82598";
+    TDSTAT_7   0x07C1C [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics, of the 82598";
+    TDSTATCTL  0x07C20 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit DMA Statistics Control, of the 82598";
+    TIC_DW_1   0x07F14 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Descriptor Handler Memory, of the 82598";
+    TIC_DW_3   0x07F1C [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Descriptor Handler Memory, of the 82598";
+    TDPROBE    0x07F20 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "Transmit Probe, of the 82598";
+    PBTXECC    0x0C300 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Packet Buffer ECC";
+    TXBUFCTRL  0x0C600 [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Buffer Access Control";
+    TXBUFDATA  0x0C610 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Buffer Data";
+    PCIEECCCTL 0x1106C [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "PCIe ECC Control";
+
     // What only the X550 has
+    X550_I2CCTL 0x15F5C [1 x 0]   RW  reset 0x0000_5000 writable ALL "X550 8.2.2.1" { DATA_IN = 1 << 12, CLK_IN = 1 << 14 } "I2C Control, of the X550";
+    VXLANCTRL  0x0507C [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "VXLAN Control";
     ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550 8.2.2.8.24" {} "Extended Redirection Table";
     SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.21.24" {} "System Time Residue";
     TSICR      0x08C60 [1 x 0]    W1C reset 0x0000_0000 writable ALL "X550 8.2.2.21.25" { TXTS = 1 << 1 } "Time Sync Interrupt Cause";

@@ -99,6 +99,9 @@ impl Hardware {
         reset(&transport, &config.name)?;
         let offered = transport.features();
         let offloads = if config.offloads { OFFLOADS } else { 0 };
+        // What needs the control queue is not there without it (5.1.3.1), whatever the device says.
+        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
+        let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
         let features = match offered & (wanted(&transport) | offloads) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
@@ -116,6 +119,10 @@ impl Hardware {
             0 => 1,
             _ => transport.config_16(device_config::MAX_VIRTQUEUE_PAIRS),
         };
+        // 5.1.4.1, and a control queue behind them whose number has 16 bits.
+        if !(1..0x8000).contains(&most) {
+            return Err(Error::BadDevice { why: "it has a number of queue pairs that cannot be" });
+        }
         if pairs > most {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues: pairs, most });
         }
@@ -209,6 +216,8 @@ impl Hardware {
     fn bring_up_alone(&self, state: &mut State) -> Result<()> {
         let transport = &self.transport;
         reset(transport, &self.config.name)?;
+        // SAFETY: it is reset.
+        unsafe { self.bus.allow_dma()? };
         self.config.pool.give(&std::mem::take(&mut state.aside));
         state.taken.clear();
         state.receiving = 0;
@@ -218,8 +227,9 @@ impl Hardware {
         let memory = self.rings.memory();
         // SAFETY: memory of rings, of which no slices are lent.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
+        let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
         for (index, place) in self.rx.iter().enumerate() {
-            self.start_queue(place.memory, (!self.interrupts.is_empty()).then_some(index as u16))?;
+            self.start_queue(place.memory, has_vectors.then_some(index as u16))?;
         }
         for place in &self.tx {
             self.start_queue(place.memory, None)?;

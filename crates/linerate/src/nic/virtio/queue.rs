@@ -527,7 +527,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         // The header of zeros is for all: nothing can be written there.
         let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
-        if !possible || length == 0 || length > self.longest || needed > self.sent.len() {
+        if !possible || length == 0 || length > self.longest || needed > self.sent.len().min(sent::MOST) {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);

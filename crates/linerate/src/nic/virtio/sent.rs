@@ -12,7 +12,9 @@ pub(super) const NO_BUFFER: u32 = u32::MAX;
 
 /// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early.
 const BYTES: u32 = (1 << COUNT) - 1;
-pub(super) const COUNT: u32 = 24;
+pub(super) const COUNT: u32 = 17;
+/// The most descriptors of a packet that fit the word.
+pub(super) const MOST: usize = (1 << (31 - COUNT)) - 1;
 const EARLY: u32 = 1 << 31;
 /// It has one descriptor.
 pub(super) const SINGLE: u32 = 1 << COUNT;
@@ -180,5 +182,25 @@ impl Sent {
         let taken =
             (0..self.next.wrapping_sub(self.clean)).map(|at| self.bufs[self.place(self.clean.wrapping_add(at))]);
         taken.filter(|&buf| buf != NO_BUFFER).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest packet that there is, in as many descriptors as its word has room for.
+    #[test]
+    fn a_packet_of_many_descriptors_has_not_come_back() {
+        for count in [1, 127, 128, 255, MOST] {
+            let mut sent = Sent::new(1 << 15);
+            for buf in 0..count {
+                sent.add(buf as u32);
+            }
+            sent.note(count, crate::offload::LONGEST);
+            let word = sent.packets[0];
+            assert_eq!(word & EARLY, 0, "{count} descriptors");
+            assert_eq!(((word >> COUNT) as usize, (word & BYTES) as usize), (count, crate::offload::LONGEST));
+        }
     }
 }

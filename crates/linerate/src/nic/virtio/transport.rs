@@ -252,30 +252,39 @@ impl Modern {
         const DEVICE: u32 = 4;
         let vendors = capabilities(device)?.into_iter().filter(|(id, _)| *id == VENDOR);
         let capabilities = vendors.map(|(_, at)| Ok((read_32(device, at)? >> 24, at))).collect::<Result<Vec<_>>>()?;
-        // The first of each type is the one that the device prefers.
-        let place = |kind: u32| capabilities.iter().find(|(found, _)| *found == kind).map(|(_, at)| *at);
-        let window = |kind: u32, shortest: u32| -> Result<Option<Window>> {
-            let Some(at) = place(kind) else { return Ok(None) };
-            let number = read_32(device, at + 4)? as u8;
-            let (offset, length) = (read_32(device, at + 8)?, read_32(device, at + 12)?);
-            // SAFETY: the device's one driver is being opened (`Virtio::open`).
-            let bar = unsafe { device.map_bar(number)? };
-            if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
-                return Err(lies("its capabilities lead outside its BARs"));
+        // The first of each type that can be used is the one that the device prefers (4.1.4.1): some have doorbells
+        // behind I/O ports, too.
+        let window = |kind: u32, shortest: u32| -> Result<Option<(Window, u16)>> {
+            let mut unusable = None;
+            for (_, at) in capabilities.iter().filter(|(found, _)| *found == kind) {
+                let number = read_32(device, at + 4)? as u8;
+                let (offset, length) = (read_32(device, at + 8)?, read_32(device, at + 12)?);
+                // SAFETY: the device's one driver is being opened (`Virtio::open`).
+                let bar = match unsafe { device.map_bar(number) } {
+                    Ok(bar) => bar,
+                    Err(error) => {
+                        unusable.get_or_insert(error);
+                        continue;
+                    }
+                };
+                if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
+                    return Err(lies("its capabilities lead outside its BARs"));
+                }
+                return Ok(Some((Window { bar, offset }, *at)));
             }
-            Ok(Some(Window { bar, offset }))
+            unusable.map_or(Ok(None), Err)
         };
-        let Some(common) = window(COMMON, 56)? else { return Ok(None) };
+        let Some((common, _)) = window(COMMON, 56)? else { return Ok(None) };
         let (notify, isr) = (window(NOTIFY, 2)?, window(ISR, 1)?);
         // Up to the speed, which a device has only if it says so; the BAR is longer anyway.
         let device_config = window(DEVICE, 10)?;
-        let (Some(notify), Some(isr), Some(config)) = (notify, isr, device_config) else {
+        let (Some((notify, notify_at)), Some((isr, _)), Some((config, _))) = (notify, isr, device_config) else {
             return Err(lies("it has some of a VirtIO device's capabilities, but not all"));
         };
         if config.offset as usize + 16 > config.bar.len() {
             return Err(lies("its configuration is cut off"));
         }
-        let notify_multiplier = read_32(device, place(NOTIFY).expect("its window was found") + 16)?;
+        let notify_multiplier = read_32(device, notify_at + 16)?;
         Ok(Some(Modern { common, notify, notify_multiplier, isr, device: config }))
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Vfio {
 }
 
 impl Vfio {
-    /// Opens the card, resets nothing yet, and lets it reach memory.
+    /// Opens the card, and resets nothing yet.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Vfio>> {
         let Opened { device, group, space } = space::open(card)?;
         let wanted = Interrupt::new()?;
@@ -55,8 +55,7 @@ impl Vfio {
             space,
             _claim: claim,
         };
-        // SAFETY: vfio has reset it, and its IOMMU lets it reach what we map only.
-        unsafe { config::enable(&vfio)? };
+        config::enable(&vfio)?;
         Ok(Arc::new(vfio))
     }
 
@@ -103,6 +102,11 @@ impl Bus for Vfio {
 
     fn fault(&self) -> Option<Fault> {
         self.faults.as_ref()?.next()
+    }
+
+    unsafe fn allow_dma(&self) -> Result<()> {
+        // SAFETY: it was reset, as the caller promises.
+        unsafe { config::enable_master(self) }
     }
 
     fn is_leaving(&self) -> bool {

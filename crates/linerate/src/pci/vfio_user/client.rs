@@ -76,8 +76,7 @@ impl VfioUser {
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
             return Err(card("it is no PCI device".to_string(), "serve another one"));
         }
-        // SAFETY: it reaches what we map only, and nothing is mapped yet.
-        unsafe { config::enable(&device)? };
+        config::enable(&device)?;
         Ok(Arc::new(device))
     }
 
@@ -225,6 +224,11 @@ impl Bus for VfioUser {
             self.call(command::DEVICE_SET_IRQS, &[set.as_bytes()], &[interrupt.as_fd()])?;
         }
         Ok(interrupts)
+    }
+
+    unsafe fn allow_dma(&self) -> Result<()> {
+        // SAFETY: it was reset, as the caller promises.
+        unsafe { config::enable_master(self) }
     }
 }
 

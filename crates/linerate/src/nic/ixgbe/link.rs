@@ -1,0 +1,128 @@
+//! The link: what lies between MAC and cable, and what of that is the driver's to set up (sections 3.7 and 4.6.4).
+//!
+//! No reset of the MAC reaches it: a laser or a PHY that the last driver has switched off stays off.
+
+use super::X82599;
+use super::module::Module;
+use super::registers::*;
+use crate::error::Result;
+use crate::nic::intel::{Hardware, Semaphores};
+use crate::pci::Bar;
+
+/// What lies between MAC and cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Media {
+    /// Wires of a backplane, at whose ends the MACs negotiate: how, the EEPROM says.
+    Backplane,
+    /// A cage for a module.
+    Cage,
+    /// A PHY for copper in the card, which negotiates by itself.
+    Copper,
+}
+
+/// Devices on backplanes: KX4, combined, XAUI.
+const BACKPLANE: [u16; 3] = [0x10F7, 0x10F8, 0x10FC];
+/// Devices with a PHY: X540 and X550.
+const COPPER: [u16; 4] = [0x1528, 0x1560, 0x1563, 0x15D1];
+
+// MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of a PHY.
+const OP_ADDRESS: u32 = 0;
+const OP_WRITE: u32 = 1;
+const OP_READ: u32 = 3;
+const PMA: u32 = 1;
+const ID_HIGH: u32 = 2;
+/// The vendor's own device; bit 11 of its control register is the PHY's power.
+const VENDOR_1: u32 = 30;
+const CONTROL: u32 = 0;
+const LOW_POWER: u16 = 1 << 11;
+
+impl<B: Bar> Hardware<B, X82599> {
+    fn media(&self) -> Media {
+        match self.config.device {
+            device if BACKPLANE.contains(&device) => Media::Backplane,
+            device if COPPER.contains(&device) => Media::Copper,
+            _ => Media::Cage,
+        }
+    }
+
+    /// 10.5.4: what firmware and the other port share.
+    pub(super) fn with_shared<T>(&self, bits: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (swsm, sync) = (SWSM::OFFSET, SW_FW_SYNC::OFFSET);
+        let semaphores = Semaphores { swsm, sync, has_regsmp: self.is_copper(), section: "10.5.4" };
+        self.with_semaphore(&semaphores, bits, work)
+    }
+
+    /// Of the two ports' PHYs, the semaphore of this one's.
+    pub(super) fn phy_semaphore(&self) -> u32 {
+        SW_FW_SYNC::SW_PHY_SM0 << (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1)
+    }
+
+    /// True for an X540 or X550.
+    pub(super) fn is_copper(&self) -> bool {
+        self.media() == Media::Copper
+    }
+
+    /// 4.6.4: lets the card make its link; negotiation goes on while we continue.
+    pub(super) fn init_link(&self) -> Result<()> {
+        match self.media() {
+            Media::Copper => self.power_phy(),
+            Media::Backplane => self.restart_link(None),
+            Media::Cage => {
+                let module = self.identify_module()?;
+                self.prepare_for(module)?;
+                // 3.7.4: while this pin is high the module's laser is off.
+                self.change(ESDP::OFFSET, ESDP::SDP3, 0);
+                self.restart_link(Some(match module {
+                    Module::Gigabit => AUTOC::LMS_1G_AN,
+                    _ => AUTOC::LMS_10G_SERIAL,
+                }))
+            }
+        }
+    }
+
+    /// 4.6.4.1 to 4.6.4.3: negotiates anew, in the mode that the EEPROM says or in another.
+    fn restart_link(&self, mode: Option<u32>) -> Result<()> {
+        self.with_shared(SW_FW_SYNC::SW_MAC_CSR_SM, || {
+            let autoc = self.bar.read(AUTOC::OFFSET);
+            let mode = mode.unwrap_or(autoc & AUTOC::LMS_MASK);
+            self.bar.write(AUTOC::OFFSET, autoc & !AUTOC::LMS_MASK | mode | AUTOC::RESTART_AN);
+            Ok(())
+        })
+    }
+
+    /// Gives the PHY power, if it has none.
+    fn power_phy(&self) -> Result<()> {
+        self.with_shared(self.phy_semaphore(), || {
+            for phy in 0..32 {
+                if matches!(self.read_phy(phy, PMA, ID_HIGH)?, 0 | 0xFFFF) {
+                    continue;
+                }
+                let control = self.read_phy(phy, VENDOR_1, CONTROL)?;
+                if control & LOW_POWER != 0 {
+                    self.write_phy(phy, VENDOR_1, CONTROL, control & !LOW_POWER)?;
+                }
+                break;
+            }
+            Ok(())
+        })
+    }
+
+    fn read_phy(&self, phy: u32, device: u32, register: u32) -> Result<u16> {
+        self.mdio(OP_ADDRESS, phy, device, register)?;
+        self.mdio(OP_READ, phy, device, register)?;
+        Ok((self.bar.read(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16)
+    }
+
+    fn write_phy(&self, phy: u32, device: u32, register: u32, value: u16) -> Result<()> {
+        self.bar.write(MSRWD::OFFSET, value.into());
+        self.mdio(OP_ADDRESS, phy, device, register)?;
+        self.mdio(OP_WRITE, phy, device, register)
+    }
+
+    /// 8.2.3.22.11: one operation.
+    fn mdio(&self, operation: u32, phy: u32, device: u32, register: u32) -> Result<()> {
+        let place = register | device << MSCA::DEVICE_SHIFT | phy << MSCA::PHY_SHIFT;
+        self.bar.write(MSCA::OFFSET, place | operation << MSCA::OP_SHIFT | MSCA::MDICMD);
+        self.wait_for(MSCA::OFFSET, MSCA::MDICMD, 0, "MSCA", format_args!(".MDICMD"), "8.2.3.22.11")
+    }
+}

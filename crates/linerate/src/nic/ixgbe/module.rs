@@ -1,0 +1,167 @@
+//! The module in the cage of an 82599: what it is, over I2C bit by bit (sections 3.7.4 and 8.2.3.1.5, and SFF-8472), and
+//! what the EEPROM has for its kind (section 8.2.3.2.2).
+
+use std::time::Duration;
+
+use super::X82599;
+use super::registers::*;
+use crate::error::Result;
+use crate::nic::intel::Hardware;
+use crate::pci::Bar;
+
+/// What matters of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Module {
+    /// Nobody answers: the cage is empty.
+    None,
+    /// Light, for 10 Gbit/s.
+    Optical,
+    /// A cable for 10 Gbit/s with modules at its ends, without electronics or with.
+    Passive,
+    Active,
+    /// For 1 Gbit/s.
+    Gigabit,
+}
+
+// SFF-8472, table 3-1: what a module complies with.
+const FIRST: u8 = 3;
+const TEN_GIGABIT: usize = 0;
+const GIGABIT: usize = 6 - FIRST as usize;
+const CABLE: usize = 8 - FIRST as usize;
+const LAST: usize = CABLE;
+const PASSIVE: u8 = 1 << 2;
+const ACTIVE: u8 = 1 << 3;
+
+/// The device on the two wires that describes a module.
+const DESCRIPTION: u8 = 0xA0;
+/// Half a clock at 100 kHz.
+const HALF: Duration = Duration::from_micros(5);
+
+/// Where the EEPROM lists kinds of modules, each with a place; and the list's end.
+const MODULES: u16 = 0x2B;
+const END: u16 = 0xFFFF;
+
+impl<B: Bar> Hardware<B, X82599> {
+    /// Asks the module in the cage what it is.
+    pub(super) fn identify_module(&self) -> Result<Module> {
+        let mut told = [0; LAST + 1];
+        let answers = self.with_shared(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut told)))?;
+        Ok(match told {
+            _ if !answers => Module::None,
+            told if told[CABLE] & PASSIVE != 0 => Module::Passive,
+            told if told[CABLE] & ACTIVE != 0 => Module::Active,
+            told if told[TEN_GIGABIT] & 0xF0 == 0 && told[GIGABIT] & 0xF != 0 => Module::Gigabit,
+            _ => Module::Optical,
+        })
+    }
+
+    /// Tells the analog part what the EEPROM has for such a module, if it has anything (`CORECTL`).
+    pub(super) fn prepare_for(&self, module: Module) -> Result<()> {
+        let kind = match module {
+            Module::None => return Ok(()),
+            Module::Passive => 3,
+            Module::Optical | Module::Gigabit => 5,
+            Module::Active => 7,
+        };
+        let kind = kind + (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1) as u16;
+        let list = self.read_eeprom(MODULES)?;
+        if matches!(list, 0 | END) {
+            return Ok(());
+        }
+        // The list's length, then kinds and their places in turn. Where an EEPROM is not what it should be, both end.
+        const MOST: u16 = 256;
+        for n in 0..MOST {
+            let at = list.wrapping_add(1 + 2 * n);
+            match self.read_eeprom(at)? {
+                END => break,
+                found if found == kind => {
+                    let place = self.read_eeprom(at.wrapping_add(1))?;
+                    for n in 1..MOST {
+                        match self.read_eeprom(place.wrapping_add(n))? {
+                            END => break,
+                            value => self.bar.write(CORECTL::OFFSET, value.into()),
+                        }
+                    }
+                    break;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_eeprom(&self, word: u16) -> Result<u16> {
+        self.bar.write(EERD::OFFSET, EERD::START | u32::from(word & 0x3FFF) << EERD::ADDR_SHIFT);
+        self.wait_for(EERD::OFFSET, EERD::DONE, EERD::DONE, "EERD", format_args!(".DONE"), "8.2.3.2.2")?;
+        Ok((self.bar.read(EERD::OFFSET) >> EERD::DATA_SHIFT) as u16)
+    }
+
+    /// Reads the module's memory from `first` on; false if nobody answers.
+    fn read_module(&self, first: u8, bytes: &mut [u8]) -> bool {
+        self.begin();
+        let mut answers = self.send_byte(DESCRIPTION) && self.send_byte(first);
+        self.begin();
+        answers &= self.send_byte(DESCRIPTION | 1);
+        if answers {
+            let last = bytes.len() - 1;
+            for (n, byte) in bytes.iter_mut().enumerate() {
+                *byte = (0..8).fold(0, |byte, _| byte << 1 | u8::from(self.receive_bit()));
+                // More is wanted, or not.
+                self.send_bit(n == last);
+            }
+        }
+        self.end();
+        answers
+    }
+
+    /// Data falls while the clock is high.
+    fn begin(&self) {
+        self.drive(false, true);
+        self.drive(true, true);
+        self.drive(true, false);
+        self.drive(false, false);
+    }
+
+    /// Data rises while the clock is high.
+    fn end(&self) {
+        self.drive(false, false);
+        self.drive(true, false);
+        self.drive(true, true);
+    }
+
+    /// True if it was acknowledged.
+    fn send_byte(&self, byte: u8) -> bool {
+        (0..8).rev().for_each(|bit| self.send_bit(byte >> bit & 1 != 0));
+        !self.receive_bit()
+    }
+
+    fn send_bit(&self, data: bool) {
+        self.drive(false, data);
+        self.drive(true, data);
+        self.drive(false, data);
+    }
+
+    fn receive_bit(&self) -> bool {
+        self.drive(false, true);
+        let wires = self.drive(true, true);
+        self.drive(false, true);
+        wires & I2CCTL::DATA_IN != 0
+    }
+
+    /// Drives both wires, where high means that they are let go, and returns what they are half a clock later.
+    fn drive(&self, clock: bool, data: bool) -> u32 {
+        let bit = |bit: u32, on: bool| if on { bit } else { 0 };
+        self.bar.write(I2CCTL::OFFSET, bit(I2CCTL::CLK_OUT, clock) | bit(I2CCTL::DATA_OUT, data));
+        // A read, so that the write has arrived before the time begins.
+        self.bar.read(I2CCTL::OFFSET);
+        self.bar.wait(HALF);
+        // A module may hold the clock for 500 µs.
+        for _ in 0..100 {
+            if !clock || self.bar.read(I2CCTL::OFFSET) & I2CCTL::CLK_IN != 0 {
+                break;
+            }
+            self.bar.wait(HALF);
+        }
+        self.bar.read(I2CCTL::OFFSET)
+    }
+}

@@ -1,0 +1,530 @@
+//! What real cards insist on where a first model was lenient: packet buffers, links, lasers, pending requests, the end
+//! of a queue, and what firmware is told. Each of these was wrong in the driver once.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use linerate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::model::{Cable, Card, CardBar, Frame, Kind, from_fn};
+use linerate::nic::igb::{Igb, registers as igb};
+use linerate::nic::ixgbe::registers::*;
+use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
+use linerate::port::{Device, Link};
+use linerate::traffic::Generator;
+use linerate::{Batch, Error};
+
+const KINDS: [Kind; 4] = [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550];
+
+fn pool() -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers: 4096, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn config(card: &Card, pool: &Arc<Pool>) -> Config {
+    Config { device: card.kind().device(), ..Config::new(card.name(), pool.clone()) }
+}
+
+fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
+    linerate::drive_model(card, None, config(card, pool)).unwrap()
+}
+
+/// Registers of a card beside its driver's: none of these tells the card an address.
+fn registers(card: &Arc<Card>) -> CardBar {
+    // SAFETY: as said; what has an address is written by the card's one driver.
+    unsafe { card.bar() }
+}
+
+type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
+
+/// A card, what it has sent, and what comes to it.
+fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
+    let (sent, coming) = (Frames::default(), Frames::default());
+    let (out, into) = (sent.clone(), coming.clone());
+    let wire = from_fn(
+        move |frame: &Frame| out.lock().unwrap().push_back(frame.bytes.clone()),
+        move |frame| into.lock().unwrap().pop_front().map(|bytes| *frame = Frame { bytes, bad_crc: false }).is_some(),
+    );
+    (Card::of_kind(kind, 0, "card", wire), sent, coming)
+}
+
+/// A frame goes out, and one comes in.
+#[track_caller]
+fn works(device: &mut impl Device, card: &Card, sent: &Frames, coming: &Frames) {
+    let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+    let mut batch = Batch::new();
+    assert!(batch.push(device.pool(), &[7; 60]));
+    assert_eq!(tx.send(&mut batch), 1);
+    coming.lock().unwrap().push_back(vec![8; 60]);
+    card.step(8);
+    assert_eq!(sent.lock().unwrap().pop_front(), Some(vec![7; 60]));
+    assert_eq!(rx.recv(&mut batch), 1);
+}
+
+/// 8.2.3.8.9: an 82599 has 512 KiB for received packets, an X540 or X550 has 384.
+#[test]
+fn the_packet_buffer_is_as_large_as_the_card_has_one() {
+    for (kind, kib) in KINDS.into_iter().zip([512, 512, 384, 384]) {
+        let (card, sent, coming) = wired(kind);
+        let mut device = open(&card, &pool());
+        works(&mut device, &card, &sent, &coming);
+        assert_eq!(card.register(RXPBSIZE::at(0)) >> RXPBSIZE::KIB_SHIFT, kib, "{kind}");
+        assert_eq!(card.breaches(), [], "{kind}");
+    }
+}
+
+/// 3.7.4 and 10.5.4: the link's mode is the EEPROM's, but for a cage; firmware writes it, too.
+#[test]
+fn each_kind_gets_its_link() {
+    for kind in KINDS {
+        let (card, ..) = wired(kind);
+        let device = open(&card, &pool());
+        assert_eq!(device.link().unwrap(), Link::Up { mbits: 10_000 }, "{kind}");
+        assert_eq!(card.breaches(), [], "{kind}");
+        assert_eq!(card.register(SW_FW_SYNC::OFFSET), 0, "{kind}: semaphores are given back");
+    }
+}
+
+/// A process that was killed with a semaphore does not keep it for ever (10.5.4).
+#[test]
+fn semaphores_of_the_dead_are_taken_over() {
+    let (card, ..) = wired(Kind::X82599Sfp);
+    let bar = registers(&card);
+    bar.read(SWSM::OFFSET);
+    bar.write(SW_FW_SYNC::OFFSET, SW_FW_SYNC::SW_MAC_CSR_SM | SW_FW_SYNC::SW_PHY_SM0);
+    assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
+    assert_eq!((card.register(SW_FW_SYNC::OFFSET), card.register(SWSM::OFFSET)), (0, 0));
+}
+
+/// 3.7.4 and 4.6.4: Linux switches the laser off when its interface goes down, and no reset switches it on.
+#[test]
+fn a_laser_that_the_last_driver_switched_off_is_on_again() {
+    let (card, ..) = wired(Kind::X82599Sfp);
+    registers(&card).write(ESDP::OFFSET, ESDP::SDP3 | ESDP::SDP3_IODIR);
+    assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
+}
+
+/// The PHY of an X540 or X550 keeps its power state over resets of the MAC.
+#[test]
+fn a_phy_that_the_last_driver_switched_off_is_on_again() {
+    for kind in [Kind::X540, Kind::X550] {
+        let (card, ..) = wired(kind);
+        let bar = registers(&card);
+        bar.write(MSRWD::OFFSET, 1 << 11);
+        bar.write(MSCA::OFFSET, 30 << MSCA::DEVICE_SHIFT | 1 << MSCA::OP_SHIFT | MSCA::MDICMD);
+        assert_eq!(bar.read(LINKS::OFFSET) & LINKS::UP, 0, "{kind}: without power there is no link");
+        assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 }, "{kind}");
+        assert_eq!(card.breaches(), []);
+    }
+}
+
+/// SFF-8472: a module tells its speed, and `AUTOC.LMS` must be that (4.6.4).
+#[test]
+fn a_module_for_1_gbits_gets_its_link() {
+    let (card, ..) = wired(Kind::X82599Sfp);
+    card.set_module(true);
+    assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 1_000 });
+    card.set_module(false);
+    assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
+    assert_eq!(card.breaches(), []);
+}
+
+/// 5.2.4.3.2: requests end when no more frames come in.
+#[test]
+fn receiving_ends_before_requests_are_waited_for() {
+    let (card, sent, coming) = wired(Kind::X82599Sfp);
+    let pool = pool();
+    let mut device = open(&card, &pool);
+    works(&mut device, &card, &sent, &coming);
+    device.reset().unwrap();
+    works(&mut device, &card, &sent, &coming);
+}
+
+/// 5.2.4.3.2: a request that nobody answers ends with two resets.
+#[test]
+fn a_card_with_a_pending_request_is_reset_twice() {
+    let (card, sent, coming) = wired(Kind::X82599Sfp);
+    card.hang();
+    let mut device = open(&card, &pool());
+    works(&mut device, &card, &sent, &coming);
+    card.hang();
+    device.reset().unwrap();
+    works(&mut device, &card, &sent, &coming);
+    assert_eq!(card.breaches(), []);
+}
+
+/// 4.6.8.2: what was given to the card leaves before its queue ends.
+#[test]
+fn a_transmit_queue_is_empty_when_it_ends() {
+    let (card, sent, _) = wired(Kind::X82599Sfp);
+    let pool = pool();
+    let mut device = open(&card, &pool);
+    let mut tx = device.tx(0).unwrap();
+    let mut batch = Batch::new();
+    (0..10).for_each(|n| assert!(batch.push(&pool, &[n; 60])));
+    assert_eq!(tx.send(&mut batch), 10);
+    tx.stop().unwrap();
+    assert_eq!(sent.lock().unwrap().drain(..).map(|frame| frame[0]).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    drop(batch);
+    assert_eq!(pool.available(), 4096);
+    assert_eq!(card.breaches(), []);
+}
+
+/// 4.6.8.2: the card may send what it has fetched of a queue also later. Never with other packets' bytes.
+#[test]
+fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
+    let (card, sent, _) = wired(Kind::X82599Sfp);
+    let pool = pool();
+    let mut device = open(&card, &pool);
+    let mut batch = Batch::with_capacity(4096);
+    let mut tx = device.tx(0).unwrap();
+    card.set_cable(false);
+    (0..10).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
+    assert_eq!(tx.send(&mut batch), 10);
+    let said = tx.stop().unwrap_err().to_string();
+    assert!(said.contains("TDH[0]") && said.contains("4.6.8.2"), "{said}");
+    // Every buffer that is free gets other bytes.
+    while batch.push(&pool, &[2; 60]) {}
+    card.set_cable(true);
+    card.step(100);
+    assert!(sent.lock().unwrap().iter().all(|frame| *frame == [1; 60]), "another packet's bytes were sent");
+    assert_eq!(card.breaches(), []);
+    // A reset ends it, and the buffers are free again.
+    drop(batch);
+    assert_eq!(pool.available(), 4096 - 10);
+    device.reset().unwrap();
+    assert_eq!(pool.available(), 4096);
+}
+
+/// What a driver does with a card, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Write(u32, u32),
+    /// The card may reach memory.
+    Master,
+}
+
+/// A card's registers and its bus, with everything written down.
+#[derive(Clone)]
+struct Traced {
+    card: Arc<Card>,
+    steps: Arc<Mutex<Vec<Step>>>,
+}
+
+impl Bar for Traced {
+    type Doorbell = <CardBar as Bar>::Doorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        registers(&self.card).read(offset)
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        self.steps.lock().unwrap().push(Step::Write(offset, value));
+        registers(&self.card).write(offset, value);
+    }
+
+    fn doorbell(&self, offset: u32) -> Self::Doorbell {
+        registers(&self.card).doorbell(offset)
+    }
+
+    fn wait(&self, time: Duration) {
+        registers(&self.card).wait(time);
+    }
+}
+
+impl DmaSpace for Traced {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
+        self.card.bus().map(memory)
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        self.card.bus().unmap(address);
+    }
+}
+
+impl Bus for Traced {
+    fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
+        self.card.bus().interrupts(count)
+    }
+
+    unsafe fn allow_dma(&self) -> Result<(), Error> {
+        self.steps.lock().unwrap().push(Step::Master);
+        // SAFETY: as the caller promises.
+        unsafe { self.card.bus().allow_dma() }
+    }
+}
+
+/// A card that was left running has the last program's addresses: it may reach memory once it was reset (4.6.3).
+#[test]
+fn a_card_is_reset_before_it_may_reach_memory() {
+    let (card, ..) = wired(Kind::X82599Sfp);
+    let traced = Traced { card: card.clone(), steps: Arc::default() };
+    let _device = Ixgbe::open(traced.clone(), Arc::new(traced.clone()), config(&card, &pool())).unwrap();
+    let steps = traced.steps.lock().unwrap().clone();
+    let at = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted);
+    let reset = at(&|step| matches!(step, Step::Write(CTRL::OFFSET, value) if value & CTRL::RST != 0)).unwrap();
+    let master = at(&|step| *step == Step::Master).expect("it is allowed some time");
+    assert!(reset < master, "{steps:?}");
+}
+
+/// Which registers were written, in their order; what is repeated, alone or in turn with another, once.
+fn written(traced: &Traced) -> String {
+    let name = |offset: u32| {
+        let has = |register: &&Register| (0..register.count).any(|n| register.offset + n * register.stride == offset);
+        MAP.iter().find(has).map_or("?", |register| register.name)
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for step in traced.steps.lock().unwrap().drain(..) {
+        let name = match step {
+            Step::Write(offset, _) => name(offset),
+            Step::Master => "bus-master",
+        };
+        let repeats = match names[..] {
+            [.., last] if last == name => true,
+            [.., first, second] if first == name && second.starts_with("RTT") => true,
+            _ => false,
+        };
+        if !repeats {
+            names.push(name);
+        }
+    }
+    names.dedup();
+    names.join(" ")
+}
+
+/// A port's whole life on each kind, against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and their sections).
+#[test]
+fn registers_are_written_in_the_datasheets_order() {
+    // Interrupts off, no frames, no requests, reset (4.6.3); the card's memory is ours.
+    const RESET: &str = "EIMC RXCTRL CTRL EIMC bus-master";
+    // The firmware's semaphore around what it shares (10.5.4): the mode of the link; the module's wires; the PHY.
+    const BACKPLANE: &str = "SWSM SW_FW_SYNC SWSM AUTOC SWSM SW_FW_SYNC SWSM";
+    const CAGE: &str = "SWSM SW_FW_SYNC SWSM I2CCTL SWSM SW_FW_SYNC SWSM EERD CORECTL EERD ESDP";
+    const COPPER: &str = "SW_FW_SYNC SWSM MSCA SW_FW_SYNC SWSM";
+    const RECEIVE: &str =
+        "RXCTRL RXPBSIZE HLREG0 RDRXCTL RFCTL MAXFRS HLREG0 MTA PFUTA VFTA FCTRL MRQC CTRL_EXT DCA_RXCTRL";
+    // MTQC and the rates while the arbiter stands still; transmit last; then the driver is there.
+    const TRANSMIT: &str =
+        "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
+    for kind in KINDS {
+        let (link, table) = match kind {
+            Kind::X82599Kx4 => (BACKPLANE.to_string(), "RETA"),
+            Kind::X82599Sfp => (format!("{CAGE} {BACKPLANE}"), "RETA"),
+            Kind::X540 => (COPPER.to_string(), "RETA"),
+            Kind::X550 => (COPPER.to_string(), "RETA ERETA"),
+        };
+        let (card, ..) = wired(kind);
+        let traced = Traced { card: card.clone(), steps: Arc::default() };
+        let mut device = Ixgbe::open(traced.clone(), Arc::new(traced.clone()), config(&card, &pool())).unwrap();
+        assert_eq!(written(&traced), format!("{RESET} {link} {RECEIVE} {TRANSMIT} RSSRK {table} FCTRL"), "{kind}");
+        let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+        let receive = "RDBAL RDBAH RDLEN SRRCTL RDH RDT RXDCTL RDT SECRXCTRL RXCTRL SECRXCTRL";
+        assert_eq!(written(&traced), format!("{receive} TDBAL TDBAH TDLEN TDH TDT TXDCTL"), "{kind}");
+        drop((rx, tx));
+        assert_eq!(written(&traced), "RXCTRL RXDCTL TXDCTL", "{kind}");
+        drop(device);
+        assert_eq!(written(&traced), "RXCTRL CTRL CTRL_EXT", "{kind}");
+        assert_eq!(card.breaches(), []);
+    }
+}
+
+/// 8.2.3.1.3: firmware is told when there is a driver, and when there is none any more.
+#[test]
+fn firmware_is_told_that_the_driver_has_gone() {
+    let (card, ..) = wired(Kind::X82599Sfp);
+    let device = open(&card, &pool());
+    assert_ne!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
+    drop(device);
+    assert_eq!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
+}
+
+/// 4.6.7.1.2: nothing is directed to a queue that is stopped.
+#[test]
+fn flows_of_a_stopped_queue_come_to_the_others() {
+    let (card, _, coming) = wired(Kind::X82599Sfp);
+    let config = Config { rx_queues: 2, ..config(&card, &pool()) };
+    let mut device = linerate::drive_model(&card, None, config).unwrap();
+    let mut queues = [0, 1].map(|queue| Some(device.rx(queue).unwrap()));
+    let arrive = || {
+        let mut generator = Generator::new(64, 32);
+        for _ in 0..32 {
+            let mut bytes = vec![0; generator.frame_len()];
+            generator.fill(&mut bytes);
+            coming.lock().unwrap().push_back(bytes);
+        }
+        card.step(64);
+    };
+    let mut batch = Batch::with_capacity(64);
+    for stopped in [1, 0] {
+        arrive();
+        let both = queues.each_mut().map(|rx| rx.as_mut().unwrap().recv(&mut batch));
+        assert!(both.iter().all(|&count| count > 0) && both.iter().sum::<usize>() == 32, "{both:?}");
+        batch.clear();
+        queues[stopped].take().unwrap().stop().unwrap();
+        arrive();
+        assert_eq!(queues[1 - stopped].as_mut().unwrap().recv(&mut batch), 32, "without queue {stopped}");
+        batch.clear();
+        queues[stopped] = Some(device.rx(stopped as u16).unwrap());
+    }
+    // When the last one is stopped nothing is received, and what comes waits for a queue.
+    drop(queues);
+    assert_eq!(card.register(RXCTRL::OFFSET) & RXCTRL::RXEN, 0);
+    arrive();
+    let mut queues = [0, 1].map(|queue| device.rx(queue).unwrap());
+    card.step(64);
+    assert_eq!(queues.each_mut().map(|rx| rx.recv(&mut batch)).iter().sum::<usize>(), 32);
+    assert_eq!(device.statistics().unwrap().drops, Default::default());
+    assert_eq!(card.breaches(), []);
+}
+
+/// An 82576's registers, of which those that a driver waits for answer.
+#[derive(Clone, Default)]
+struct Gigabit {
+    registers: Arc<Mutex<HashMap<u32, u32>>>,
+    /// What was written to the PHY without its semaphore.
+    unguarded: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Gigabit {
+    fn get(&self, offset: u32) -> u32 {
+        self.registers.lock().unwrap().get(&offset).copied().unwrap_or(0)
+    }
+}
+
+struct NoDoorbell;
+
+impl Doorbell for NoDoorbell {
+    fn ring(&self, _: u32) {}
+}
+
+impl Bar for Gigabit {
+    type Doorbell = NoDoorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        match offset {
+            igb::CTRL::OFFSET => self.get(offset) & !igb::CTRL::RST,
+            igb::STATUS::OFFSET => 0,
+            _ if offset == igb::RAH::at(0) => igb::RAH::AV,
+            igb::SWSM::OFFSET => {
+                let value = self.get(offset);
+                self.registers.lock().unwrap().insert(offset, value | 1);
+                value
+            }
+            _ => self.get(offset),
+        }
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        let value = match offset {
+            igb::MDIC::OFFSET => {
+                if self.get(igb::SW_FW_SYNC::OFFSET) & igb::SW_FW_SYNC::SW_PHY_SM0 == 0 {
+                    self.unguarded.lock().unwrap().push(value);
+                }
+                value | igb::MDIC::R
+            }
+            _ => value,
+        };
+        self.registers.lock().unwrap().insert(offset, value);
+    }
+
+    fn doorbell(&self, _: u32) -> NoDoorbell {
+        NoDoorbell
+    }
+
+    fn wait(&self, _: Duration) {}
+}
+
+/// 82576: firmware uses the PHY, too; a card for fiber has none, and negotiates in its MAC (8.17.2).
+#[test]
+fn an_82576_negotiates_over_copper_and_over_fiber() {
+    for fiber in [false, true] {
+        let bar = Gigabit::default();
+        let mode = if fiber { igb::CTRL_EXT::LINK_MODE_SERDES | igb::CTRL_EXT::SDP7_DATA } else { 0 };
+        bar.write(igb::CTRL_EXT::OFFSET, mode);
+        let bus = Card::new("a bus", Box::new(Cable::unplugged())).bus();
+        let device = Igb::open(bar.clone(), bus, Config::new("igb", pool())).unwrap();
+        assert!(bar.unguarded.lock().unwrap().is_empty(), "the PHY is shared");
+        let negotiates = igb::PCS_LCTL::AN_ENABLE | igb::PCS_LCTL::AN_RESTART;
+        assert_eq!(bar.get(igb::PCS_LCTL::OFFSET) & negotiates, if fiber { negotiates } else { 0 });
+        assert_eq!(bar.get(igb::PCS_CFG::OFFSET) & igb::PCS_CFG::PCS_EN != 0, fiber);
+        assert_eq!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::SDP7_DATA, 0, "its power is on");
+        assert_eq!(bar.get(igb::MDIC::OFFSET) != 0, !fiber);
+        assert_eq!((bar.get(igb::SW_FW_SYNC::OFFSET), bar.get(igb::SWSM::OFFSET)), (0, 0));
+        assert_ne!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::DRV_LOAD, 0);
+        drop(device);
+        assert_eq!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::DRV_LOAD, 0);
+    }
+}
+
+/// A laser that is off takes the link from the card at the other end (G4).
+#[test]
+fn a_cable_without_light_has_no_link_at_its_other_end() {
+    let (end, other) = Cable::pair();
+    let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
+    let pool = pool();
+    let device = open(&card, &pool);
+    assert_eq!(device.link().unwrap(), Link::Up { mbits: 10_000 });
+    for on in [false, true, false] {
+        registers(&peer).write(ESDP::OFFSET, if on { 0 } else { ESDP::SDP3 });
+        assert_eq!(device.link().unwrap(), if on { Link::Up { mbits: 10_000 } } else { Link::Down });
+    }
+    registers(&peer).write(ESDP::OFFSET, 0);
+    peer.set_cable(false);
+    assert_eq!(device.link().unwrap(), Link::Down);
+}
+
+/// The PHY offers what its driver lets it, and both ends agree (IEEE 802.3, clause 28 and 45; G6).
+#[test]
+fn a_phy_negotiates_what_it_may_offer() {
+    for kind in [Kind::X540, Kind::X550] {
+        let (end, other) = Cable::pair();
+        let card = Card::of_kind(kind, 0, "end", Box::new(end));
+        let peer = Card::of_kind(kind, 0, "other", Box::new(other));
+        let device = open(&card, &pool());
+        let bar = registers(&peer);
+        let write = |register: u32, value: u32| {
+            bar.write(MSRWD::OFFSET, value);
+            bar.write(MSCA::OFFSET, register | 7 << MSCA::DEVICE_SHIFT | 1 << MSCA::OP_SHIFT | MSCA::MDICMD);
+        };
+        // 10 Gbit/s, 1 Gbit/s, 100 Mbit/s, then the negotiation.
+        for (bits, mbits) in [([0, 1 << 15, 1 << 8], 1_000), ([0, 0, 1 << 8], 100), ([1 << 12, 0, 0], 10_000)] {
+            [0x20, 0xC400, 0x10].into_iter().zip(bits).for_each(|(register, value)| write(register, value));
+            write(0, 1 << 12 | 1 << 9);
+            assert_eq!(device.link().unwrap(), Link::Up { mbits }, "{kind}");
+        }
+        write(0x20, 0);
+        write(0, 1 << 12 | 1 << 9);
+        assert_eq!(device.link().unwrap(), Link::Down, "{kind}: nothing is offered");
+    }
+}
+
+/// Without flow control a card that does not take frames loses them: its partner does not stand still (3.7.7).
+#[test]
+fn a_partner_that_does_not_receive_stalls_nobody() {
+    const COUNT: u64 = 20_000;
+    for receives in [false, true] {
+        let (end, other) = Cable::pair();
+        let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
+        let pool = pool();
+        let (mut device, mut far) = (open(&card, &pool), open(&peer, &pool));
+        // A queue that nobody polls, or none at all.
+        let _rx = receives.then(|| far.rx(0).unwrap());
+        let mut tx = device.tx(0).unwrap();
+        let (mut batch, mut sent) = (Batch::new(), 0);
+        for _ in 0..COUNT {
+            while batch.len() < 32 {
+                assert!(batch.push(&pool, &[3; 60]));
+            }
+            sent += tx.send(&mut batch) as u64;
+            card.step(64);
+            peer.step(64);
+            if sent >= COUNT {
+                break;
+            }
+        }
+        assert!(sent >= COUNT, "{sent} of {COUNT} were sent (a queue that nobody polls: {receives})");
+        assert_eq!(far.statistics().unwrap().drops.no_descriptor > 0, receives);
+    }
+}
