@@ -27,7 +27,7 @@ mod real;
 #[path = "../../crates/linerate-netmap/src/table.rs"]
 mod table;
 
-use header::request;
+use header::{mode, request};
 
 /// The program's memory: for requests, behind it a page that is not there, and behind that memory for ports.
 const ARENA: usize = 64 << 10;
@@ -48,6 +48,13 @@ const NAMES: [&str; 12] = [
     "",
     "vale0:qa",
 ];
+
+/// Whether descriptors are bound to ports that a server in this process has, as with `LINERATE_FUZZ_PORTS=1`: each is a thread,
+/// so that executions are few. Otherwise they are bound to ports without rings, and no server is there.
+fn has_ports() -> bool {
+    static PORTS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *PORTS.get_or_init(|| std::env::var_os("LINERATE_FUZZ_PORTS").is_some())
+}
 
 /// The addresses of the program's memory.
 fn memory() -> usize {
@@ -111,6 +118,14 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// An address for a whole request: without ports, one where none is.
+    fn request(&mut self) -> u64 {
+        match self.address() {
+            any if has_ports() => any,
+            offset => memory() as u64 + ARENA as u64 - (offset & 0x1F),
+        }
+    }
+
     /// No interface of the machine is ever named: what is behind the colon begins with a `q`.
     fn name(&mut self) -> String {
         match self.u8() {
@@ -134,6 +149,7 @@ fn options(input: &mut Input<'_>) -> u64 {
         let mut option = [next.to_le_bytes().as_slice(), &kind.to_le_bytes(), &[0xAA; 4], &size.to_le_bytes()].concat();
         match kind {
             header::option::EXTMEM => {
+                IS_EXTERNAL_TAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
                 let pages = u64::from(input.u8());
                 let at = if pages & 1 == 0 { memory() + ARENA + GAP } else { memory() + ARENA };
                 // Not beyond the program's own memory, where the fuzzer's begins.
@@ -172,15 +188,18 @@ fn options(input: &mut Input<'_>) -> u64 {
 fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     let (version, kind) = (input.u8(), u16::from(input.u8() % 18));
     let version = if version < 0xF0 { 14 } else { u16::from(version & 0xF) + 8 };
-    let name = input.name();
+    let mut name = input.name();
     let options = options(input);
+    if kind == request::PORT_INFO_GET && !has_ports() {
+        name.clear();
+    }
     let is_start = kind == request::SYNC_KLOOP_START;
     // A loop that nobody stops never ends, as in netmap.
     if is_start && control_of(descriptor, request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
         return;
     }
     let body = if input.u8() == 0xFF {
-        input.address()
+        input.request()
     } else {
         let mut bytes = input.bytes(72).to_vec();
         bytes.resize(72, 0);
@@ -190,7 +209,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
             bytes[24..32].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
             bytes[45..48].fill(0);
             bytes[37..40].fill(0);
-            bytes[36] %= 10;
+            bytes[36] = if has_ports() { bytes[36] % 10 } else { 7 + bytes[36] % 2 * 2 };
         }
         put(0x2000, &bytes);
         (memory() + 0x2000) as u64
@@ -223,10 +242,15 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
             numbers[8..16].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
             numbers[16..20].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
             numbers[29..32].fill(0);
+            let is_info = input.u8() & 1 != 0;
+            if !has_ports() {
+                let is_list = is_info && numbers[22..24] == [4, 0];
+                nmreq[..if is_list { 0 } else { 16 }].fill(0);
+                numbers[32] = mode::NULL as u8;
+            }
             nmreq.extend(numbers);
             put(0x3000, &nmreq);
-            let at = if input.u8() == 0xFF { input.address() } else { (memory() + 0x3000) as u64 };
-            let is_info = input.u8() & 1 != 0;
+            let at = if input.u8() == 0xFF { input.request() } else { (memory() + 0x3000) as u64 };
             let _ = legacy::answer_at(at, |nmreq| match is_info {
                 true => legacy::info(descriptor, nmreq),
                 false => legacy::register(descriptor, nmreq),
@@ -262,14 +286,21 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
     }
 }
 
+/// Whether the memory for ports may have become an area's.
+static IS_EXTERNAL_TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let at = memory();
     // SAFETY: the program's memory, to which nothing refers between two executions.
     unsafe {
         std::ptr::write_bytes(at as *mut u8, 0, 0x5000);
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let external = (at + ARENA + GAP) as *mut libc::c_void;
-        assert!(libc::mmap(external, EXTERNAL, protection, flags | libc::MAP_FIXED, -1, 0) == external);
+        if IS_EXTERNAL_TAKEN.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // With the page that is not there, in whose place memory for ports may be, too.
+            let behind = (at + ARENA) as *mut libc::c_void;
+            assert!(libc::mmap(behind, GAP + EXTERNAL, protection, flags | libc::MAP_FIXED, -1, 0) == behind);
+            assert_eq!(libc::mprotect(behind, GAP, libc::PROT_NONE), 0);
+        }
     }
     let fds: Vec<i32> = (0..2).filter_map(|_| table::open(true)).collect();
     let mut input = Input(data);

@@ -219,10 +219,10 @@ impl Drop for Program {
 fn words(place: usize) -> String {
     let is_netmap = place % 4 >= 2;
     let (is_sender, port) = match place < PROGRAMS - 2 * PIPES {
-        true => (place % 2 == 0, format!("vale{}:p{place}", place / 2 % SWITCHES)),
+        true => (place.is_multiple_of(2), format!("vale{}:p{place}", place / 2 % SWITCHES)),
         // The ends of a pipe are neighbours.
         false => {
-            let is_master = place % 2 == 0;
+            let is_master = place.is_multiple_of(2);
             (is_master, format!("p{}{}", if is_master { '{' } else { '}' }, (place / 2) % PIPES))
         }
     };
