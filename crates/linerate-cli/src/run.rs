@@ -67,13 +67,15 @@ pub struct Measured {
     pub parts: Option<Parts>,
     /// A thread has panicked.
     pub panicked: bool,
+    /// A capture file at a port's outside could not be read to its end.
+    pub unreadable: bool,
 }
 
 impl Measured {
     /// True if nothing was lost or damaged.
     pub fn is_good(&self) -> bool {
         let Outcome { lost, corrupted, .. } = self.outcome;
-        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked
+        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.unreadable
     }
 
     pub fn mpps(&self) -> f64 {
@@ -278,7 +280,18 @@ impl Run {
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
 
-        let outcome = judge(&reports(&devices));
+        let reports = reports(&devices);
+        let outcome = judge(&reports);
+        let is_unreadable = |report: &Option<Report>| report.is_some_and(|report| report.unreadable > 0);
+        let unreadable: Vec<_> = devices.iter().zip(&reports).filter(|(_, report)| is_unreadable(report)).collect();
+        for (device, report) in &unreadable {
+            let frames = report.map_or(0, |report| report.sent);
+            let name = device.name();
+            eprintln!(
+                "error: {name}: the capture file is malformed or cut off behind frame {frames}; the rest was not sent"
+            );
+        }
+        let unreadable = !unreadable.is_empty();
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
@@ -295,6 +308,7 @@ impl Run {
             ports: ports.collect(),
             parts: profile.map(|profile| profile.parts()),
             panicked,
+            unreadable,
         })
     }
 

@@ -70,3 +70,6 @@ pub use error::{Error, Result};
 pub use open::{Options, drive_model, open, server};
 pub use packet::{Bytes, Packet, Packets};
 pub use slot::{HEADROOM, Slot};
+
+#[cfg(fuzzing)]
+pub mod fuzzing;

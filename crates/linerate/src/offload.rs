@@ -199,6 +199,41 @@ fn not_none(sum: u16) -> [u8; 2] {
     if sum == 0 { [0xFF; 2] } else { sum.to_be_bytes() }
 }
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing {
+    use super::{Offload, cut};
+    use crate::fuzzing::Input;
+
+    /// A description of what is left to do, and a packet: segments have all of the payload once, and a finished checksum
+    /// changes nothing else.
+    pub fn offload(data: &[u8]) {
+        let mut input = Input::new(data);
+        let mut todo = [0; Offload::LEN];
+        let bytes = input.bytes(Offload::LEN);
+        todo[..bytes.len()].copy_from_slice(bytes);
+        let (todo, packet) = (Offload(todo), input.rest());
+        let size = usize::from(u16::from_le_bytes([todo.0[4], todo.0[5]]));
+        let transport = usize::from(u16::from_le_bytes([todo.0[6], todo.0[7]]));
+        let mut payload = Vec::new();
+        let is_cut = cut(packet, todo, |segment| {
+            let headers = transport + usize::from(packet[transport + 12] >> 4) * 4;
+            assert!(segment.len() > headers && segment.len() <= headers + size);
+            payload.extend_from_slice(&segment[headers..]);
+        });
+        if is_cut {
+            assert!(packet.ends_with(&payload) && !payload.is_empty());
+        }
+        let mut finished = packet.to_vec();
+        let is_finished = todo.finish_bytes(&mut finished);
+        let changed = packet.iter().zip(&finished).filter(|(a, b)| a != b).count();
+        assert!(changed <= if is_finished && todo.needs_checksum() { 2 } else { 0 });
+        let mut moved = todo;
+        moved.moved(4);
+        moved.set_headers(20);
+        let _ = (moved.segmentation(), moved.is_needed(), moved.places(packet.len()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

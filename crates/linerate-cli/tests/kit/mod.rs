@@ -63,6 +63,11 @@ impl Process {
         await_line(&mut self.err, part)
     }
 
+    /// Returns its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How many entries a folder of its own in `/proc` has, or how many lines a file.
     pub fn counted(&self, what: &str) -> usize {
         let path = Path::new("/proc").join(self.child.id().to_string()).join(what);

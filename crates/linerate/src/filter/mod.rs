@@ -195,3 +195,24 @@ impl Prefix {
         }
     }
 }
+
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing {
+    use super::{Filter, Found};
+
+    /// A filter's text, a zero byte, and a frame: parsing and matching end, and the filter's own text means the same.
+    pub fn filter(data: &[u8]) {
+        let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
+        let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
+        let _ = Found::in_frame(frame);
+        let Ok(Ok(filter)) = std::str::from_utf8(text).map(str::parse::<Filter>) else { return };
+        assert!(!filter.any().is_empty());
+        let is_meant = filter.matches(frame);
+        let again: Filter = filter.to_string().parse().expect("it was parsed before");
+        assert_eq!((again.any(), again.matches(frame)), (filter.any(), is_meant));
+        // Of several alternatives, one is enough.
+        let each = text.split(|&byte| byte == b',').map(|one| String::from_utf8_lossy(one).parse::<Filter>().unwrap());
+        assert_eq!(each.map(|one| one.matches(frame)).filter(|&is| is).count() > 0, is_meant);
+        let _ = crate::kernel::fuzz_program(&filter);
+    }
+}

@@ -104,7 +104,16 @@ fn either(
     match name.split('-').next() {
         Some("from") => from(),
         Some("to") => to(),
-        _ => Ok([from()?, to()?].concat()),
+        _ => {
+            // Conditions that are repeated would double them each time.
+            let mut each: Vec<Match> = Vec::new();
+            for one in [from()?, to()?].concat() {
+                if !each.contains(&one) {
+                    each.push(one);
+                }
+            }
+            Ok(each)
+        }
     }
 }
 
@@ -188,6 +197,12 @@ mod tests {
         assert_eq!(parsed("all"), [Match::default()]);
         assert_eq!(parsed("from:10.9.8.7/8")[0].from.unwrap().address.to_string(), "10.0.0.0");
         assert_eq!(parsed("from:10.9.8.7/0")[0].from.unwrap().address.to_string(), "0.0.0.0");
+    }
+
+    #[test]
+    fn a_repeated_condition_costs_nothing() {
+        assert_eq!(parsed(&["port:53"; 64].join("+")).len(), 3, "from, to, and both");
+        assert_eq!(parsed(&["host:10.1.2.3+port:1-2"; 64].join("+")).len(), 9);
     }
 
     #[test]

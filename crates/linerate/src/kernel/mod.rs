@@ -30,3 +30,9 @@ pub use port::KernelPort;
 pub use steering::{LeftBehind, left_behind};
 pub use tap::Tap;
 pub use xdp::{Copying, Steer, Xdp, XdpOptions};
+
+/// Compiles a filter as an XDP program does, for the fuzz target of filters.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_program(filter: &crate::filter::Filter) -> Option<usize> {
+    xdp::fuzz_program(filter)
+}

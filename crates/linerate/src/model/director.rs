@@ -49,8 +49,7 @@ impl Card {
                 // Writing it begins anew; there is nothing to wait for.
                 registers.set(offset, value | FDIRCTRL::INIT_DONE);
                 core.director.filters.clear();
-                let free = if value & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (value & 0x3) >> 1 } else { 0 };
-                registers.set(FDIRFREE::OFFSET, free);
+                registers.set(FDIRFREE::OFFSET, room(value));
             }
             FDIRCMD::OFFSET => self.command(core, value),
             _ => registers.set(offset, value),
@@ -66,11 +65,11 @@ impl Card {
         let registers = &self.registers;
         let name = registers.get(FDIRHASH::OFFSET) & NAME;
         let filters = &mut core.director.filters;
-        let found = filters.iter().position(|filter| filter.hash == name);
-        let mut valid = 0;
         if value & FDIRCMD::CLEARHT != 0 {
             filters.clear();
         }
+        let found = filters.iter().position(|filter| filter.hash == name);
+        let mut valid = 0;
         // Signature filters (7.1.2.7.4) are taken, and match nothing.
         let perfect = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PERFECT_MATCH != 0;
         match value & FDIRCMD::CMD_MASK {
@@ -89,6 +88,9 @@ impl Card {
                 };
                 match found {
                     Some(at) => filters[at] = filter,
+                    None if filters.len() >= room(registers.get(FDIRCTRL::OFFSET)) as usize => {
+                        registers.count(FDIRFSTAT::OFFSET, 1);
+                    }
                     None => {
                         filters.push(filter);
                         registers.set(FDIRFREE::OFFSET, registers.get(FDIRFREE::OFFSET).saturating_sub(1));
@@ -234,9 +236,50 @@ impl Card {
     }
 }
 
+/// How many filters the memory has room for that FDIRCTRL gives them.
+fn room(control: u32) -> u32 {
+    if control & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (control & 0x3) >> 1 } else { 0 }
+}
+
 fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {
     match headers.addresses(frame) {
         &[a, b, c, d, e, f, g, h] => (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])),
         _ => (0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::from_fn;
+
+    /// Names as many filters as there are numbers in `names`, with further bits of FDIRCMD.
+    fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {
+        for name in names {
+            card.write(FDIRHASH::OFFSET, name & 0x1FFF | (name >> 13) << FDIRHASH::INDEX_SHIFT);
+            card.write(FDIRCMD::OFFSET, FDIRCMD::CMD_ADD | more);
+        }
+    }
+
+    #[test]
+    fn clearing_the_table_and_adding_at_once_is_adding_to_an_empty_table() {
+        let card = Card::new("cleared", from_fn(|_| (), |_| false));
+        card.write(FDIRCTRL::OFFSET, FDIRCTRL::PERFECT_MATCH | 1);
+        add(&card, 0..3, 0);
+        for command in [FDIRCMD::CMD_ADD, FDIRCMD::CMD_REMOVE, FDIRCMD::CMD_QUERY] {
+            card.write(FDIRHASH::OFFSET, 2);
+            card.write(FDIRCMD::OFFSET, command | FDIRCMD::CLEARHT);
+        }
+        assert_eq!(card.core().director.filters.len(), 0);
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more_filters() {
+        let card = Card::new("full", from_fn(|_| (), |_| false));
+        card.write(FDIRCTRL::OFFSET, FDIRCTRL::PERFECT_MATCH | 1);
+        let most = card.register(FDIRFREE::OFFSET);
+        add(&card, 0..most + 2, 0);
+        assert_eq!(card.core().director.filters.len(), most as usize);
+        assert_eq!((card.register(FDIRFREE::OFFSET), card.register(FDIRFSTAT::OFFSET)), (0, 2));
     }
 }

@@ -29,6 +29,8 @@ mod eeprom;
 mod filter;
 mod firmware;
 mod function;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod headers;
 mod interrupt;
 mod link;

@@ -121,6 +121,16 @@ struct Free {
     buffers: Vec<u32>,
 }
 
+impl Free {
+    fn all(plan: &Plan) -> Free {
+        Free {
+            ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
+            rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
+            buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
+        }
+    }
+}
+
 /// A port's description, and its rings: those of the card first, those of the host after them. `None`: not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
@@ -178,13 +188,14 @@ impl Area {
     pub fn new(plan: Plan) -> Result<Area> {
         let mapping = Mapping::lazy(plan.len())?;
         let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
-        let free = Free {
-            ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
-            rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
-            buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
-        };
         let memory = Arc::new(Memory { mapping, buffers });
-        Ok(Area { memory, plan, free: Mutex::new(free), lent: Mutex::default() })
+        Ok(Area { memory, plan, free: Mutex::new(Free::all(&plan)), lent: Mutex::default() })
+    }
+
+    /// Frees everything, for the next execution of a fuzz target.
+    #[cfg(fuzzing)]
+    pub fn reset(&self) {
+        *lock(&self.free) = Free::all(&self.plan);
     }
 
     /// Makes a port: its description, and those rings that are wanted, full of buffers.

@@ -40,6 +40,8 @@ pub use memory::{Buffers, Memory};
 pub use message::{PortState, Wanted, Which};
 pub use ring::Place;
 pub use served_port::ServedPort;
+#[cfg(fuzzing)]
+pub(crate) use server::fuzz;
 pub use server::{Open, Server, base, errno};
 pub use shared_port::SharedPort;
 pub use socket::folder;

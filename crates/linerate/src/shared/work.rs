@@ -235,7 +235,8 @@ pub struct Work {
 }
 
 impl Work {
-    fn turn(&mut self) -> usize {
+    /// Moves packets both ways once. Returns how many slots were done.
+    pub(super) fn turn(&mut self) -> usize {
         let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(&self.bell)).sum();
         let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(&self.bell)).sum();
         sent + received

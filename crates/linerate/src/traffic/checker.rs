@@ -31,6 +31,8 @@ pub struct Report {
     pub untouched: u64,
     /// Frames without a stamp.
     pub foreign: u64,
+    /// 1 if the rest of a capture file could not be read: it is malformed, or cut off within a packet.
+    pub unreadable: u64,
 }
 
 impl Checker {

@@ -339,3 +339,8 @@ impl Sockets for XdpSockets {
         drops
     }
 }
+
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_program(filter: &crate::filter::Filter) -> Option<usize> {
+    program::program(Some(filter), program::Take::ToSocket(0)).map(|code| code.len())
+}

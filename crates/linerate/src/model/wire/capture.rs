@@ -1,12 +1,12 @@
 //! Capture files in pcap's format, to replay and to record.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::{BufWriter, Read};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
-use pcap_file::{DataLink, TsResolution};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapParser, PcapWriter};
+use pcap_file::{DataLink, PcapError, TsResolution};
 
 use super::{Frame, Report, Wire};
 use crate::error::{Error, Result};
@@ -14,10 +14,50 @@ use crate::error::{Error, Result};
 /// Replays a capture file once, as fast as the card takes it. Frames that leave the card are
 /// counted and vanish.
 pub struct Replay {
-    reader: PcapReader<BufReader<File>>,
+    source: Source,
+    parser: PcapParser,
     sent: u64,
     received: u64,
+    unreadable: u64,
     finished: bool,
+}
+
+/// Bytes of a file that were read and not yet parsed. The crate's own reader holds eight million of them for each file, and
+/// reports an error for ever.
+struct Source {
+    reader: Box<dyn Read + Send>,
+    bytes: Vec<u8>,
+    begin: usize,
+}
+
+/// Bytes that are read at once, and the longest record: more than any frame has (libpcap's MAXIMUM_SNAPLEN), and its header.
+const CHUNK: u64 = 64 << 10;
+const LONGEST: usize = (256 << 10) + 16;
+
+impl Source {
+    /// Parses what comes next; `None` at the end of the file.
+    fn parse<T>(
+        &mut self,
+        mut parse: impl FnMut(&[u8]) -> std::result::Result<(&[u8], T), PcapError>,
+    ) -> std::result::Result<Option<T>, PcapError> {
+        loop {
+            let bytes = &self.bytes[self.begin..];
+            match parse(bytes) {
+                Ok((rest, parsed)) => {
+                    self.begin = self.bytes.len() - rest.len();
+                    return Ok(Some(parsed));
+                }
+                Err(PcapError::IncompleteBuffer) if bytes.len() < LONGEST => {}
+                Err(error) => return Err(error),
+            }
+            self.bytes.drain(..self.begin);
+            self.begin = 0;
+            let chunk = (&mut self.reader).take(CHUNK).read_to_end(&mut self.bytes).map_err(PcapError::IoError)?;
+            if chunk == 0 {
+                return if self.bytes.is_empty() { Ok(None) } else { Err(PcapError::IncompleteBuffer) };
+            }
+        }
+    }
 }
 
 fn fail(path: &Path, why: String) -> Error {
@@ -31,12 +71,19 @@ impl Replay {
     /// If it cannot be read, or is not a capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Replay> {
         let file = File::open(path).map_err(|e| fail(path, format!("cannot read it: {e}")))?;
-        let reader = PcapReader::new(BufReader::new(file))
-            .map_err(|e| fail(path, format!("not a pcap file: {e}; convert pcapng with editcap -F pcap")))?;
-        if reader.header().datalink != DataLink::ETHERNET {
-            return Err(fail(path, format!("it holds {:?}, not Ethernet frames", reader.header().datalink)));
+        Replay::of(Box::new(file), path)
+    }
+
+    /// Replays what `reader` gives.
+    fn of(reader: Box<dyn Read + Send>, path: &Path) -> Result<Replay> {
+        let mut source = Source { reader, bytes: Vec::new(), begin: 0 };
+        let parser = source.parse(PcapParser::new).and_then(|parser| parser.ok_or(PcapError::IncompleteBuffer));
+        let parser =
+            parser.map_err(|e| fail(path, format!("not a pcap file: {e}; convert pcapng with editcap -F pcap")))?;
+        if parser.header().datalink != DataLink::ETHERNET {
+            return Err(fail(path, format!("it holds {:?}, not Ethernet frames", parser.header().datalink)));
         }
-        Ok(Replay { reader, sent: 0, received: 0, finished: false })
+        Ok(Replay { source, parser, sent: 0, received: 0, unreadable: 0, finished: false })
     }
 }
 
@@ -46,15 +93,21 @@ impl Wire for Replay {
     }
 
     fn receive(&mut self, frame: &mut Frame) -> bool {
-        // A file cut short in the middle of a packet ends there.
-        let next = if self.finished { None } else { self.reader.next_packet().and_then(|packet| packet.ok()) };
-        let Some(packet) = next else {
+        if self.finished {
+            return false;
+        }
+        frame.bytes.clear();
+        frame.bad_crc = false;
+        let next = self.source.parse(|bytes| {
+            let (rest, packet) = self.parser.next_packet(bytes)?;
+            frame.bytes.extend_from_slice(&packet.data);
+            Ok((rest, ()))
+        });
+        let Ok(Some(())) = next else {
+            self.unreadable = next.is_err().into();
             self.finished = true;
             return false;
         };
-        frame.bytes.clear();
-        frame.bytes.extend_from_slice(&packet.data);
-        frame.bad_crc = false;
         self.sent += 1;
         true
     }
@@ -64,7 +117,8 @@ impl Wire for Replay {
     }
 
     fn report(&self) -> Option<Report> {
-        Some(Report { sent: self.sent, received: self.received, ..Report::default() })
+        let Replay { sent, received, unreadable, .. } = *self;
+        Some(Report { sent, received, unreadable, ..Report::default() })
     }
 }
 
@@ -137,5 +191,66 @@ impl Wire for Record {
 
     fn report(&self) -> Option<Report> {
         Some(Report { received: self.recorded, ..self.inner.report().unwrap_or_default() })
+    }
+}
+
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing {
+    use std::path::Path;
+
+    use super::{Frame, Replay, Wire};
+
+    /// A capture file: it ends, and gives no more bytes than it has.
+    pub fn capture(data: &[u8]) {
+        let Ok(mut replay) = Replay::of(Box::new(std::io::Cursor::new(data.to_vec())), Path::new("fuzzed")) else {
+            return;
+        };
+        let (mut frame, mut frames, mut bytes) = (Frame::default(), 0, 0);
+        while replay.receive(&mut frame) {
+            frames += 1;
+            bytes += frame.bytes.len();
+            assert!(24 + 16 * frames + bytes <= data.len(), "more than the file has");
+        }
+        assert!(!replay.receive(&mut frame), "it begins again");
+        let report = replay.report().unwrap_or_default();
+        assert_eq!(report.sent, frames as u64);
+        assert_eq!(report.unreadable == 0, 24 + 16 * frames + bytes == data.len(), "an end without an error");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capture(packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
+        let mut file = Vec::new();
+        for word in [0xA1B2_C3D4u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
+            file.extend(word.to_le_bytes());
+        }
+        for (included, original, data) in packets {
+            [0, 0, *included, *original].iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
+            file.extend(*data);
+        }
+        file
+    }
+
+    #[test]
+    fn a_corrupt_capture_ends_and_says_that_it_was() {
+        let good: (u32, u32, &[u8]) = (60, 60, &[0x55; 60]);
+        for (file, frames, unreadable) in [
+            (capture(&[good, good]), 2, 0),
+            (capture(&[good, (60, 59, &[0; 60]), good]), 1, 1),
+            (capture(&[good, (70_000, 70_000, &[0; 60])]), 1, 1),
+            (capture(&[(u32::MAX, u32::MAX, &[])]), 0, 1),
+            (capture(&[good, (60, 60, &[0; 59])]), 1, 1),
+            (capture(&[good])[..30].to_vec(), 0, 1),
+        ] {
+            let mut replay = Replay::of(Box::new(std::io::Cursor::new(file)), Path::new("corrupt.pcap")).unwrap();
+            let mut frame = Frame::default();
+            (0..frames).for_each(|_| assert!(replay.receive(&mut frame) && frame.bytes.len() == 60));
+            (0..3).for_each(|_| assert!(!replay.receive(&mut frame)));
+            let report = replay.report().unwrap();
+            assert_eq!((report.sent, report.unreadable), (frames, unreadable));
+        }
     }
 }

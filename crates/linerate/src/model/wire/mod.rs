@@ -13,6 +13,8 @@ mod timed;
 mod traffic;
 
 pub use cable::Cable;
+#[cfg(fuzzing)]
+pub use capture::fuzzing::capture as fuzz_capture;
 pub use capture::{Record, Replay};
 pub use port::Port;
 pub use tap::Tap;

@@ -13,3 +13,10 @@ mod server;
 
 pub use client::{MessageBar, VfioUser};
 pub use server::{Function, Kind, Server};
+
+#[cfg(fuzzing)]
+pub(crate) use message::{
+    Connection, DmaMap, DmaUnmap, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
+};
+#[cfg(fuzzing)]
+pub(crate) use server::InLine;

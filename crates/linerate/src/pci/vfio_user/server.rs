@@ -393,3 +393,32 @@ impl Service {
         Ok(access.as_bytes().to_vec())
     }
 }
+
+/// A server without a thread, for the fuzz target: the caller lets it take what its client has sent.
+#[cfg(fuzzing)]
+pub(crate) struct InLine(Service);
+
+#[cfg(fuzzing)]
+impl InLine {
+    pub fn new(function: Box<dyn Function>) -> InLine {
+        InLine(Service { function, memories: Vec::new(), negotiated: false })
+    }
+
+    /// Takes what has arrived; false once the connection is of no more use.
+    pub fn talk(&mut self, connection: &mut Connection) -> bool {
+        self.0.talk(connection)
+    }
+
+    /// Answers a message that has arrived whole.
+    pub fn answer(&mut self, command: u16, payload: Vec<u8>, descriptors: Vec<OwnedFd>) -> Answer {
+        let message = Message { payload, ..Message::default() };
+        self.0.answer(command, &message, descriptors)
+    }
+
+    /// The client is gone.
+    pub fn end(&mut self) {
+        self.0.negotiated = false;
+        self.0.function.disconnect();
+        self.0.memories.clear();
+    }
+}

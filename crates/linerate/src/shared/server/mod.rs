@@ -4,8 +4,13 @@
 //! - `pipes`: pipes between processes
 //! - `switches`: what is managed: attached ports, ports that last, a list of all
 
+#[cfg(fuzzing)]
+mod fuzzing;
 mod pipes;
 mod switches;
+
+#[cfg(fuzzing)]
+pub(crate) use fuzzing::fuzz;
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,0 +1,4 @@
+//! Capture files.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::capture(data));

@@ -1,0 +1,317 @@
+//! Requests of netmap's programs: `NIOCCTRL` with options, and `NIOCREGIF` and `NIOCGINFO` of the API before, in memory that
+//! the program fills as it likes. The shared object's own files are compiled in, without the functions of the C library that
+//! it stands in front of.
+#![no_main]
+#![allow(dead_code, unused_imports, unused_macros)]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+#[path = "../../crates/linerate-netmap/src/areas.rs"]
+mod areas;
+#[path = "../../crates/linerate-netmap/src/control.rs"]
+mod control;
+#[path = "../../crates/linerate-netmap/src/csb.rs"]
+mod csb;
+#[path = "../../crates/linerate-netmap/src/descriptor.rs"]
+mod descriptor;
+#[path = "../../crates/linerate-netmap/src/header.rs"]
+mod header;
+#[path = "../../crates/linerate-netmap/src/indirect.rs"]
+mod indirect;
+#[path = "../../crates/linerate-netmap/src/legacy.rs"]
+mod legacy;
+#[path = "../../crates/linerate-netmap/src/port.rs"]
+mod port;
+#[path = "../../crates/linerate-netmap/src/real.rs"]
+mod real;
+#[path = "../../crates/linerate-netmap/src/table.rs"]
+mod table;
+
+use header::{mode, request};
+
+/// The program's memory: for requests, behind it a page that is not there, and behind that memory for ports.
+const ARENA: usize = 64 << 10;
+const GAP: usize = 4096;
+const EXTERNAL: usize = 4 << 20;
+
+const NAMES: [&str; 12] = [
+    "vale0:a",
+    "vale0:b",
+    "vale1:a",
+    "vale0:a{1",
+    "vale0:a}1",
+    "fuzz{2",
+    "fuzz}2",
+    "vale0",
+    "vale0:",
+    "fuzz",
+    "",
+    "vale0:qa",
+];
+
+/// Whether descriptors are bound to ports that a server in this process has, as with `LINERATE_FUZZ_PORTS=1`: each is a thread,
+/// so that executions are few. Otherwise they are bound to ports without rings, and no server is there.
+fn has_ports() -> bool {
+    static PORTS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *PORTS.get_or_init(|| std::env::var_os("LINERATE_FUZZ_PORTS").is_some())
+}
+
+/// The addresses of the program's memory.
+fn memory() -> usize {
+    static MEMORY: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *MEMORY.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("linerate-fuzz-{}", std::process::id()));
+        let (folder, mode) =
+            (folder.to_str().unwrap().to_string(), std::os::unix::fs::PermissionsExt::from_mode(0o700));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, mode).unwrap();
+        // SAFETY: before any other thread reads the environment.
+        unsafe { std::env::set_var("LINERATE_PORTS", &folder) };
+        table::start();
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), ARENA + GAP + EXTERNAL, protection, flags, -1, 0) };
+        assert!(at != libc::MAP_FAILED);
+        // SAFETY: a page of it.
+        assert_eq!(unsafe { libc::mprotect(at.add(ARENA), GAP, libc::PROT_NONE) }, 0);
+        at as usize
+    })
+}
+
+fn put(offset: usize, bytes: &[u8]) {
+    let offset = offset % (ARENA - 256);
+    let bytes = &bytes[..bytes.len().min(256)];
+    // SAFETY: inside the arena, to which nothing refers.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (memory() + offset) as *mut u8, bytes.len()) };
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (front, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        front
+    }
+
+    fn u8(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|_| self.u8()))
+    }
+
+    /// An address in the program's memory, at its end, beyond it, or none.
+    fn address(&mut self) -> u64 {
+        let offset = self.u16();
+        match offset {
+            0 => 0,
+            0xFF00.. => memory() as u64 + ARENA as u64 - u64::from(offset & 0x3F),
+            0xFE00.. => memory() as u64 + (ARENA + 8) as u64,
+            0xFD00.. => u64::MAX - u64::from(offset & 0xFF),
+            _ => memory() as u64 + u64::from(offset),
+        }
+    }
+
+    /// An address for a whole request: without ports, one where none is.
+    fn request(&mut self) -> u64 {
+        match self.address() {
+            any if has_ports() => any,
+            offset => memory() as u64 + ARENA as u64 - (offset & 0x1F),
+        }
+    }
+
+    /// No interface of the machine is ever named: what is behind the colon begins with a `q`.
+    fn name(&mut self) -> String {
+        match self.u8() {
+            long @ 0xE0.. => {
+                let raw = String::from_utf8_lossy(self.bytes(usize::from(long & 0x1F) * 2)).replace([':', '\0'], "_");
+                format!("vale{}:q{raw}", long & 1)
+            }
+            known => NAMES[usize::from(known) % NAMES.len()].to_string(),
+        }
+    }
+}
+
+/// Writes options into the arena, each of which may be followed by any other.
+fn options(input: &mut Input<'_>) -> u64 {
+    let mut first = 0;
+    for n in (0..input.u8() % 4).rev() {
+        let at = 0x4000 + usize::from(n) * 0x100;
+        let kind = u32::from(input.u8() % 7);
+        let next = if input.u8() == 0xFF { input.address() } else { first };
+        let size = u64::from(input.u16());
+        let mut option = [next.to_le_bytes().as_slice(), &kind.to_le_bytes(), &[0xAA; 4], &size.to_le_bytes()].concat();
+        match kind {
+            header::option::EXTMEM => {
+                IS_EXTERNAL_TAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
+                let pages = u64::from(input.u8());
+                let at = if pages & 1 == 0 { memory() + ARENA + GAP } else { memory() + ARENA };
+                // Not beyond the program's own memory, where the fuzzer's begins.
+                let most = EXTERNAL as u64;
+                let len = (u64::from(input.u16()) << 7).min(most);
+                option.extend((at as u64 + u64::from(pages == 2)).to_le_bytes());
+                option.extend(len.to_le_bytes());
+                option.extend([0; 8]);
+                for _ in 0..3 {
+                    option.extend([0; 8]);
+                    let (count, size) = (u32::from(input.u16()), u32::from(input.u16()) * 4);
+                    option.extend(count.to_le_bytes());
+                    option.extend(size.to_le_bytes());
+                }
+            }
+            header::option::CSB => {
+                option.extend(input.address().to_le_bytes());
+                option.extend(input.address().to_le_bytes());
+            }
+            header::option::OFFSETS => {
+                option.extend(u64::from(input.u32()).to_le_bytes());
+                option.extend(u64::from(input.u16()).to_le_bytes());
+                option.extend(u32::from(input.u8()).to_le_bytes());
+                option.extend(u32::from(input.u8()).to_le_bytes());
+                option.extend([0; 8]);
+            }
+            _ => option.extend(input.bytes(16)),
+        }
+        put(at, &option);
+        first = (memory() + at) as u64;
+    }
+    first
+}
+
+/// A request of `NIOCCTRL`.
+fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
+    let (version, kind) = (input.u8(), u16::from(input.u8() % 18));
+    let version = if version < 0xF0 { 14 } else { u16::from(version & 0xF) + 8 };
+    let mut name = input.name();
+    let options = options(input);
+    if kind == request::PORT_INFO_GET && !has_ports() {
+        name.clear();
+    }
+    let is_start = kind == request::SYNC_KLOOP_START;
+    // A loop that nobody stops never ends, as in netmap.
+    if is_start && control_of(descriptor, request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
+        return;
+    }
+    let body = if input.u8() == 0xFF {
+        input.request()
+    } else {
+        let mut bytes = input.bytes(72).to_vec();
+        bytes.resize(72, 0);
+        if kind == request::REGISTER {
+            // Of many rings with many slots there are few in one process: that is no finding, but slow.
+            bytes[16..24].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
+            bytes[24..32].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
+            bytes[45..48].fill(0);
+            bytes[37..40].fill(0);
+            bytes[36] = if has_ports() { bytes[36] % 10 } else { 7 + bytes[36] % 2 * 2 };
+        }
+        put(0x2000, &bytes);
+        (memory() + 0x2000) as u64
+    };
+    control_of(descriptor, kind, version, &name, options, body);
+}
+
+/// Asks, from the arena; true if it was done, `None` if the header is not there any more.
+fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, options: u64, body: u64) -> Option<bool> {
+    let mut header = [version.to_le_bytes(), kind.to_le_bytes(), [0; 2], [0; 2]].concat();
+    let mut text = name.as_bytes()[..name.len().min(64)].to_vec();
+    text.resize(64, 0);
+    header.extend(text);
+    header.extend(options.to_le_bytes());
+    header.extend(body.to_le_bytes());
+    put(0x1000, &header);
+    Some(control::answer_at(descriptor, (memory() + 0x1000) as u64).is_ok())
+}
+
+fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
+    match input.u8() % 8 {
+        0..=2 => ask(descriptor, input),
+        // The API before: a name of 16 bytes, then numbers.
+        3 => {
+            let mut nmreq = input.name().into_bytes();
+            nmreq.resize(16, 0);
+            nmreq.extend(if input.u8() == 0xFF { input.u32() } else { 11 }.to_le_bytes());
+            let mut numbers = input.bytes(40).to_vec();
+            numbers.resize(40, 0);
+            numbers[8..16].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
+            numbers[16..20].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
+            numbers[29..32].fill(0);
+            let is_info = input.u8() & 1 != 0;
+            if !has_ports() {
+                let is_list = is_info && numbers[22..24] == [4, 0];
+                nmreq[..if is_list { 0 } else { 16 }].fill(0);
+                numbers[32] = mode::NULL as u8;
+            }
+            nmreq.extend(numbers);
+            put(0x3000, &nmreq);
+            let at = if input.u8() == 0xFF { input.request() } else { (memory() + 0x3000) as u64 };
+            let _ = legacy::answer_at(at, |nmreq| match is_info {
+                true => legacy::info(descriptor, nmreq),
+                false => legacy::register(descriptor, nmreq),
+            });
+        }
+        4 => {
+            let at = usize::from(input.u16());
+            let len = input.u8().into();
+            put(at, input.bytes(len));
+        }
+        // What the program writes into its rings.
+        5 => {
+            let Some(bound) = descriptor.bound() else { return };
+            let placed = bound.port().placed();
+            let rings: Vec<_> = placed.tx.iter().chain(&placed.rx).flatten().collect();
+            let Some(ring) = rings.get(usize::from(input.u8()) % rings.len().max(1)) else { return };
+            let at = ring.at as u64 + u64::from(input.u16() % 1280);
+            let bytes = input.bytes(16);
+            let bytes = if input.u8() & 1 == 0 { bytes.to_vec() } else { input.address().to_le_bytes().to_vec() };
+            use std::os::unix::fs::FileExt;
+            let file = std::fs::File::from(bound.port().memory().as_fd().try_clone_to_owned().unwrap());
+            let _ = file.write_all_at(&bytes, at.min(bound.port().memory().mapping.len() as u64 - 16));
+        }
+        6 => {
+            let Some(bound) = descriptor.bound().filter(|bound| !bound.has_entries()) else { return };
+            let _ = indirect::sync_tx(bound);
+            let _ = bound.check(false);
+        }
+        _ => {
+            let Some(bound) = descriptor.bound().filter(|bound| !bound.has_entries()) else { return };
+            let _ = bound.port().sync_rx();
+        }
+    }
+}
+
+/// Whether the memory for ports may have become an area's.
+static IS_EXTERNAL_TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let at = memory();
+    // SAFETY: the program's memory, to which nothing refers between two executions.
+    unsafe {
+        std::ptr::write_bytes(at as *mut u8, 0, 0x5000);
+        if IS_EXTERNAL_TAKEN.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // With the page that is not there, in whose place memory for ports may be, too.
+            let behind = (at + ARENA) as *mut libc::c_void;
+            assert!(libc::mmap(behind, GAP + EXTERNAL, protection, flags | libc::MAP_FIXED, -1, 0) == behind);
+            assert_eq!(libc::mprotect(behind, GAP, libc::PROT_NONE), 0);
+        }
+    }
+    let fds: Vec<i32> = (0..2).filter_map(|_| table::open(true)).collect();
+    let mut input = Input(data);
+    while !input.0.is_empty() {
+        let fd = fds[usize::from(input.u8() & 1)];
+        let descriptor = table::get(fd).expect("it was opened");
+        operate(&descriptor, &mut input);
+    }
+    for fd in fds {
+        drop(table::forget(fd));
+        // SAFETY: the number is this function's.
+        unsafe { libc::close(fd) };
+    }
+});
