@@ -2,6 +2,7 @@
 
 mod copies;
 mod prefetch;
+mod sort;
 
 pub(crate) use copies::Copied;
 
@@ -105,55 +106,6 @@ impl Batch {
             bufs.len()
         };
         self.exchange(count, all).1
-    }
-
-    /// Keeps the packets of which `keep` is true, seen from the bytes of their first slots, and gives the others' buffers
-    /// back.
-    pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
-        self.sort(keep, |cache, slot, _| cache.put(&[slot.buf()]));
-    }
-
-    /// As [`retain`](Batch::retain), but the others move to `rest`. If that is of another region, or full, their buffers
-    /// are given back; returns how many packets these were.
-    pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
-        let Some(pool) = self.pool().cloned() else { return 0 };
-        let is_of_pool = rest.belongs_to(&pool);
-        let (mut fits, mut freed) = (true, 0);
-        self.sort(keep, |cache, mut slot, begins| {
-            if begins {
-                fits = is_of_pool && rest.len() < rest.capacity();
-                freed += usize::from(!fits);
-            }
-            if !fits || !rest.push_slot(&mut slot) {
-                cache.put(&[slot.buf()]);
-            }
-        });
-        freed
-    }
-
-    /// Keeps some packets, and hands the slots of the others on, with whether a packet begins there.
-    ///
-    /// `keep` is the program's, and may panic: then the packet that it was asked about and all behind it are kept.
-    fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
-        let Batch { slots, start, end, cache: Some(cache) } = self else { return };
-        let pool = cache.pool().clone();
-        let (mut begins, mut keeping) = (true, true);
-        let mut sorting = Sorting { to: *start, at: *start, slots, start, end };
-        while sorting.at < *sorting.end {
-            let slot = &sorting.slots[sorting.at];
-            if begins {
-                keeping = keep(pool.region().view().bytes(slot));
-            }
-            let ends = !slot.has_more();
-            if keeping {
-                sorting.keep_next();
-            } else {
-                let slot = sorting.slots[sorting.at].take();
-                sorting.at += 1;
-                other(cache, slot, begins);
-            }
-            begins = ends;
-        }
     }
 
     /// The packets, one after the other, each with all its slots.
@@ -382,32 +334,6 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// A batch while some of its packets are taken out: places from `to` to `at` are empty. When it is dropped, also by a
-/// panic, what was not looked at is kept, and no place between the batch's start and end is empty.
-struct Sorting<'a> {
-    slots: &'a mut [Slot],
-    start: &'a mut usize,
-    end: &'a mut usize,
-    to: usize,
-    at: usize,
-}
-
-impl Sorting<'_> {
-    fn keep_next(&mut self) {
-        self.slots[self.to] = self.slots[self.at].take();
-        (self.to, self.at) = (self.to + 1, self.at + 1);
-    }
-}
-
-impl Drop for Sorting<'_> {
-    fn drop(&mut self) {
-        while self.at < *self.end {
-            self.keep_next();
-        }
-        (*self.start, *self.end) = if self.to == *self.start { (0, 0) } else { (*self.start, self.to) };
     }
 }
 
