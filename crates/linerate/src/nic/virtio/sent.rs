@@ -10,10 +10,11 @@ use crate::memory::Locate;
 /// In the place of a buffer: a descriptor of a header alone.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
 
-/// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early.
+/// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early. The count has the
+/// highest byte, which the path compares without a shift.
 const BYTES: u32 = (1 << COUNT) - 1;
-pub(super) const COUNT: u32 = 17;
-/// The most descriptors of a packet that fit the word.
+pub(super) const COUNT: u32 = 24;
+/// The most descriptors of a packet that fit the word: twice as many as a batch's chain has slots.
 pub(super) const MOST: usize = (1 << (31 - COUNT)) - 1;
 const EARLY: u32 = 1 << 31;
 /// It has one descriptor.
@@ -119,10 +120,11 @@ impl Sent {
             ring.look();
             let (finished, packets) = (ring.to_take(oldest), &mut self.packets[oldest..]);
             let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(finished, packets));
-            for (at, packet) in (count..finished.len::<R>()).zip(packets.iter_mut().skip(count)) {
-                if *packet >> COUNT != 1 || finished.written::<R>(at).is_none() {
-                    break;
-                }
+            while let Some(packet) = packets.get_mut(count)
+                && count < finished.len::<R>()
+                && *packet >> COUNT == 1
+                && finished.written::<R>(count).is_some()
+            {
                 bytes += (std::mem::take(packet) & BYTES) as usize;
                 count += 1;
             }
@@ -192,7 +194,7 @@ mod tests {
     /// The longest packet that there is, in as many descriptors as its word has room for.
     #[test]
     fn a_packet_of_many_descriptors_has_not_come_back() {
-        for count in [1, 127, 128, 255, MOST] {
+        for count in [1, 64, MOST] {
             let mut sent = Sent::new(1 << 15);
             for buf in 0..count {
                 sent.add(buf as u32);
