@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use linerate::Error;
-use linerate::shared::{ANY, folder};
+use linerate::shared::{ANY, base, folder, socket_of};
 
 /// Serves until Ctrl-C, or as long as was asked.
 pub fn run(
@@ -22,10 +22,11 @@ pub fn run(
     if join_users {
         server.join_users();
     }
-    for name in names {
-        server.listen(&folder.join(name), Some(name), mode, group)?;
+    let sockets: Vec<_> = names.iter().map(|name| socket_of(&folder, name)).collect::<Result<_, Error>>()?;
+    for (name, socket) in names.iter().zip(&sockets) {
+        server.listen(socket, Some(base(name)), mode, group)?;
     }
-    names.iter().for_each(|name| println!("{}", folder.join(name).display()));
+    sockets.iter().for_each(|socket| println!("{}", socket.display()));
     if names.is_empty() {
         server.listen(&folder.join(ANY), None, mode, group)?;
         println!("{}", folder.join(ANY).display());

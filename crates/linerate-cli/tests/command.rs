@@ -179,6 +179,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
         (vec!["sink", "sim:0?wire=sink&record=/nowhere/x.pcap"], "cannot write it"),
         (vec!["gen", "sim:0", "--template", "/nowhere/x.pcap"], "/nowhere/x.pcap"),
+        (vec!["serve", "../eth0", "--seconds", "1"], "without '/'"),
         (vec!["sink", "sim:0?size=63"], "64 to"),
         (vec!["sink", "sim:0", "--numa", "99"], "no NUMA node 99"),
         (vec!["sink", "sim:0", "--ring", "4096", "--queues", "64", "--pages", "1G"], "nr_hugepages"),

@@ -109,7 +109,7 @@ static SERVER: OfProcess<Option<Server>> = OfProcess::new();
 /// Connects to the server of a name: another process, or from now on this one, for those with the same user.
 pub fn client(name: &str) -> Result<Client> {
     let folder = folder();
-    let base = linerate::shared::base(name);
+    let (base, socket) = (linerate::shared::base(name), linerate::shared::socket_of(&folder, name)?);
     let mut refused = None;
     // Another process may become the first at the same moment, or go.
     for _ in 0..16 {
@@ -119,7 +119,7 @@ pub fn client(name: &str) -> Result<Client> {
         refused = SERVER.with(|server| {
             let server = server.get_or_insert_with(linerate::server);
             // All threads of the server descend from the one that starts here.
-            without_signals(|| server.listen(&folder.join(base), Some(base), 0o600, None)).err()
+            without_signals(|| server.listen(&socket, Some(base), 0o600, None)).err()
         });
     }
     Err(refused.unwrap_or(Error::NoServer { name: name.to_string(), folder }))

@@ -491,3 +491,16 @@ fn nothing_is_lost_or_doubled_between_processes() {
         assert!(worker.child.wait().unwrap().success());
     }
 }
+
+#[test]
+fn a_port_is_served_in_the_folder_and_nowhere_else() {
+    let folder = std::path::Path::new("/ports");
+    for (name, socket) in [("vale0:a", "vale0"), ("pipe{1", "pipe"), ("eth0.7^", "eth0.7"), ("vale0", "vale0")] {
+        assert_eq!(linerate::shared::socket_of(folder, name).unwrap(), folder.join(socket));
+    }
+    for name in ["", "..", "../up{1", "vale/../../x:a", "/etc/x", "vale0\n:a", "vale\u{7}", ".hidden", "a b", "ä"] {
+        let said = linerate::shared::socket_of(folder, name).unwrap_err().to_string();
+        assert!(said.contains("without '/'") && !said.contains('\u{7}'), "{said}");
+        assert!(Client::find(folder, name).is_err());
+    }
+}

@@ -9,7 +9,7 @@ use super::area::{Area, Offsets, Placed, Rings};
 use super::lock;
 use super::memory::Memory;
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
-use super::server::base;
+use super::server::socket_of;
 use super::shared_port::{Lease, SharedPort};
 use super::sides::Sides;
 use super::socket::connect_to;
@@ -20,8 +20,8 @@ use crate::port::MacAddress;
 pub const ANY: &str = "any";
 
 /// Where to ask for a port of this name: who serves its switch or interface, or all of them.
-fn sockets(folder: &Path, name: &str) -> [PathBuf; 2] {
-    [folder.join(base(name)), folder.join(ANY)]
+fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 2]> {
+    Ok([socket_of(folder, name)?, folder.join(ANY)])
 }
 
 /// A connection to who serves ports.
@@ -41,7 +41,7 @@ impl Client {
     /// # Errors
     /// [`Error::Serve`] if it does not let us in, does not answer, or is neither root's nor this user's.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
-        for socket in sockets(folder, name) {
+        for socket in sockets(folder, name)? {
             if let Some(socket) = connect_to(&socket)? {
                 return Ok(Some(Client::new(socket)));
             }

@@ -42,7 +42,7 @@ pub use ring::Place;
 pub use served_port::ServedPort;
 #[cfg(fuzzing)]
 pub(crate) use server::fuzz;
-pub use server::{Open, Server, base, errno};
+pub use server::{Open, Server, base, errno, socket_of};
 pub use shared_port::SharedPort;
 pub use socket::folder;
 

@@ -653,6 +653,20 @@ impl Session<'_> {
     }
 }
 
+/// Returns where the port's name is served: at a socket in `folder` which has the name of its switch or interface.
+///
+/// # Errors
+/// [`Error::BadName`] where that would be no file of the folder's own.
+pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
+    let base = base(name);
+    if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
+        let why =
+            "a switch or an interface has a name of letters, digits and signs, without '/' and without '.' in front";
+        return Err(Error::BadName { name: name.escape_default().to_string(), why: why.to_string() });
+    }
+    Ok(folder.join(base))
+}
+
 /// The name that a port's socket has: its switch, or its interface.
 pub fn base(name: &str) -> &str {
     let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
