@@ -158,6 +158,10 @@ impl Ring {
     /// Remembers the descriptors that the last tail added, and checks what can be checked now.
     /// `receive_bytes`: how much the card may write into each buffer, for receive rings.
     pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
+        if receive_bytes == Some(0) {
+            let why = "BSIZEPACKET must not be 0 (section 8.2.3.8.7)";
+            oracle.note(Breach::WrongTime { register: "SRRCTL", queue: self.queue, why });
+        }
         for n in self.given.len() as u32..self.owned() {
             let Some(words) = self.read(maps, n, oracle) else { return };
             let (direction, queue, index) = (self.direction, self.queue, self.index(n));
@@ -169,7 +173,8 @@ impl Ring {
                 None => (words[1] & transmit::DTALEN_MASK) as usize,
             };
             if receive_bytes.is_some() {
-                let overlapping = words[0].saturating_sub(len as u64 - 1)..words[0].saturating_add(len as u64);
+                let overlapping =
+                    words[0].saturating_sub((len as u64).saturating_sub(1))..words[0].saturating_add(len as u64);
                 if self.buffers.range(overlapping).next().is_some() || !self.buffers.insert(words[0]) {
                     oracle.note(Breach::BufferGivenTwice { queue, index, address: words[0] });
                 }

@@ -294,6 +294,9 @@ fn every_breach_of_the_contract_is_noted() {
     let bench = advanced();
     bench.bar.write(RDT::at(0), 5);
     expect("tail moved back", bench, &|b| matches!(b, Breach::TailMovedBack { from: 63, to: 5, .. }));
+    let bench = Bench::with_queues(SRRCTL::DESCTYPE_ADVANCED);
+    bench.arrive(pattern(60));
+    expect("buffers of no bytes", bench, &|b| matches!(b, Breach::WrongTime { register: "SRRCTL", .. }));
     let bench = advanced();
     bench.set(RX_RING, 0, [bench.buffer(9), 0]);
     bench.arrive(pattern(60));
