@@ -10,6 +10,9 @@ use linerate::netmap::{Pipe, Rings, RxRing, Side, TxRing, ValePort};
 use linerate::nic::Config;
 use linerate::port::{Device, RxQueue, TxQueue};
 
+/// A region whose numbers of buffers are mostly none of a small one's; Miri takes minutes for a large one.
+const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
+
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
@@ -101,9 +104,9 @@ impl TxQueue for Own {
 fn a_receive_ring_takes_no_slot_of_another_region() {
     for replaces in [false, true] {
         // The queue's region is the larger one: its numbers are no buffers of the ring's.
-        let (small, large) = (pool(16), pool(4096));
-        let mut hold = Batch::with_capacity(4096);
-        hold.alloc(&large, 2048, 60);
+        let (small, large) = (pool(16), pool(LARGE));
+        let mut hold = Batch::with_capacity(LARGE);
+        hold.alloc(&large, LARGE / 2, 60);
         let queue = Own { replaces, ..Own::new(&large) };
         let mut rx = RxRing::new(Box::new(queue), &small, 8);
         for _ in 0..10 {
@@ -120,15 +123,15 @@ fn a_receive_ring_takes_no_slot_of_another_region() {
         drop(rx);
         check_whole(&small, 16);
         drop(hold);
-        check_whole(&large, 4096);
+        check_whole(&large, LARGE);
     }
 }
 
 #[test]
 fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
-    let (ours, theirs) = (pool(32), pool(4096));
-    let mut hold = Batch::with_capacity(4096);
-    hold.alloc(&theirs, 2048, 60);
+    let (ours, theirs) = (pool(32), pool(LARGE));
+    let mut hold = Batch::with_capacity(LARGE);
+    hold.alloc(&theirs, LARGE / 2, 60);
     let mut tx = TxRing::new(Box::new(Own { replaces: true, ..Own::new(&theirs) }), &ours, 8);
     for _ in 0..20 {
         let count = tx.ring.space();
@@ -144,7 +147,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
     drop(tx);
     check_whole(&ours, 32);
     drop(hold);
-    check_whole(&theirs, 4096);
+    check_whole(&theirs, LARGE);
 }
 
 #[test]
@@ -161,9 +164,9 @@ fn a_queue_that_panics_takes_no_buffer_with_it() {
 
 #[test]
 fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
-    let (a, b) = (pool(64), pool(4096));
-    let mut hold = Batch::with_capacity(4096);
-    hold.alloc(&b, 2048, 60);
+    let (a, b) = (pool(64), pool(LARGE));
+    let mut hold = Batch::with_capacity(LARGE);
+    hold.alloc(&b, LARGE / 2, 60);
     let mut tx = TxRing::new(Box::new(Own::new(&a)), &a, 8);
     let mut rx = RxRing::new(Box::new(Own::new(&b)), &b, 32);
     let mut other = TxRing::new(Box::new(Own::new(&b)), &b, 64);
@@ -193,7 +196,7 @@ fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
     drop((tx, rx, other));
     check_whole(&a, 64);
     drop(hold);
-    check_whole(&b, 4096);
+    check_whole(&b, LARGE);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 fn options(pool: &Arc<Pool>) -> Options {
-    Options { pool: Some(pool.clone()), ring: 64, ..Options::default() }
+    Options { pool: Some(pool.clone()), ring: 64, local: true, ..Options::default() }
 }
 
 /// A port with its queues.

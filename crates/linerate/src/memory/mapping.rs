@@ -39,6 +39,9 @@ impl PageSize {
     /// How many of these pages nobody has taken, as the kernel tells in
     /// `/sys/kernel/mm/hugepages/*/free_hugepages`. Ordinary pages are not counted.
     pub fn free(self) -> usize {
+        if cfg!(miri) {
+            return 0; // it knows the heap alone
+        }
         let kib = self.bytes() / 1024;
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
         fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -96,8 +99,8 @@ impl Mapping {
             }
         }
         #[cfg(miri)]
-        if pages == PageSize::Ordinary && node.is_none() {
-            return Ok(Mapping::of_heap(len));
+        if pages == PageSize::Ordinary {
+            return Mapping::of_heap(len);
         }
         let kind = match pages {
             PageSize::Ordinary => MemfdFlags::empty(),
@@ -120,16 +123,19 @@ impl Mapping {
     /// [`Error::System`] where the kernel refuses.
     pub(crate) fn lazy(len: usize) -> Result<Mapping> {
         let len = len.max(1).next_multiple_of(PageSize::Ordinary.bytes());
+        #[cfg(miri)]
+        return Mapping::of_heap(len);
+        #[cfg(not(miri))]
         Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     #[cfg(miri)]
-    fn of_heap(len: usize) -> Mapping {
+    fn of_heap(len: usize) -> Result<Mapping> {
         let layout =
             std::alloc::Layout::from_size_align(len, PageSize::Ordinary.bytes()).expect("a page is a power of two");
         // SAFETY: a page at least.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("Miri has memory");
-        Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::Heap(layout) }
+        Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::Heap(layout) })
     }
 
     /// Memory of a length that nobody can change.
