@@ -2,11 +2,14 @@
 //! or doubled, whoever comes and goes.
 #![allow(unsafe_code)]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 
 use linerate::memory::Mapping;
 use linerate::shared::{Area, Client, Offsets, Place, Plan, Rings, Server, SharedPort, Wanted, Which};
@@ -356,6 +359,10 @@ fn worker() {
                 ends[end] = Some(End::open(folder, words[2], &area, 16).unwrap());
                 "opened".to_string()
             }
+            "header" => {
+                let client = Client::find(folder, words[2]).unwrap().expect("it is served");
+                format!("header {:?}", client.header(words[2], Some(12)).map_err(|error| error.to_string()))
+            }
             "close" => {
                 ends[end] = None;
                 "closed".to_string()
@@ -398,7 +405,10 @@ struct Worker {
 
 impl Worker {
     fn start(folder: &Path) -> Worker {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Worker::of(Command::new(std::env::current_exe().unwrap()), folder)
+    }
+
+    fn of(mut command: Command, folder: &Path) -> Worker {
         command.args(["worker", "--exact", "--nocapture"]).env("LINERATE_TEST_WORKER", folder);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -502,5 +512,62 @@ fn a_port_is_served_in_the_folder_and_nowhere_else() {
         let said = linerate::shared::socket_of(folder, name).unwrap_err().to_string();
         assert!(said.contains("without '/'") && !said.contains('\u{7}'), "{said}");
         assert!(Client::find(folder, name).is_err());
+    }
+}
+
+/// A user who has nothing.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_header_is_for_the_user_whose_port_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut server = linerate::server();
+    server.listen(&folder.path().join("any"), None, 0o666, None).unwrap();
+    let _end = End::open(folder.path(), "vale0:a", &area(64), 16).unwrap();
+    // Where this program lies another user may have no way to.
+    let program = folder.path().join("worker");
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
+    let mut command = Command::new(program);
+    command.current_dir("/").uid(NOBODY).gid(NOBODY);
+    let mut stranger = Worker::of(command, folder.path());
+    let said = stranger.ask("header 0 vale0:a");
+    assert!(said.contains("another user's"), "{said}");
+    let client = Client::find(folder.path(), "vale0:a").unwrap().unwrap();
+    assert_eq!(client.header("vale0:a", None).unwrap(), 0);
+    // Its own it may change.
+    assert_eq!(stranger.ask("open 1 vale0:b"), "opened");
+    assert_eq!(stranger.ask("header 1 vale0:b"), "header Ok(12)");
+    drop(stranger.child.stdin.take());
+    stranger.child.wait().unwrap();
+}
+
+#[test]
+fn of_two_who_want_a_port_alone_at_once_one_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let (areas, begin) = ([area(64), area(64)], Barrier::new(2));
+    for round in 0..200 {
+        let had = areas.each_ref().map(|area| {
+            let (folder, begin) = (folder.path(), &begin);
+            move || {
+                let wanted = Wanted {
+                    name: "vale0:a".to_string(),
+                    exclusive: true,
+                    rings: Rings { tx_slots: 16, rx_slots: 16, ..Rings::default() },
+                    ..Wanted::default()
+                };
+                let client = Client::find(folder, "vale0:a").unwrap().expect("it is served");
+                begin.wait();
+                let port = client.open(wanted, area, Offsets::default());
+                begin.wait();
+                port.is_ok()
+            }
+        });
+        let count = std::thread::scope(|scope| {
+            let both = had.map(|had| scope.spawn(had));
+            both.into_iter().filter_map(|thread| thread.join().ok()).filter(|had| *had).count()
+        });
+        assert_eq!(count, 1, "round {round}");
     }
 }
