@@ -365,3 +365,73 @@ impl Area {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(ports: Objects, rings: Objects, buffers: usize) -> Area {
+        Area::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 } }).unwrap()
+    }
+
+    fn place(area: &Area, rings: &Rings) -> Result<Placed> {
+        area.place("a", rings, |_| true, |_| true, Offsets::default())
+    }
+
+    #[test]
+    fn pools_follow_each_other_on_pages_of_their_own() {
+        let objects = |count: usize, size: usize| Objects { count, size };
+        let plan = Plan { ports: objects(5, 1024), rings: objects(3, 4352), buffers: objects(7, 2048) };
+        assert_eq!((plan.rings_at(), plan.buffers_at(), plan.len()), (8192, 24_576, 40_960));
+    }
+
+    #[test]
+    fn a_plan_has_the_buffers_that_memory_has_room_for() {
+        let plan = Plan::default();
+        let within = |count: usize| plan.within(plan.buffers_at() + count * 2048).map(|plan| plan.buffers.count);
+        assert_eq!([within(0), within(2), within(3), within(100)], [None, None, Some(3), Some(100)]);
+        assert_eq!(within(plan.buffers.count + 1), Some(plan.buffers.count), "no more than were asked for");
+        assert_eq!(plan.within(plan.buffers_at() - 1), None);
+    }
+
+    #[test]
+    fn a_pipe_s_memory_has_room_for_both_ends_and_nothing_else() {
+        let rings = Rings { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..Rings::default() };
+        for (rings, buffers) in [(rings, 2 * (3 * 64 + 2 * 16)), (Rings::default(), 2 * 2 * 1024)] {
+            let plan = Plan::of_pipe(&rings);
+            assert_eq!((plan.ports.count, plan.buffers.count), (2, buffers + FIRST_BUFFER as usize));
+            assert_eq!(plan.rings.count, 2 * usize::from(rings.tx.max(1) + rings.rx.max(1)));
+        }
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let ends = [place(&area, &rings).unwrap(), place(&area, &rings).unwrap()];
+        assert_eq!(area.free_buffers(), 0);
+        assert!(place(&area, &Rings { tx: 1, ..Rings::default() }).is_err());
+        ends.iter().for_each(|end| area.remove(end));
+        assert_eq!(area.free_buffers(), 2 * (3 * 64 + 2 * 16));
+    }
+
+    #[test]
+    fn a_port_that_does_not_fit_is_refused_and_takes_nothing() {
+        let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 1, tx_slots: 16, rx_slots: 32 };
+        let buffers = 3 * 16 + 4 * 32;
+        let port = Objects { count: 1, size: RING_OFS + 7 * 8 };
+        let ring = Objects { count: 7, size: (SLOTS + 32 * SLOT).next_multiple_of(64) };
+        let fits = |port: Objects, ring: Objects, buffers: usize| {
+            let area = area(port, ring, FIRST_BUFFER as usize + buffers);
+            let placed = place(&area, &rings).is_ok();
+            assert_eq!(area.free_buffers(), if placed { 0 } else { buffers });
+            placed
+        };
+        assert!(fits(port, ring, buffers));
+        assert!(!fits(Objects { size: port.size - 1, ..port }, ring, buffers), "the description is too short");
+        assert!(!fits(port, Objects { size: ring.size - 64, ..ring }, buffers), "rings are too short");
+        assert!(!fits(Objects { count: 0, ..port }, ring, buffers), "no description is free");
+        assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
+        assert!(!fits(port, ring, buffers - 1), "a buffer is missing");
+        // Far beyond, too.
+        let area = area(port, ring, 1000);
+        assert!(place(&area, &Rings { tx_slots: 4096, ..rings }).is_err());
+        assert!(place(&area, &Rings { rx_slots: u32::MAX, ..rings }).is_err());
+        assert!(place(&area, &Rings { tx: u16::MAX, rx: u16::MAX, ..rings }).is_err());
+    }
+}
