@@ -620,7 +620,7 @@ mod tests {
             (None, 64, 1985, false),
             (None, 64, 2048, false),
         ] {
-            let (_area, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: None });
+            let (_area, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: 0 });
             (0..8).for_each(|n| ring.set_offset(n, offset));
             let own = ring.slot(0);
             ring.set_slot(0, Slot { buffer: buffer.unwrap_or(own.buffer), ..own });
