@@ -434,4 +434,122 @@ mod tests {
         assert!(place(&area, &Rings { rx_slots: u32::MAX, ..rings }).is_err());
         assert!(place(&area, &Rings { tx: u16::MAX, rx: u16::MAX, ..rings }).is_err());
     }
+
+    fn word(area: &Area, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        area.memory.mapping.read(at, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn half(area: &Area, at: usize) -> usize {
+        word(area, at) as u32 as usize
+    }
+
+    /// What a program finds in its memory, as netmap(4) has it.
+    #[test]
+    fn descriptions_and_rings_are_netmap_s() {
+        let area = Area::new(Plan::default()).unwrap();
+        let mapping = &area.memory.mapping;
+        mapping.write(0, &vec![0xAA; area.plan.buffers_at()]);
+        let rings = Rings { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
+        let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
+        // The second transmit ring was not asked for.
+        let placed = area.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
+        let mut name = [0; 16];
+        mapping.read(placed.at, &mut name);
+        assert_eq!(&name, b"a_name_that_is_\0");
+        let fields = [NI_VERSION, NI_TX_RINGS, NI_RX_RINGS, NI_HOST_TX_RINGS, NI_HOST_RX_RINGS, NI_BUFS_HEAD];
+        assert_eq!(fields.map(|field| half(&area, placed.at + field)), [14, 3, 1, 1, 2, 0]);
+        let all: Vec<_> = placed.tx.iter().chain(&placed.rx).collect();
+        assert_eq!((all.len(), placed.tx[1]), (7, None));
+        let mut seen = std::collections::HashSet::new();
+        for (n, place) in all.into_iter().enumerate() {
+            let offset = word(&area, placed.at + RING_OFS + n * 8) as i64;
+            let Some(place) = place else {
+                assert_eq!(offset, 0);
+                continue;
+            };
+            assert_eq!(placed.at as i64 + offset, place.at as i64);
+            let receives = n >= 4;
+            let number = if receives { n - 4 } else { n };
+            let slots = if receives { 8 } else { 16 };
+            assert_eq!(word(&area, place.at + BUF_OFS) as i64, area.plan.buffers_at() as i64 - place.at as i64);
+            assert_eq!([NUM_SLOTS, NR_BUF_SIZE].map(|field| half(&area, place.at + field)), [slots, 2048]);
+            assert_eq!(half(&area, place.at + RINGID_AND_DIR), number | usize::from(receives) << 16);
+            assert_eq!([HEAD, CUR, TAIL].map(|field| half(&area, place.at + field)), [0; 3]);
+            assert_eq!((word(&area, place.at + OFFSET_MASK), word(&area, place.at + ring::TS)), (0xFF00, 0));
+            for slot in (0..slots).map(|slot| place.at + SLOTS + slot * SLOT) {
+                let (what, pointer) = (word(&area, slot), word(&area, slot + 8));
+                assert_eq!((what >> 32, pointer), (if receives { 0 } else { 2048 }, 0x1200));
+                assert!(seen.insert(what as u32) && area.is_buffer(what as u32), "a buffer is in one slot");
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_of_a_port_that_is_gone_are_free_whatever_it_has_written() {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let port = Objects { count: 2, size: 1024 };
+        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
+        let placed = place(&area, &rings).unwrap();
+        assert_eq!(area.extra(&placed, 5), 5);
+        assert_eq!(area.free_buffers(), 20 - 8 - 5);
+        // The chain of extra buffers leads through their first words, and ends with 0.
+        let mut next = half(&area, placed.at + NI_BUFS_HEAD) as u32;
+        let mut chain = Vec::new();
+        while let Some(at) = area.memory.buffer(next) {
+            chain.push(next);
+            next = half(&area, at) as u32;
+        }
+        assert_eq!((chain.len(), next), (5, 0));
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 20);
+        let distinct: std::collections::HashSet<_> = lock(&area.free).buffers.iter().copied().collect();
+        assert_eq!(distinct.len(), 20);
+
+        // More than there are is what there is.
+        let placed = place(&area, &rings).unwrap();
+        assert_eq!((area.extra(&placed, 100), area.free_buffers()), (12, 0));
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 20);
+
+        // No buffer in a slot, and a chain that leads to none.
+        let placed = place(&area, &rings).unwrap();
+        let slot = placed.tx[0].unwrap().at + SLOTS;
+        for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
+            area.memory.mapping.write(slot + n * SLOT, &nonsense.to_ne_bytes());
+        }
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 16, "what is named by nothing is lost to this program");
+        assert!(lock(&area.free).buffers.iter().all(|buffer| area.is_buffer(*buffer)));
+
+        // A chain in a circle comes to an end.
+        let placed = place(&area, &rings).unwrap();
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &5u32.to_ne_bytes());
+        area.memory.mapping.write(area.memory.buffer(5).unwrap(), &5u32.to_ne_bytes());
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 16 + area.plan.buffers.count);
+    }
+
+    #[test]
+    fn what_a_pipe_still_uses_is_free_when_its_connection_ends() {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let port = Objects { count: 2, size: 1024 };
+        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 16);
+        let (first, second) = (place(&area, &rings).unwrap(), place(&area, &rings).unwrap());
+        let lend = |placed: Placed| {
+            let [ours, theirs] = Connection::pair().unwrap();
+            area.lend(Lent { connection: ours, placed: vec![placed] });
+            theirs
+        };
+        let ends = [lend(first), lend(second)];
+        assert_eq!(area.free_buffers(), 0);
+        assert!(place(&area, &rings).is_err());
+        let [first, _second] = ends;
+        drop(first);
+        assert_eq!(area.free_buffers(), 8);
+        assert!(place(&area, &rings).is_ok(), "it has been taken back once");
+        assert_eq!(area.free_buffers(), 0);
+    }
 }
