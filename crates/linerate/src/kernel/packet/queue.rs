@@ -95,7 +95,7 @@ impl PacketRx {
             // What the kernel says is not believed beyond the block.
             let end = base + BLOCK;
             let header = self.place.next;
-            if !header.is_multiple_of(8) || header < base || header.saturating_add(TAG_TYPE + 4) > end {
+            if !header.is_multiple_of(8) || header.saturating_add(TAG_TYPE + 4) > end {
                 self.counters.dropped();
                 self.give_back();
                 continue;
@@ -607,6 +607,76 @@ mod tests {
             hand_over(&rx, 0, 1, 48);
             assert_eq!(received(&mut rx).len(), usize::from(is_taken), "{len}");
         }
+    }
+
+    /// Bytes of a TCP packet over IPv4 with 4,000 bytes of payload, and what is left to do in front of it.
+    fn uncut(rx: &PacketRx, kind: u8) -> Vec<u8> {
+        use etherparse::PacketBuilder;
+        let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+        let mut bytes = Vec::new();
+        ip.tcp(80, 4321, 1, 1000).write(&mut bytes, &[7; 4000]).unwrap();
+        put(rx, 48, 0, 96, bytes.len() as u32, &bytes);
+        let [a, b] = 1000u16.to_le_bytes();
+        rx.socket.memory.write(48 + 96 - Offload::LEN, &[1, kind, 54, 0, a, b, 34, 0, 16, 0]);
+        hand_over(rx, 0, 1, 48);
+        bytes
+    }
+
+    #[test]
+    fn a_packet_that_is_left_to_be_cut_is_cut_unless_it_may_stay_whole() {
+        let mut rx = receiver(2);
+        uncut(&rx, 1);
+        assert_eq!(received(&mut rx).iter().map(Vec::len).collect::<Vec<_>>(), [1054; 4]);
+        // Of a kind that cannot be cut here, and one that is too long as it is.
+        for kind in [0, 5] {
+            uncut(&rx, kind);
+            rx.place = Receiving::default();
+            assert!(received(&mut rx).is_empty(), "kind {kind}");
+        }
+        let mut rx = receiver(2);
+        rx.offloads = true;
+        let bytes = uncut(&rx, 1);
+        let mut batch = Batch::new();
+        rx.recv(&mut batch);
+        let packet = batch.packets().next().unwrap();
+        let left = packet.offload(rx.pool.region()).unwrap();
+        assert_eq!((packet.len(), left.segmentation()), (bytes.len(), Segmentation::TcpIpv4));
+    }
+
+    #[test]
+    fn a_checksum_is_finished_unless_it_may_be_left() {
+        for offloads in [false, true] {
+            let mut rx = receiver(2);
+            rx.offloads = offloads;
+            put(&rx, 48, 0, 96, 60, &[1; 60]);
+            rx.socket.memory.write(48 + 96 - Offload::LEN, &[1, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+            hand_over(&rx, 0, 1, 48);
+            let mut batch = Batch::new();
+            rx.recv(&mut batch);
+            let is_left = batch.packets().next().unwrap().offload(rx.pool.region()).is_some();
+            let first = (&mut batch).into_iter().next().unwrap();
+            let stored = if offloads { [1, 1] } else { (!(13 * 0x0101u16)).to_be_bytes() };
+            assert_eq!((is_left, &first[50..52]), (offloads, &stored[..]));
+        }
+    }
+
+    #[test]
+    fn packets_wait_in_their_block_while_a_batch_is_full() {
+        let mut rx = receiver(2);
+        (0..3).for_each(|n| put(&rx, 48 + 160 * n, 160, 96, 60, &[n as u8 + 1; 60]));
+        hand_over(&rx, 0, 3, 48);
+        let mut batch = Batch::with_capacity(2);
+        assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (2, 0));
+        batch.clear();
+        assert_eq!(rx.recv(&mut batch), 1);
+        // A queue that ends leaves the next one where it was.
+        put(&rx, BLOCK + 48, 0, 96, 60, &[9; 60]);
+        hand_over(&rx, 1, 1, 48);
+        assert_eq!(rx.recv(&mut batch), 1);
+        let socket = rx.socket.clone();
+        drop(rx);
+        let place = *socket.receiving.lock().unwrap();
+        assert_eq!((place.block, place.left), (0, 0));
     }
 
     /// Over frames that no kernel takes.
