@@ -1036,4 +1036,31 @@ mod tests {
         let state = state_of("a", 5, &statistics);
         assert_eq!((state.number, state.rx_packets, state.tx_packets, state.drops), (5, 1, 2, 430));
     }
+
+    #[test]
+    fn packets_begin_where_a_program_has_said() {
+        let (server, connection) = (crate::server(), connection());
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let offsets = Offsets { mask: 0xFF0, first: 0 };
+        let placed = area.place("a", &rings, |_| true, |_| true, offsets).unwrap();
+        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
+        let mut user = session(&server, &connection, own(), None);
+        ask(&mut user, Request::Open(Wanted { rings, ..wanted("vale93:a") })).unwrap();
+        user.start(Some(memory), area.memory.buffers, &placed).map(drop).unwrap();
+        let work = user.work.as_ref().unwrap();
+        let masks = (work.sending[0].ring.ring.offset_mask, work.receiving[0].ring.ring.offset_mask);
+        assert_eq!(masks, (0xFF0, 0xFF0));
+    }
+
+    #[test]
+    fn ports_that_nobody_has_are_forgotten() {
+        let (server, connection) = (crate::server(), connection());
+        let mut user = session(&server, &connection, own(), None);
+        for name in ["vale94:a", "vale94:b", "vale94:c"] {
+            open(&mut user, name).unwrap();
+            assert_eq!(lock(&server.state.ports).len(), 1, "{name} is the only one");
+            user.close();
+        }
+    }
 }
