@@ -318,4 +318,113 @@ mod tests {
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
         assert!(!offload.finish(batch.slots(), pool.region().view()), "outside the first slot");
     }
+
+    #[test]
+    fn a_description_is_read_by_its_fields() {
+        let of = |flags: u8, kind: u8| {
+            let mut bytes = [0; Offload::LEN];
+            (bytes[0], bytes[1]) = (flags, kind);
+            Offload(bytes)
+        };
+        for (flags, kind, needs_checksum, segmentation) in [
+            (0, 0, false, Segmentation::None),
+            (1, 0, true, Segmentation::None),
+            (2, 0, false, Segmentation::None),
+            (0xFF, 0x80, true, Segmentation::None),
+            (0, 1, false, Segmentation::TcpIpv4),
+            (0, 0x84, false, Segmentation::TcpIpv6),
+            (0, 3, false, Segmentation::Other),
+            (0, 5, false, Segmentation::Other),
+        ] {
+            let offload = of(flags, kind);
+            assert_eq!((offload.needs_checksum(), offload.segmentation()), (needs_checksum, segmentation));
+            assert_eq!(offload.is_needed(), needs_checksum || segmentation != Segmentation::None);
+        }
+        let mut offload = Offload([1, 4, 100, 0, 5, 6, 0xFA, 0xFF, 7, 8]);
+        offload.moved(4);
+        assert_eq!(offload.0, [1, 4, 104, 0, 5, 6, 0xFE, 0xFF, 7, 8], "headers and the checksum's start");
+        offload.moved(4);
+        assert_eq!(offload.0[6..8], [0xFF, 0xFF], "no further than there are numbers");
+        offload.set_headers(0x1234);
+        assert_eq!(offload.0, [1, 4, 0x34, 0x12, 5, 6, 0xFF, 0xFF, 7, 8]);
+    }
+
+    fn checksum_at(start: u16, place: u16) -> Offload {
+        let ([a, b], [c, d]) = (start.to_le_bytes(), place.to_le_bytes());
+        Offload([1, 0, 0, 0, 0, 0, a, b, c, d])
+    }
+
+    #[test]
+    fn a_checksum_is_stored_inside_the_packet_or_not_at_all() {
+        assert_eq!(checksum_at(34, 16).places(52), Some((34, 50)));
+        assert_eq!(checksum_at(34, 16).places(51), None);
+        assert_eq!(checksum_at(u16::MAX, u16::MAX).places(LONGEST), None);
+        let mut bytes = [1; 52];
+        assert!(!checksum_at(34, 17).finish_bytes(&mut bytes) && bytes == [1; 52]);
+        assert!(!checksum_at(52, 0).finish_bytes(&mut bytes) && bytes == [1; 52]);
+        assert!(checksum_at(34, 16).finish_bytes(&mut bytes));
+        // Nine words of 0x0101.
+        assert_eq!(bytes[50..], (!(9 * 0x0101u16)).to_be_bytes());
+        assert_eq!(bytes[..50], [1; 50]);
+        let none = Offload([0, 0, 0, 0, 0, 0, 34, 0, 17, 0]);
+        assert!(none.finish_bytes(&mut bytes), "nothing is to be done");
+        // A sum of 0 is stored as its other form.
+        let mut zero = [0xFF, 0xFF, 0, 0];
+        assert!(checksum_at(0, 2).finish_bytes(&mut zero));
+        assert_eq!(zero, [0xFF; 4]);
+    }
+
+    #[test]
+    fn a_checksum_is_the_same_however_its_bytes_are_parted() {
+        let bytes: Vec<u8> = (0..999u32).map(|n| (n * n + 7) as u8).collect();
+        let whole = checksum([&bytes[..]]);
+        let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        assert_eq!(whole, !words.fold(0, |sum, word| (sum + word) % 0xFFFF) as u16);
+        for (a, b) in [(1, 2), (1, 3), (2, 5), (3, 4), (0, 7), (333, 700), (1, 1)] {
+            assert_eq!(checksum([&bytes[..a], &bytes[a..b], &bytes[b..]]), whole, "{a} and {b}");
+        }
+        assert_eq!(checksum([&[0xFF; 2][..]]), 0);
+        assert_eq!(checksum([&[0xFF; 60_000][..], &[0, 1]]), !1);
+        assert_eq!(checksum([]), 0xFFFF);
+    }
+
+    /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; what is one byte short of it is refused.
+    #[test]
+    fn headers_that_are_too_short_are_not_cut() {
+        for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58)] {
+            let mut packet = vec![0; transport + 20 + 100];
+            packet[12..14].copy_from_slice(if tag > 0 { &[0x81, 0] } else { &[8, 0] });
+            packet[transport + 12] = 5 << 4;
+            packet[transport + 13] = 0xFF;
+            let todo = |transport: usize, size: u16| {
+                let ([a, b], [c, d]) = (size.to_le_bytes(), (transport as u16).to_le_bytes());
+                Offload([1, if is_v4 { 1 } else { 4 }, 0, 0, a, b, c, d, 16, 0])
+            };
+            let count = |packet: &[u8], todo: Offload| {
+                let (mut lens, mut flags) = (Vec::new(), Vec::new());
+                let is_cut = cut(packet, todo, |segment| {
+                    lens.push(segment.len() - transport - 20);
+                    flags.push(segment[transport + 13]);
+                });
+                (is_cut, lens, flags)
+            };
+            let refused = (false, vec![], vec![]);
+            assert_eq!(count(&packet, todo(transport, 40)), (true, vec![40, 40, 20], vec![0xF6, 0x76, 0x7F]));
+            assert_eq!(count(&packet, todo(transport, 100)), (true, vec![100], vec![0xFF]));
+            assert_eq!(count(&packet, todo(transport, 0)), refused, "segments of nothing");
+            assert_eq!(count(&packet, todo(transport - 1, 40)), refused, "no room for IP's header");
+            assert_eq!(count(&packet[..transport + 20], todo(transport, 40)), refused, "no payload");
+            assert_eq!(count(&packet[..transport + 21], todo(transport, 40)), (true, vec![1], vec![0xFF]));
+            assert_eq!(count(&packet[..transport + 12], todo(transport, 40)), refused, "no TCP");
+            packet[transport + 12] = 4 << 4;
+            assert_eq!(count(&packet, todo(transport, 40)), refused, "TCP's header has 20 bytes at least");
+            packet[transport + 12] = 15 << 4;
+            assert_eq!(count(&packet[..transport + 60], todo(transport, 40)), refused, "it reaches to the end");
+            for kind in [0, 3, 5] {
+                let mut other = todo(transport, 40);
+                other.0[1] = kind;
+                assert_eq!(count(&packet, other), refused, "kind {kind}");
+            }
+        }
+    }
 }

@@ -276,4 +276,16 @@ mod tests {
         drop(first);
         pool.reserve(40).unwrap();
     }
+
+    #[test]
+    fn a_reservation_leaves_a_buffer_to_others() {
+        let pool = pool(16);
+        let buffers = pool.region().buffers();
+        assert!(pool.reserve(buffers).is_err());
+        let most = pool.reserve(buffers - 1).unwrap();
+        assert!(pool.reserve(1).is_err());
+        drop(most);
+        let _first = pool.reserve(buffers - 2).unwrap();
+        assert!(pool.reserve(2).is_err() && pool.reserve(1).is_ok());
+    }
 }

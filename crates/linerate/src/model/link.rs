@@ -224,3 +224,96 @@ impl Card {
         self.registers.get(HLREG0::OFFSET) & HLREG0::LPBK != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(operation: u32, phy: u32, device: u32, address: u32) -> u32 {
+        let place = phy << MSCA::PHY_SHIFT | device << MSCA::DEVICE_SHIFT | address;
+        operation << MSCA::OP_SHIFT | place | MSCA::MDICMD
+    }
+
+    fn read(state: &mut State, registers: &Registers, phy: u32, device: u32, address: u32) -> u16 {
+        let command = command(OP_READ, phy, device, address);
+        assert_eq!(state.mdio(command, registers), command & !MSCA::MDICMD, "it is done");
+        (registers.get(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16
+    }
+
+    /// Registers that say what a PHY is and can (IEEE 802.3, 45.2), of each device that it has.
+    #[test]
+    fn a_phy_says_what_it_is() {
+        for (kind, id) in [(Kind::X540, 0x0200), (Kind::X550, 0x0223)] {
+            let (mut state, registers) = (State::new(kind), Registers::new());
+            for is_up in [false, true] {
+                registers.set(LINKS::OFFSET, if is_up { LINKS::UP } else { 0 });
+                let up = u16::from(is_up) << 2;
+                let mut devices: Vec<_> = (0..32).map(|device| (device, STATUS_1, 0)).collect();
+                devices[1] = (1, STATUS_1, up);
+                devices[3] = (3, STATUS_1, up);
+                devices[7] = (7, STATUS_1, up | 0x28);
+                let of_each = [(ID_HIGH, 0x0154), (ID_LOW, id), (DEVICES_LOW, 0x9A), (DEVICES_HIGH, 0xC000)];
+                for (address, value) in of_each {
+                    devices.extend((0..32).map(|n| (n, address, if (1..=7).contains(&n) { value } else { 0 })));
+                }
+                devices.extend((0..32).map(|n| (n, STATUS_2, if [1, 3, 4, 7].contains(&n) { 0x8000 } else { 0 })));
+                devices.extend([(1, SPEED_ABILITY, 0x31), (1, EXTENDED_ABILITY, 0xA4), (3, SPEED_ABILITY, 0)]);
+                devices.extend([(7, ADVERTISEMENT, 0x101), (7, TEN_GIGABIT_CONTROL, 0x1000)]);
+                devices.extend([
+                    (7, VENDOR_PROVISION, 0x8000),
+                    (7, VENDOR_STATUS, 7),
+                    (7, 0x1234, 0),
+                    (30, CONTROL, 0),
+                ]);
+                for (device, address, value) in devices {
+                    assert_eq!(read(&mut state, &registers, 0, device, address), value, "{device}.{address}");
+                    assert_eq!(read(&mut state, &registers, 1, device, address), 0xFFFF, "there is one PHY");
+                }
+            }
+        }
+        let (mut state, registers) = (State::new(Kind::X82599Sfp), Registers::new());
+        assert_eq!(read(&mut state, &registers, 0, 1, ID_HIGH), 0xFFFF, "an 82599 has none");
+    }
+
+    #[test]
+    fn a_phy_keeps_what_is_written_but_for_bits_that_clear_themselves() {
+        let (mut state, registers) = (State::new(Kind::X550), Registers::new());
+        let write = |state: &mut State, phy: u32, device: u32, address: u32, value: u16| {
+            registers.set(MSRWD::OFFSET, value.into());
+            state.mdio(command(OP_WRITE, phy, device, address), &registers);
+        };
+        write(&mut state, 0, AUTO_NEGOTIATION, CONTROL, 0xFFFF);
+        assert_eq!(
+            read(&mut state, &registers, 0, AUTO_NEGOTIATION, CONTROL),
+            0x7DFF,
+            "a reset and a restart are done"
+        );
+        write(&mut state, 0, AUTO_NEGOTIATION, ADVERTISEMENT, 0xFFFF);
+        assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
+        write(&mut state, 1, AUTO_NEGOTIATION, ADVERTISEMENT, 0);
+        assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF, "another PHY's");
+        // A command without its bit is none, and neither is an address cycle.
+        let none = command(OP_WRITE, 0, AUTO_NEGOTIATION, ADVERTISEMENT) & !MSCA::MDICMD;
+        registers.set(MSRWD::OFFSET, 0);
+        assert_eq!(state.mdio(none, &registers), none);
+        state.mdio(command(0, 0, AUTO_NEGOTIATION, ADVERTISEMENT), &registers);
+        assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
+        // What it offers counts when it negotiates anew.
+        for (register, speed) in [(TEN_GIGABIT_CONTROL, 1_000), (VENDOR_PROVISION, 100), (ADVERTISEMENT, 0)] {
+            let before = state.negotiated;
+            write(&mut state, 0, AUTO_NEGOTIATION, register, 0);
+            write(&mut state, 0, PMA, CONTROL, RESTART);
+            write(&mut state, 0, AUTO_NEGOTIATION, CONTROL, !RESTART);
+            assert_eq!(state.negotiated, before);
+            write(&mut state, 0, AUTO_NEGOTIATION, CONTROL, RESTART);
+            assert_eq!(state.negotiated, speed);
+        }
+        assert!(!state.is_powered_down());
+        write(&mut state, 0, VENDOR_1, CONTROL, !LOW_POWER);
+        assert!(!state.is_powered_down());
+        write(&mut state, 0, VENDOR_1, CONTROL, LOW_POWER);
+        assert!(state.is_powered_down());
+        state.power_on();
+        assert_eq!((state.is_powered_down(), state.negotiated), (false, 10_000));
+    }
+}

@@ -365,3 +365,191 @@ impl Area {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(ports: Objects, rings: Objects, buffers: usize) -> Area {
+        Area::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 } }).unwrap()
+    }
+
+    fn place(area: &Area, rings: &Rings) -> Result<Placed> {
+        area.place("a", rings, |_| true, |_| true, Offsets::default())
+    }
+
+    #[test]
+    fn pools_follow_each_other_on_pages_of_their_own() {
+        let objects = |count: usize, size: usize| Objects { count, size };
+        let plan = Plan { ports: objects(5, 1024), rings: objects(3, 4352), buffers: objects(7, 2048) };
+        assert_eq!((plan.rings_at(), plan.buffers_at(), plan.len()), (8192, 24_576, 40_960));
+    }
+
+    #[test]
+    fn a_plan_has_the_buffers_that_memory_has_room_for() {
+        let plan = Plan::default();
+        let within = |count: usize| plan.within(plan.buffers_at() + count * 2048).map(|plan| plan.buffers.count);
+        assert_eq!([within(0), within(2), within(3), within(100)], [None, None, Some(3), Some(100)]);
+        assert_eq!(within(plan.buffers.count + 1), Some(plan.buffers.count), "no more than were asked for");
+        assert_eq!(plan.within(plan.buffers_at() - 1), None);
+    }
+
+    #[test]
+    fn a_pipe_s_memory_has_room_for_both_ends_and_nothing_else() {
+        let rings = Rings { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..Rings::default() };
+        for (rings, buffers) in [(rings, 2 * (3 * 64 + 2 * 16)), (Rings::default(), 2 * 2 * 1024)] {
+            let plan = Plan::of_pipe(&rings);
+            assert_eq!((plan.ports.count, plan.buffers.count), (2, buffers + FIRST_BUFFER as usize));
+            assert_eq!(plan.rings.count, 2 * usize::from(rings.tx.max(1) + rings.rx.max(1)));
+        }
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let ends = [place(&area, &rings).unwrap(), place(&area, &rings).unwrap()];
+        assert_eq!(area.free_buffers(), 0);
+        assert!(place(&area, &Rings { tx: 1, ..Rings::default() }).is_err());
+        ends.iter().for_each(|end| area.remove(end));
+        assert_eq!(area.free_buffers(), 2 * (3 * 64 + 2 * 16));
+    }
+
+    #[test]
+    fn a_port_that_does_not_fit_is_refused_and_takes_nothing() {
+        let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 1, tx_slots: 16, rx_slots: 32 };
+        let buffers = 3 * 16 + 4 * 32;
+        let port = Objects { count: 1, size: RING_OFS + 7 * 8 };
+        let ring = Objects { count: 7, size: (SLOTS + 32 * SLOT).next_multiple_of(64) };
+        let fits = |port: Objects, ring: Objects, buffers: usize| {
+            let area = area(port, ring, FIRST_BUFFER as usize + buffers);
+            let placed = place(&area, &rings).is_ok();
+            assert_eq!(area.free_buffers(), if placed { 0 } else { buffers });
+            placed
+        };
+        assert!(fits(port, ring, buffers));
+        assert!(!fits(Objects { size: port.size - 1, ..port }, ring, buffers), "the description is too short");
+        assert!(!fits(port, Objects { size: ring.size - 64, ..ring }, buffers), "rings are too short");
+        assert!(!fits(Objects { count: 0, ..port }, ring, buffers), "no description is free");
+        assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
+        assert!(!fits(port, ring, buffers - 1), "a buffer is missing");
+        // Far beyond, too.
+        let area = area(port, ring, 1000);
+        assert!(place(&area, &Rings { tx_slots: 4096, ..rings }).is_err());
+        assert!(place(&area, &Rings { rx_slots: u32::MAX, ..rings }).is_err());
+        assert!(place(&area, &Rings { tx: u16::MAX, rx: u16::MAX, ..rings }).is_err());
+    }
+
+    fn word(area: &Area, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        area.memory.mapping.read(at, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn half(area: &Area, at: usize) -> usize {
+        word(area, at) as u32 as usize
+    }
+
+    /// What a program finds in its memory, as netmap(4) has it.
+    #[test]
+    fn descriptions_and_rings_are_netmap_s() {
+        let area = Area::new(Plan::default()).unwrap();
+        let mapping = &area.memory.mapping;
+        mapping.write(0, &vec![0xAA; area.plan.buffers_at()]);
+        let rings = Rings { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
+        let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
+        // The second transmit ring was not asked for.
+        let placed = area.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
+        let mut name = [0; 16];
+        mapping.read(placed.at, &mut name);
+        assert_eq!(&name, b"a_name_that_is_\0");
+        let fields = [NI_VERSION, NI_TX_RINGS, NI_RX_RINGS, NI_HOST_TX_RINGS, NI_HOST_RX_RINGS, NI_BUFS_HEAD];
+        assert_eq!(fields.map(|field| half(&area, placed.at + field)), [14, 3, 1, 1, 2, 0]);
+        let all: Vec<_> = placed.tx.iter().chain(&placed.rx).collect();
+        assert_eq!((all.len(), placed.tx[1]), (7, None));
+        let mut seen = std::collections::HashSet::new();
+        for (n, place) in all.into_iter().enumerate() {
+            let offset = word(&area, placed.at + RING_OFS + n * 8) as i64;
+            let Some(place) = place else {
+                assert_eq!(offset, 0);
+                continue;
+            };
+            assert_eq!(placed.at as i64 + offset, place.at as i64);
+            let receives = n >= 4;
+            let number = if receives { n - 4 } else { n };
+            let slots = if receives { 8 } else { 16 };
+            assert_eq!(word(&area, place.at + BUF_OFS) as i64, area.plan.buffers_at() as i64 - place.at as i64);
+            assert_eq!([NUM_SLOTS, NR_BUF_SIZE].map(|field| half(&area, place.at + field)), [slots, 2048]);
+            assert_eq!(half(&area, place.at + RINGID_AND_DIR), number | usize::from(receives) << 16);
+            assert_eq!([HEAD, CUR, TAIL].map(|field| half(&area, place.at + field)), [0; 3]);
+            assert_eq!((word(&area, place.at + OFFSET_MASK), word(&area, place.at + ring::TS)), (0xFF00, 0));
+            for slot in (0..slots).map(|slot| place.at + SLOTS + slot * SLOT) {
+                let (what, pointer) = (word(&area, slot), word(&area, slot + 8));
+                assert_eq!((what >> 32, pointer), (if receives { 0 } else { 2048 }, 0x1200));
+                assert!(seen.insert(what as u32) && area.is_buffer(what as u32), "a buffer is in one slot");
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_of_a_port_that_is_gone_are_free_whatever_it_has_written() {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let port = Objects { count: 2, size: 1024 };
+        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
+        let placed = place(&area, &rings).unwrap();
+        assert_eq!(area.extra(&placed, 5), 5);
+        assert_eq!(area.free_buffers(), 20 - 8 - 5);
+        // The chain of extra buffers leads through their first words, and ends with 0.
+        let mut next = half(&area, placed.at + NI_BUFS_HEAD) as u32;
+        let mut chain = Vec::new();
+        while let Some(at) = area.memory.buffer(next) {
+            chain.push(next);
+            next = half(&area, at) as u32;
+        }
+        assert_eq!((chain.len(), next), (5, 0));
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 20);
+        let distinct: std::collections::HashSet<_> = lock(&area.free).buffers.iter().copied().collect();
+        assert_eq!(distinct.len(), 20);
+
+        // More than there are is what there is.
+        let placed = place(&area, &rings).unwrap();
+        assert_eq!((area.extra(&placed, 100), area.free_buffers()), (12, 0));
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 20);
+
+        // No buffer in a slot, and a chain that leads to none.
+        let placed = place(&area, &rings).unwrap();
+        let slot = placed.tx[0].unwrap().at + SLOTS;
+        for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
+            area.memory.mapping.write(slot + n * SLOT, &nonsense.to_ne_bytes());
+        }
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 16, "what is named by nothing is lost to this program");
+        assert!(lock(&area.free).buffers.iter().all(|buffer| area.is_buffer(*buffer)));
+
+        // A chain in a circle comes to an end.
+        let placed = place(&area, &rings).unwrap();
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &5u32.to_ne_bytes());
+        area.memory.mapping.write(area.memory.buffer(5).unwrap(), &5u32.to_ne_bytes());
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 16 + area.plan.buffers.count);
+    }
+
+    #[test]
+    fn what_a_pipe_still_uses_is_free_when_its_connection_ends() {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let port = Objects { count: 2, size: 1024 };
+        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 16);
+        let (first, second) = (place(&area, &rings).unwrap(), place(&area, &rings).unwrap());
+        let lend = |placed: Placed| {
+            let [ours, theirs] = Connection::pair().unwrap();
+            area.lend(Lent { connection: ours, placed: vec![placed] });
+            theirs
+        };
+        let ends = [lend(first), lend(second)];
+        assert_eq!(area.free_buffers(), 0);
+        assert!(place(&area, &rings).is_err());
+        let [first, _second] = ends;
+        drop(first);
+        assert_eq!(area.free_buffers(), 8);
+        assert!(place(&area, &rings).is_ok(), "it has been taken back once");
+        assert_eq!(area.free_buffers(), 0);
+    }
+}

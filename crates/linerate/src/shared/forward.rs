@@ -46,3 +46,89 @@ pub fn forward(from: &Program, to: &Program) -> bool {
     }
     end != begin
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::area::Offsets;
+    use super::super::ring::tests::rings;
+    use super::super::ring::{NS_MOREFRAG, Producer, Ring};
+    use super::*;
+
+    const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
+
+    /// A receive ring on which packets have come and were released, with these flags, and of lengths 100, 101 and so on.
+    fn released(ring: &Ring, flags: &[u16]) -> Program {
+        let mut producer = Producer::new(ring.clone());
+        for (n, flags) in flags.iter().enumerate() {
+            ring.set_slot(n, Slot { len: 100 + n as u16, flags: *flags, ..ring.slot(n) });
+            ring.set_offset(n, 16 + n);
+        }
+        // One more that is not released.
+        let marked = ring.slot(flags.len());
+        ring.set_slot(flags.len(), Slot { flags: NS_FORWARD, ..marked });
+        producer.pass(flags.len() + 1);
+        producer.tell();
+        let program = Program::new(ring.clone());
+        program.set(flags.len() as u32, flags.len() as u32);
+        program
+    }
+
+    /// A transmit ring with so many free slots.
+    fn free(ring: &Ring, slots: usize) -> Program {
+        let mut program = Program::new(ring.clone());
+        program.done((slots + 1) % ring.place.slots);
+        program.learn();
+        program
+    }
+
+    #[test]
+    fn marked_packets_change_places_and_others_stay() {
+        let (_area, [to, from]) = rings(16, 0, OFFSETS);
+        from.word(FLAGS).store(NR_FORWARD | 2, Relaxed);
+        // Only the first slot of a packet says where it goes; the last one's end is missing.
+        let marks = [NS_FORWARD, 0, NS_FORWARD | NS_MOREFRAG, 0, NS_MOREFRAG, NS_FORWARD, NS_FORWARD | NS_MOREFRAG];
+        let (receive, transmit) = (released(&from, &marks), free(&to, 10));
+        let buffers = |ring: &Ring| (0..16).map(|n| ring.slot(n).buffer).collect::<Vec<_>>();
+        let (ours, theirs) = (buffers(&from), buffers(&to));
+        assert!(forward(&receive, &transmit));
+        assert_eq!(transmit.wanted_head(), 4);
+        for (at, n) in [0, 2, 3, 6].into_iter().enumerate() {
+            let (there, here) = (to.slot(at), from.slot(n));
+            let more = marks[n] & NS_MOREFRAG;
+            assert_eq!((there.buffer, there.len), (ours[n], 100 + n as u16));
+            assert_eq!(there.flags, NS_BUF_CHANGED | more);
+            assert_eq!(to.offset(at), 16 + n);
+            assert_eq!((here.buffer, here.flags), (theirs[at], NS_BUF_CHANGED));
+        }
+        for n in [1, 4, 5, 7] {
+            assert_eq!(from.slot(n).buffer, ours[n], "slot {n}");
+        }
+        assert_eq!(buffers(&to)[4..], theirs[4..]);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_dropped_as_a_whole() {
+        let (_area, [to, from]) = rings(16, 0, Offsets::default());
+        from.word(FLAGS).store(NR_FORWARD, Relaxed);
+        let marks = [NS_FORWARD, NS_FORWARD | NS_MOREFRAG, NS_MOREFRAG, 0, NS_FORWARD, NS_FORWARD];
+        let (receive, transmit) = (released(&from, &marks), free(&to, 2));
+        assert!(forward(&receive, &transmit));
+        assert_eq!((transmit.wanted_head(), to.slot(0).len, to.slot(1).len), (2, 100, 104));
+        assert_eq!(to.pointer(0), 0, "without offsets a pointer is the program's");
+        // And nothing at all where there is none.
+        let full = free(&to, 0);
+        full.set(0, 0);
+        assert!(!forward(&receive, &full));
+        assert_eq!(full.wanted_head(), 0);
+    }
+
+    #[test]
+    fn marks_count_only_where_it_was_asked_for() {
+        let (_area, [to, from]) = rings(16, 0, OFFSETS);
+        let (receive, transmit) = (released(&from, &[NS_FORWARD, NS_FORWARD]), free(&to, 10));
+        from.word(FLAGS).store(!NR_FORWARD, Relaxed);
+        assert!(!forward(&receive, &transmit));
+        from.word(FLAGS).store(NR_FORWARD, Relaxed);
+        assert!(forward(&receive, &transmit));
+    }
+}

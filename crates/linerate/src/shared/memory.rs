@@ -84,4 +84,26 @@ mod tests {
         let huge = Mapping::new(2 << 20, PageSize::Huge2M, None).unwrap();
         assert!(message(huge.file().try_clone_to_owned().unwrap()).contains("of hugepages"));
     }
+
+    #[test]
+    fn buffers_are_inside_their_memory() {
+        let mapping = Mapping::lazy(1 << 20).unwrap();
+        let of = |at: usize, size: usize, count: usize| {
+            let file = mapping.file().try_clone_to_owned().unwrap();
+            Memory::of_peer(file, Buffers { at, size, count })
+        };
+        for (at, size, count) in [(0, 2048, 512), (4096, 2048, 510), (0, 64, 16_384), (0, 65_536, 16), (1 << 20, 64, 0)]
+        {
+            assert!(of(at, size, count).is_ok(), "{count} of {size} at {at}");
+        }
+        let beyond = [(1, 2048, 512), (0, 2048, 513), (usize::MAX, 2048, 1), (0, 2048, usize::MAX), (1 << 20, 64, 1)];
+        let sizes = [(0, 0, 512), (0, 63, 512), (0, 65_537, 1)];
+        for (at, size, count) in beyond.into_iter().chain(sizes) {
+            let error = of(at, size, count).map(drop).unwrap_err();
+            assert!(matches!(error, Error::BadPeer { .. }), "{count} of {size} at {at}: {error}");
+        }
+        let memory = of(4096, 2048, 16).unwrap();
+        let places = [0, 1, 2, 15, 16, u32::MAX].map(|number| memory.buffer(number));
+        assert_eq!(places, [None, None, Some(8192), Some(4096 + 15 * 2048), None, None]);
+    }
 }

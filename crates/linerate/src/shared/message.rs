@@ -366,3 +366,95 @@ impl Bell {
         self.socket
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_of_the_card_come_before_those_of_the_host() {
+        // Three of the card, two of the host.
+        let has = |which: Which| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
+        assert_eq!(has(Which::All), [0, 1, 2]);
+        assert_eq!(has(Which::Host), [3, 4]);
+        assert_eq!(has(Which::AllAndHost), [0, 1, 2, 3, 4]);
+        assert_eq!([0, 2, 3].map(|n| has(Which::One(n))), [vec![0], vec![2], vec![]]);
+        assert_eq!([0, 1, 2].map(|n| has(Which::OneOfHost(n))), [vec![3], vec![4], vec![]]);
+        assert!(has(Which::None).is_empty());
+        let all = [Which::All, Which::Host, Which::AllAndHost, Which::One(0), Which::OneOfHost(0), Which::None];
+        assert_eq!(all.map(Which::has_host), [false, true, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_monitor_s_name_says_what_it_sees() {
+        let name = |monitor_rx: bool, monitor_tx: bool| {
+            Wanted { name: "a".to_string(), monitor_rx, monitor_tx, ..Wanted::default() }.full_name()
+        };
+        assert_eq!(
+            [name(false, false), name(true, false), name(false, true), name(true, true)],
+            ["a", "a/r", "a/t", "a/rt"]
+        );
+    }
+
+    #[test]
+    fn news_and_the_end_of_a_connection_are_seen() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!ours.has_news() && !ours.has_ended());
+        theirs.send(&1, &[]).unwrap();
+        assert!(ours.has_news() && !ours.has_ended());
+        let (one, _) = ours.receive::<u32>().unwrap();
+        assert_eq!(one, 1);
+        assert!(!ours.has_news());
+        theirs.end();
+        assert!(ours.has_news() && ours.has_ended());
+        assert_eq!(ours.receive::<u32>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_takes_are_not_sent() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        ours.send(&1, &[theirs.as_fd(); DESCRIPTORS]).unwrap();
+        assert_eq!(theirs.receive::<u32>().unwrap().1.len(), DESCRIPTORS);
+        let error = ours.send(&1, &[theirs.as_fd(); 2 * DESCRIPTORS]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// What a server that refuses a connection has said before it was asked is read; and nothing more is waited for.
+    #[test]
+    fn an_answer_that_came_before_the_end_counts() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        theirs.send(&"no", &[]).unwrap();
+        drop(theirs);
+        assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+        assert!(ours.ask::<String>(&1, &[]).is_err());
+        // A request that was not read makes the kernel reset the connection, before or after it looks for the answer.
+        for _ in 0..100 {
+            let [ours, theirs] = Connection::pair().unwrap();
+            let server = std::thread::spawn(move || {
+                theirs.wait(PollFlags::IN).unwrap();
+                theirs.send(&"no", &[]).unwrap();
+            });
+            assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bell_that_is_rung_without_end_is_heard_and_silenced() {
+        let [ours, theirs] = Bell::pair().unwrap();
+        let rings =
+            || poll(&mut [PollFd::new(&ours, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+        assert!(!rings());
+        // It does not wait for the other side.
+        (0..10_000).for_each(|_| theirs.ring());
+        while rings() {
+            ours.silence();
+        }
+        theirs.ring();
+        assert!(rings());
+        ours.silence();
+        assert!(!rings());
+        drop(ours);
+        theirs.ring();
+    }
+}

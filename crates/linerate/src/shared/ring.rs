@@ -488,9 +488,23 @@ impl Producer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::area::{Area, Plan};
-    use super::{Place, Ring, SLOT, SLOTS};
+pub mod tests {
+    use super::super::area::{Area, Objects, Offsets, Plan, Rings};
+    use super::*;
+
+    /// An area with a port that has rings of so many slots, one of each direction, and as many buffers left.
+    pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<Area>, [Ring; 2]) {
+        let mut plan = Plan::default();
+        plan.ports.count = 1;
+        plan.rings = Objects { count: 2, size: 4096 };
+        plan.buffers.count = 2 + 2 * slots as usize + left;
+        let area = Arc::new(Area::new(plan).unwrap());
+        let rings = Rings { tx: 1, rx: 1, tx_slots: slots, rx_slots: slots, ..Rings::default() };
+        let placed = area.place("a", &rings, |_| true, |_| true, offsets).unwrap();
+        let rings = [placed.tx[0], placed.rx[0]]
+            .map(|place| Ring { offset_mask: offsets.mask, ..Ring::new(&area.memory, place.unwrap()).unwrap() });
+        (area, rings)
+    }
 
     #[test]
     fn a_ring_outside_its_memory_is_refused() {
@@ -505,5 +519,242 @@ mod tests {
         for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
             assert!(Ring::new(&area.memory, Place { at: 0, slots }).is_err(), "{slots} slots");
         }
+    }
+
+    const OFFSETS: Offsets = Offsets { mask: 0xFFFF_0000, first: 0x1234_5678 };
+
+    #[test]
+    fn an_offset_is_the_masked_part_of_a_pointer() {
+        let (_area, [mut ring, _]) = rings(8, 0, Offsets { mask: 0xFFF0, first: 0x1_2345 });
+        assert_eq!((ring.pointer(1), ring.offset(1)), (0x2340, 0x2340), "at first");
+        ring.words(1)[1].store(0xABCD_EF01_2345_6789, Relaxed);
+        assert_eq!(ring.offset(1), 0x6780);
+        ring.set_offset(1, 0x1_2345);
+        assert_eq!(ring.pointer(1), 0xABCD_EF01_2345_2349, "the rest is the program's");
+        ring.offset_mask = 0;
+        assert_eq!(ring.offset(1), 0);
+    }
+
+    #[test]
+    fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
+        let (area, [mut ring, _]) = rings(8, 0, Offsets { mask: u64::MAX, first: 0 });
+        let size = area.memory.buffers.size;
+        let bytes = |ring: &Ring, buffer: u32, len: usize, offset: usize| {
+            ring.set_offset(0, offset);
+            ring.bytes(0, Slot { buffer, len: len as u16, flags: 0 })
+        };
+        let at = area.memory.buffer(3).unwrap();
+        assert_eq!(bytes(&ring, 3, size, 0), Some((at, size)));
+        assert_eq!(bytes(&ring, 3, size - 100, 100), Some((at + 100, size - 100)));
+        assert_eq!(bytes(&ring, 3, 0, size), Some((at + size, 0)));
+        for (buffer, len, offset) in
+            [(3, size + 1, 0), (3, size, 1), (3, 0, size + 1), (3, 1, usize::MAX), (1, 1, 0), (18, 1, 0)]
+        {
+            assert_eq!(bytes(&ring, buffer, len, offset), None, "{len} at {offset} of buffer {buffer}");
+        }
+        ring.offset_mask = 0;
+        assert_eq!(bytes(&ring, 3, size, 1), Some((at, size)), "without a mask a pointer is no offset");
+    }
+
+    #[test]
+    fn a_run_of_buffers_ends_with_the_buffers() {
+        let (area, [ring, _]) = rings(8, 0, Offsets::default());
+        let buffers = area.memory.buffers;
+        let run = |buffer: u32, len: u16| ring.bytes_or_run(0, Slot { buffer, len, flags: NS_INDIRECT });
+        let last = area.memory.buffer(buffers.count as u32 - 2).unwrap();
+        assert_eq!(run(buffers.count as u32 - 2, 4096), Some((last, 4096)));
+        assert_eq!(run(buffers.count as u32 - 2, 4097), None);
+        assert_eq!(run(1, 4096), None);
+        assert_eq!(
+            ring.bytes_or_run(0, Slot { buffer: 2, len: 4096, flags: 0 }),
+            None,
+            "without the mark it is one buffer"
+        );
+    }
+
+    #[test]
+    fn indices_go_round() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        assert_eq!([0, 6, 7].map(|slot| ring.next(slot)), [1, 7, 0]);
+        assert_eq!([(0, 0), (2, 5), (5, 2), (7, 0), (0, 7)].map(|(from, to)| ring.distance(from, to)), [0, 3, 5, 1, 7]);
+    }
+
+    #[test]
+    fn a_slot_keeps_what_it_is_told() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        let pointer = ring.pointer(3);
+        ring.set_slot(3, Slot { buffer: 0xFFFF_FFFE, len: 0xFFFD, flags: 0xFFFC });
+        let slot = ring.slot(3);
+        assert_eq!((slot.buffer, slot.len, slot.flags, ring.pointer(3)), (0xFFFF_FFFE, 0xFFFD, 0xFFFC, pointer));
+        ring.set_time(Duration::new(5, 7_000_999));
+        let times = [0, 8].map(|at| {
+            let mut bytes = [0; 8];
+            ring.memory.mapping.read(ring.place.at + TS + at, &mut bytes);
+            u64::from_ne_bytes(bytes)
+        });
+        assert_eq!(times, [5, 7000]);
+    }
+
+    /// A program whose transmit ring is free, at slot 5 of 8.
+    fn program(ring: &Ring) -> Program {
+        ring.word(PROGRAM_HEAD).store(5, Relaxed);
+        let mut program = Program::new(ring.clone());
+        program.all_free();
+        assert_eq!((program.head(), program.tail()), (5, 4));
+        program
+    }
+
+    #[test]
+    fn a_program_whose_head_or_cur_cannot_be_is_set_back() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        let mut program = program(&ring);
+        // Slot 4 is the tail: it may be reached. Slots 3 and 2 are then not the program's.
+        for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
+            program.set(head, cur);
+            assert_eq!(program.wanted_head(), head as usize);
+            assert_eq!(program.released(), ring.distance(5, head as usize));
+            assert_eq!(program.tell().unwrap(), head != 5, "{head} and {cur}");
+            assert_eq!(ring.word(PROGRAM_HEAD).load(Relaxed), head);
+            program.head = 5;
+        }
+        program.done(1);
+        program.learn();
+        assert_eq!(program.tail(), 0);
+        for (head, cur) in
+            [(1, 1), (4, 4), (5, 1), (5, 4), (7, 6), (7, 5), (0, 7), (8, 5), (5, 8), (8, 8), (u32::MAX, u32::MAX)]
+        {
+            program.set(head, cur);
+            ring.word(TAIL).store(77, Relaxed);
+            assert_eq!(program.released(), if [5, 7, 0].contains(&head) { ring.distance(5, head as usize) } else { 0 });
+            assert!(program.tell().is_err(), "{head} and {cur}");
+            assert_eq!([HEAD, CUR, TAIL].map(|field| ring.word(field).load(Relaxed)), [5, 5, 0]);
+        }
+        assert!(!program.tell().unwrap(), "it has not moved");
+    }
+
+    #[test]
+    fn what_a_server_says_counts_only_if_it_is_an_index() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        let mut program = program(&ring);
+        for said in [8, 9, u32::MAX] {
+            ring.word(SERVER_TAIL).store(said, Relaxed);
+            program.learn();
+            assert_eq!(program.tail(), 4);
+        }
+        ring.word(SERVER_TAIL).store(7, Relaxed);
+        program.learn();
+        assert_eq!((program.tail(), ring.word(TAIL).load(Relaxed)), (7, 7));
+        program.set(7, 7);
+        assert!(!program.is_ready());
+        program.set(7, 6);
+        assert!(program.is_ready());
+        // Slots between tail and head are on their way.
+        program.head = 2;
+        assert_eq!([0, 1, 2, 3, 6, 7].map(|slot| program.is_done(slot)), [false, false, true, true, true, true]);
+        // Where it began is an index, too.
+        ring.word(PROGRAM_HEAD).store(8, Relaxed);
+        assert_eq!(Program::new(ring.clone()).head(), 0);
+        assert_eq!(Consumer::new(ring.clone()).cur, 0);
+    }
+
+    fn front(consumer: &mut Consumer) -> (char, usize) {
+        match consumer.front() {
+            Front::None => ('-', 0),
+            Front::Packet { len, .. } => ('p', len),
+            Front::Nonsense { slots } => ('n', slots),
+        }
+    }
+
+    #[test]
+    fn packets_of_a_transmit_ring_are_whole() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        let mut consumer = Consumer::new(ring.clone());
+        let set = |slot: usize, len: u16, flags: u16| ring.set_slot(slot, Slot { len, flags, ..ring.slot(slot) });
+        assert_eq!(ring.word(SERVER_TAIL).load(Relaxed), 7, "all is free");
+        set(0, 100, NS_MOREFRAG | NS_NO_LEARN);
+        set(1, 50, NS_MOREFRAG | NS_FORWARD);
+        set(2, 25, 0);
+        for head in [0, 1, 2, 8] {
+            ring.word(PROGRAM_HEAD).store(head, Relaxed);
+            assert_eq!(front(&mut consumer), ('-', 0), "up to {head}");
+        }
+        ring.word(PROGRAM_HEAD).store(3, Relaxed);
+        assert!(matches!(consumer.front(), Front::Packet { len: 175, flags } if flags == NS_MOREFRAG | NS_NO_LEARN));
+        assert_eq!(consumer.parts.len(), 3);
+        // A part that is in no buffer spoils all of it.
+        set(1, 2049, NS_MOREFRAG);
+        assert_eq!(front(&mut consumer), ('n', 3));
+        consumer.pass(3);
+        consumer.tell();
+        assert_eq!(ring.word(SERVER_TAIL).load(Relaxed), 2);
+        // Only a ring that is full of the beginning of one packet is given up.
+        (0..8).for_each(|slot| set(slot, 10, NS_MOREFRAG));
+        for (head, expected) in [(1, ('-', 0)), (2, ('n', 7))] {
+            ring.word(PROGRAM_HEAD).store(head, Relaxed);
+            assert_eq!(front(&mut consumer), expected, "up to {head}");
+        }
+        consumer.pass(7);
+        assert_eq!((consumer.cur, front(&mut consumer)), (2, ('-', 0)));
+    }
+
+    #[test]
+    fn a_packet_of_more_than_64_slots_is_none() {
+        let (_area, [ring, _]) = rings(128, 0, Offsets::default());
+        let mut consumer = Consumer::new(ring.clone());
+        for (count, expected) in [(MAX_FRAGS, ('p', 64)), (MAX_FRAGS + 1, ('n', 65))] {
+            for slot in 0..count {
+                let flags = if slot + 1 < count { NS_MOREFRAG } else { 0 };
+                ring.set_slot(slot, Slot { len: 1, flags, ..ring.slot(slot) });
+            }
+            ring.word(PROGRAM_HEAD).store(count as u32, Relaxed);
+            assert_eq!(front(&mut consumer), expected);
+            assert!(consumer.parts.len() <= MAX_FRAGS);
+        }
+    }
+
+    #[test]
+    fn a_receive_ring_is_filled_up_to_the_program_s_head() {
+        let (_area, [_, ring]) = rings(8, 0, OFFSETS);
+        let mut producer = Producer::new(ring.clone());
+        assert_eq!(producer.free(), 7);
+        producer.pass(6);
+        producer.tell();
+        assert_eq!((producer.free(), ring.word(SERVER_TAIL).load(Relaxed)), (1, 6));
+        ring.word(PROGRAM_HEAD).store(3, Relaxed);
+        assert_eq!(producer.free(), 4);
+        producer.pass(3);
+        producer.tell_but(2);
+        assert_eq!((producer.tail(), ring.word(SERVER_TAIL).load(Relaxed)), (1, 7));
+        assert_eq!(Producer::new(ring.clone()).tail(), 7, "it goes on where the ring is");
+        // No index: nothing is free, and a ring begins at 0.
+        ring.word(PROGRAM_HEAD).store(8, Relaxed);
+        ring.word(SERVER_TAIL).store(8, Relaxed);
+        assert_eq!((producer.free(), Producer::new(ring.clone()).tail()), (0, 0));
+    }
+
+    #[test]
+    fn a_side_that_sleeps_is_woken_once() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        let program = program(&ring);
+        assert!(!ring.must_wake_program() && !program.must_ring());
+        program.wait();
+        assert!(!program.must_ring(), "it is the program that sleeps");
+        assert!(ring.must_wake_program() && !ring.must_wake_program());
+        ring.wait_for_program();
+        assert!(!ring.must_wake_program());
+        assert!(program.must_ring() && !program.must_ring());
+        program.wait();
+        program.wait_no_more();
+        assert!(!ring.must_wake_program());
+    }
+
+    #[test]
+    fn shadows_and_losses_are_the_other_side_s_to_see() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        assert_eq!((ring.shadow(), ring.lost()), (0, 0));
+        ring.set_shadow(7);
+        ring.lose();
+        ring.lose();
+        assert_eq!((ring.shadow(), ring.lost()), (7, 2));
     }
 }

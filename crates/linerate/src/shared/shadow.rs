@@ -167,3 +167,108 @@ impl Copier {
         self.program.learn();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::Front;
+    use super::super::ring::tests::rings;
+    use super::*;
+
+    /// A ring with packets, and one of a shadow that copies of them go to.
+    fn copier(slots: u32) -> (Ring, Copier, Consumer, Bell) {
+        let (_area, [source, _]) = rings(16, 0, Offsets::default());
+        let (area, [ring, _]) = rings(slots, 0, Offsets::default());
+        let consumer = Consumer::new(ring.clone());
+        let [ours, theirs] = Bell::pair().unwrap();
+        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
+        let copier = Copier::new(memory, theirs.into_fd(), area.memory.buffers, ring.place).unwrap();
+        for n in 0..16 {
+            let at = source.memory.buffer(source.slot(n).buffer).unwrap();
+            source.memory.mapping.write(at, &[n as u8 + 1; 100]);
+        }
+        (source, copier, consumer, ours)
+    }
+
+    /// Copies slots of these flags, from `first` on.
+    fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) {
+        for (n, flags) in flags.iter().enumerate() {
+            let slot = Slot { len: 100, flags: *flags, ..source.slot(first + n) };
+            copier.copy(source, first + n, slot);
+        }
+        copier.hand_over();
+    }
+
+    /// The packets that came, each as its slots' first bytes.
+    fn seen(consumer: &mut Consumer) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        while let Front::Packet { len, .. } = consumer.front() {
+            let parts = consumer.parts.clone();
+            assert_eq!(len, 100 * parts.len());
+            let byte = |at: usize| {
+                let mut byte = [0];
+                consumer.ring.memory.mapping.read(at, &mut byte);
+                byte[0]
+            };
+            packets.push(parts.iter().map(|(at, _)| byte(*at)).collect());
+            consumer.pass(parts.len());
+        }
+        consumer.tell();
+        packets
+    }
+
+    const MORE: u16 = NS_MOREFRAG;
+
+    #[test]
+    fn a_shadow_gets_whole_packets_in_order() {
+        let (source, mut copier, mut consumer, bell) = copier(16);
+        copy(&mut copier, &source, 0, &[0, MORE, 0, MORE]);
+        assert_eq!(seen(&mut consumer), [vec![1], vec![2, 3]]);
+        copy(&mut copier, &source, 4, &[0, 0x18]);
+        assert_eq!(seen(&mut consumer), [vec![4, 5], vec![6]]);
+        assert!(matches!(consumer.front(), Front::None));
+        drop(bell);
+    }
+
+    #[test]
+    fn what_finds_no_room_in_a_shadow_is_dropped_as_a_whole_and_counted() {
+        let (source, mut copier, mut consumer, _bell) = copier(4);
+        copy(&mut copier, &source, 0, &[0, 0, MORE, MORE, 0, 0]);
+        // A packet of three slots after two of one: three slots are free in all, and the last packet fits again.
+        assert_eq!(seen(&mut consumer), [vec![1], vec![2], vec![6]]);
+        assert_eq!(consumer.ring.lost(), 1);
+        copier.hand_over();
+        copy(&mut copier, &source, 7, &[MORE, MORE, MORE, 0, 0]);
+        assert_eq!(consumer.ring.lost(), 2, "a packet is counted once");
+        copier.hand_over();
+        copy(&mut copier, &source, 12, &[0]);
+        assert_eq!(seen(&mut consumer).last().unwrap(), &[13]);
+    }
+
+    #[test]
+    fn a_packet_that_had_begun_is_passed_over() {
+        let (source, mut copier, mut consumer, _bell) = copier(16);
+        copier.skip();
+        copy(&mut copier, &source, 0, &[MORE, 0, 0]);
+        assert_eq!(seen(&mut consumer), [[3]]);
+        assert_eq!(consumer.ring.lost(), 0);
+    }
+
+    #[test]
+    fn the_thread_of_a_shadow_is_woken_if_it_sleeps() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let (source, mut copier, consumer, bell) = copier(16);
+        let rung = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rung = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)) == Ok(1);
+            bell.silence();
+            rung
+        };
+        copy(&mut copier, &source, 0, &[0]);
+        assert!(!rung());
+        consumer.ring.wait_for_program();
+        copier.hand_over();
+        assert!(!rung(), "nothing has come");
+        copy(&mut copier, &source, 1, &[0]);
+        assert!(rung());
+    }
+}

@@ -377,3 +377,168 @@ impl Drop for SharedPort {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::super::area::Plan;
+    use super::super::ring::{FLAGS, NS_FORWARD, Producer, Ring};
+    use super::*;
+
+    /// A port that nobody serves, with all its rings, and the other end of its bell.
+    fn port(rings: Rings, which: Which) -> (SharedPort, Bell) {
+        let rings = Rings { tx_slots: 16, rx_slots: 16, ..rings };
+        let mut plan = Plan::default();
+        plan.buffers.count = 2000;
+        let area = Arc::new(Area::new(plan).unwrap());
+        let wanted = Wanted { name: "a".to_string(), which, rings, ..Wanted::default() };
+        let mut port = SharedPort::null(wanted, &area).unwrap();
+        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        port.sides = Sides::new(&area.memory, &placed, None).unwrap();
+        let [ours, theirs] = Bell::pair().unwrap();
+        (port.rings, port.bell, port.placed) = (rings, ours, placed);
+        port.sides.tx.iter().flatten().for_each(|transmit| lock(transmit).program.all_free());
+        (port, theirs)
+    }
+
+    fn ring(port: &SharedPort, receives: bool, number: usize) -> Ring {
+        port.with(receives, number, |program| program.ring.clone())
+    }
+
+    fn rung(bell: BorrowedFd<'_>) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&now)) == Ok(1)
+    }
+
+    #[test]
+    fn a_port_to_ask_about_has_no_host() {
+        let area = Arc::new(Area::new(Plan::default()).unwrap());
+        let rings = Rings { tx: 1, rx: 2, host_tx: 3, host_rx: 4, ..Rings::default() };
+        let port = SharedPort::null(Wanted { rings, ..Wanted::default() }, &area).unwrap();
+        assert_eq!(*port.rings(), Rings { tx: 1, rx: 2, ..Rings::default() });
+        assert_eq!((port.placed().tx.len(), port.placed().rx.len()), (1, 2));
+        let free = area.free_buffers();
+        assert_eq!((port.extra_buffers(7), area.free_buffers()), (7, free - 7));
+        drop(port);
+        assert_eq!(area.free_buffers(), free, "what it had is free again");
+    }
+
+    #[test]
+    fn marked_packets_pass_ring_by_ring_to_the_rings_that_there_are() {
+        let rings = Rings { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..Rings::default() };
+        // Of the card to 2 and 3, the host's; of the host to 0 and 1, the card's.
+        let expected = [2, 3, 2, 0, 1, 0];
+        for (which, passes) in [(Which::AllAndHost, true), (Which::All, false)] {
+            for (from, to) in expected.into_iter().enumerate() {
+                let (port, _bell) = port(rings, which);
+                let ring = ring(&port, true, from);
+                ring.word(FLAGS).store(4, Relaxed); // NR_FORWARD
+                ring.set_slot(0, Slot { len: 60, flags: NS_FORWARD, ..ring.slot(0) });
+                let mut producer = Producer::new(ring);
+                producer.pass(1);
+                producer.tell();
+                port.sync_rx().unwrap();
+                port.set_head(true, from, 1, 1);
+                port.sync_rx().unwrap();
+                let heads = [0, 1, 2, 3].map(|n| port.indices(false, n).0);
+                let moved = [0, 1, 2, 3].map(|n| u32::from(passes && n == to));
+                assert_eq!(heads, moved, "from ring {from}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bell_is_silenced_by_the_last_ring_that_is_waited_for() {
+        let (port, bell) = port(Rings { tx: 1, rx: 66, ..Rings::default() }, Which::All);
+        assert_eq!([0, 1, 63, 64, 65].map(bit), [1, 2, 1 << 63, 1, 2]);
+        for number in [1, 2] {
+            port.arm_ring(number);
+        }
+        assert_eq!([0, 1, 2].map(|n| ring(&port, true, n).must_wake_program()), [false, true, true]);
+        bell.ring();
+        port.arm_ring(1);
+        port.disarm_ring(1);
+        assert!(!ring(&port, true, 1).must_wake_program(), "this ring is not waited for any more");
+        assert!(rung(port.event()), "the other one still is");
+        port.disarm_ring(2);
+        assert!(!rung(port.event()));
+    }
+
+    #[test]
+    fn who_waits_is_woken_for_what_it_waits_for() {
+        let (port, bell) = port(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let (tx, rx) = (ring(&port, false, 0), ring(&port, true, 0));
+        let wakes = || (tx.must_wake_program(), rx.must_wake_program());
+        port.arm(false, false);
+        assert_eq!(wakes(), (false, false));
+        port.arm(true, false);
+        assert_eq!(wakes(), (true, false));
+        port.arm(false, true);
+        assert_eq!(wakes(), (false, true));
+        port.arm(true, true);
+        bell.ring();
+        port.disarm();
+        assert_eq!((wakes(), rung(port.event())), ((false, false), false));
+        assert!(port.can_send() && !port.can_receive());
+        port.set_head(false, 0, 0, port.indices(false, 0).1);
+        assert!(!port.can_send());
+        let mut producer = Producer::new(rx);
+        producer.pass(1);
+        producer.tell();
+        port.sync_rx().unwrap();
+        assert!(port.can_receive() && port.is_served());
+    }
+
+    #[test]
+    fn packets_are_taken_and_put_as_far_as_there_is_room() {
+        let (port, bell) = port(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let (tx, rx) = (ring(&port, false, 0), ring(&port, true, 0));
+        let size = port.memory().buffers.size;
+        // 15 slots are free: a packet of two, one of three, and no more than ten after that.
+        let (mut packets, mut rooms, mut bytes) = (vec![10 * size, 2 * size + 1, size + 1], Vec::new(), Vec::new());
+        tx.wait_for_program();
+        let put = port.put(0, &mut bytes, |room, bytes| {
+            rooms.push(room / size);
+            let Some(len) = packets.pop() else { return false };
+            bytes.resize(len, 7);
+            true
+        });
+        assert_eq!((put, rooms), (3, vec![15, 13, 10, 0]));
+        assert!(!rung(port.event()) && rung(bell.as_fd()), "the other side is told");
+        let slots =
+            |range: std::ops::Range<usize>| range.map(|n| (tx.slot(n).len, tx.slot(n).has_more())).collect::<Vec<_>>();
+        let full = size as u16;
+        assert_eq!(slots(0..5), [(full, true), (1, false), (full, true), (full, true), (1, false)]);
+        assert_eq!(slots(13..15), [(full, true), (full, false)]);
+        assert_eq!((port.indices(false, 0).0, port.unsent(0)), (15, 0), "it is no pipe");
+
+        let lens = [(100, NS_MOREFRAG), (50, 0), (60, 0), (70, NS_MOREFRAG)];
+        lens.iter()
+            .enumerate()
+            .for_each(|(n, (len, flags))| rx.set_slot(n, Slot { len: *len, flags: *flags, ..rx.slot(n) }));
+        let mut producer = Producer::new(rx.clone());
+        producer.pass(4);
+        producer.tell();
+        let take = |most: usize| {
+            let mut seen = Vec::new();
+            let taken = port.take(0, |_, parts| {
+                let has_room = seen.len() < most;
+                if has_room {
+                    seen.push(parts.iter().map(|(_, len)| *len).collect::<Vec<_>>());
+                }
+                has_room
+            });
+            (taken, seen)
+        };
+        assert_eq!(take(0), (0, vec![]));
+        assert_eq!(port.indices(true, 0).0, 0);
+        assert_eq!(take(1), (1, vec![vec![100, 50]]));
+        assert_eq!(port.indices(true, 0).0, 2);
+        assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
+        assert_eq!(port.indices(true, 0).0, 3);
+        assert_eq!((port.take(1, |_, _| true), port.put(1, &mut bytes, |_, _| true)), (0, 0), "there is no such ring");
+    }
+}

@@ -148,3 +148,172 @@ pub fn stamp(ring: &Ring) {
         ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::super::area::{Area, Offsets, Plan, Rings};
+    use super::super::ring::{NS_FORWARD, NS_MOREFRAG};
+    use super::*;
+
+    const SLOTS: u32 = 8;
+
+    /// A pipe's transmit ring, and the receive ring at the other end.
+    fn pipe(offsets: Offsets) -> (Area, Transmit, Program) {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let [a, b] = ["a", "b"].map(|name| area.place(name, &rings, |_| true, |_| true, offsets).unwrap());
+        let [mut near, mut far] = [(&a, &b), (&b, &a)].map(|(a, b)| Sides::new(&area.memory, a, Some(b)).unwrap());
+        let transmit = near.tx.remove(0).unwrap().into_inner().unwrap();
+        let receive = far.rx.remove(0).unwrap().into_inner().unwrap();
+        (area, transmit, receive)
+    }
+
+    fn send(transmit: &mut Transmit, bell: &Bell, slots: &[(u16, u16)]) {
+        let ring = transmit.program.ring.clone();
+        let mut head = transmit.program.head();
+        for &(len, flags) in slots {
+            ring.set_slot(head, Slot { len, flags, ..ring.slot(head) });
+            head = ring.next(head);
+        }
+        transmit.program.set(head as u32, head as u32);
+        transmit.hand_over(bell).unwrap();
+        transmit.program.learn();
+    }
+
+    fn tail(receive: &mut Program) -> usize {
+        receive.learn();
+        receive.tail()
+    }
+
+    #[test]
+    fn packets_pass_a_pipe_in_their_buffers() {
+        let offsets = Offsets { mask: 0xFFF, first: 64 };
+        let (_area, mut transmit, mut receive) = pipe(offsets);
+        let [bell, _other] = Bell::pair().unwrap();
+        let (near, far) = (transmit.program.ring.clone(), receive.ring.clone());
+        let buffers = |ring: &Ring| [0, 1, 2, 3].map(|n| ring.slot(n).buffer);
+        let (ours, theirs) = (buffers(&near), buffers(&far));
+        (0..4).for_each(|n| near.set_offset(n, 100 + n));
+        send(&mut transmit, &bell, &[(60, NS_FORWARD), (70, NS_MOREFRAG | NS_BUF_CHANGED), (80, 0)]);
+        assert_eq!(tail(&mut receive), 3);
+        let there = [0, 1, 2].map(|n| (far.slot(n).len, far.slot(n).flags, far.offset(n)));
+        let changed = NS_BUF_CHANGED;
+        assert_eq!(there, [(60, changed | NS_FORWARD, 100), (70, changed | NS_MOREFRAG, 101), (80, changed, 102)]);
+        assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [changed; 3]);
+        assert_eq!(buffers(&far), [ours[0], ours[1], ours[2], theirs[3]]);
+        assert_eq!(buffers(&near), [theirs[0], theirs[1], theirs[2], ours[3]]);
+        assert_eq!((transmit.program.tail(), transmit.pipe.as_ref().unwrap().done), (2, 3), "all is free again");
+    }
+
+    #[test]
+    fn slots_of_no_buffer_pass_no_pipe() {
+        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
+        let [bell, _other] = Bell::pair().unwrap();
+        let (near, far) = (transmit.program.ring.clone(), receive.ring.clone());
+        near.set_slot(0, Slot { buffer: 1, ..near.slot(0) });
+        send(&mut transmit, &bell, &[(60, 0), (2049, 0), (70, 0)]);
+        assert_eq!((tail(&mut receive), far.slot(0).len), (1, 70));
+        // Where the other end has put nonsense, what was sent is lost, and no more than that.
+        let own = near.slot(3).buffer;
+        far.set_slot(1, Slot { buffer: u32::MAX, ..far.slot(1) });
+        send(&mut transmit, &bell, &[(80, 0)]);
+        assert_eq!((tail(&mut receive), near.slot(3).buffer, far.slot(1).buffer), (1, own, u32::MAX));
+    }
+
+    #[test]
+    fn whole_packets_are_told_of_but_for_one_that_fills_the_ring() {
+        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
+        let [bell, _other] = Bell::pair().unwrap();
+        send(&mut transmit, &bell, &[(60, 0), (61, NS_MOREFRAG), (62, NS_MOREFRAG)]);
+        assert_eq!(tail(&mut receive), 1, "the second packet has no end yet");
+        send(&mut transmit, &bell, &[(63, 0)]);
+        assert_eq!(tail(&mut receive), 4);
+        receive.set(4, 4);
+        receive.tell().unwrap();
+        send(&mut transmit, &bell, &[(64, NS_MOREFRAG); 6]);
+        assert_eq!(tail(&mut receive), 4);
+        send(&mut transmit, &bell, &[(64, NS_MOREFRAG)]);
+        assert_eq!(tail(&mut receive), 3, "all of the ring, or it would never pass");
+        // Without room it waits.
+        send(&mut transmit, &bell, &[(65, 0), (66, 0)]);
+        let pipe = transmit.pipe.as_ref().unwrap();
+        assert_eq!((tail(&mut receive), pipe.done, transmit.program.head()), (3, 3, 5));
+        receive.set(5, 5);
+        receive.tell().unwrap();
+        send(&mut transmit, &bell, &[]);
+        assert_eq!((tail(&mut receive), receive.ring.slot(3).len), (4, 65), "for one slot there is room");
+    }
+
+    #[test]
+    fn the_bell_is_rung_for_who_sleeps_and_has_something() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let rung = |bell: &Bell| {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rung = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)) == Ok(1);
+            bell.silence();
+            rung
+        };
+        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
+        let [bell, other] = Bell::pair().unwrap();
+        send(&mut transmit, &bell, &[(60, 0)]);
+        assert!(!rung(&other), "the other end is awake");
+        receive.wait();
+        send(&mut transmit, &bell, &[]);
+        send(&mut transmit, &bell, &[(60, NS_MOREFRAG)]);
+        send(&mut transmit, &bell, &[]);
+        assert!(rung(&other) && !rung(&other));
+        // In the other direction there is room.
+        let producer = Producer::new(receive.ring.clone());
+        tail(&mut receive);
+        receive.set(1, 1);
+        give_back(&mut receive, &other).unwrap();
+        assert!(!rung(&bell));
+        producer.ring.wait_for_program();
+        give_back(&mut receive, &other).unwrap();
+        assert!(!rung(&bell), "it has not moved");
+        receive.learn();
+        receive.set(receive.tail() as u32, receive.tail() as u32);
+        let moved = receive.tail() != receive.head();
+        give_back(&mut receive, &other).unwrap();
+        assert_eq!(rung(&bell), moved);
+        // A ring whose server moves packets.
+        transmit.pipe = None;
+        let ring = transmit.program.ring.clone();
+        send(&mut transmit, &bell, &[(60, 0)]);
+        assert!(!rung(&other));
+        ring.wait_for_program();
+        send(&mut transmit, &bell, &[]);
+        assert!(!rung(&other));
+        send(&mut transmit, &bell, &[(60, 0)]);
+        assert!(rung(&other));
+    }
+
+    #[test]
+    fn the_time_is_noted_where_it_was_asked_for() {
+        let (_area, transmit, _receive) = pipe(Offsets::default());
+        let ring = &transmit.program.ring;
+        let time = || {
+            let mut bytes = [0; 16];
+            ring.memory.mapping.read(ring.place.at + ring::TS, &mut bytes);
+            bytes
+        };
+        ring.word(ring::FLAGS).store(!NR_TIMESTAMP, Relaxed);
+        stamp(ring);
+        assert_eq!(time(), [0; 16]);
+        ring.word(ring::FLAGS).store(NR_TIMESTAMP, Relaxed);
+        stamp(ring);
+        assert_ne!(time(), [0; 16]);
+    }
+
+    #[test]
+    fn a_pipe_without_its_other_end_is_refused() {
+        let rings = Rings { tx: 2, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(Sides::new(&area.memory, &placed, None).is_ok());
+        let refused = Sides::new(&area.memory, &placed, Some(&placed)).map(drop);
+        assert!(matches!(refused, Err(Error::BadPeer { .. })));
+    }
+}

@@ -306,3 +306,347 @@ impl Work {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use super::super::area::Offsets;
+    use super::super::ring::tests::rings;
+    use super::super::ring::{Program, Ring};
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+
+    const SIZE: usize = 2048;
+    const MORE: u16 = NS_MOREFRAG;
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: SIZE, pages, numa_node: None }).unwrap())
+    }
+
+    /// A packet that was sent: its bytes, and whether something was left to do.
+    type Sent = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
+
+    /// Takes what is sent, while it is open.
+    struct Sink {
+        sent: Sent,
+        pool: Arc<Pool>,
+        is_open: Arc<AtomicUsize>,
+    }
+
+    impl TxQueue for Sink {
+        fn send(&mut self, batch: &mut Batch) -> usize {
+            if self.is_open.load(Ordering::Relaxed) == 0 {
+                return 0;
+            }
+            let mut slots = 0;
+            for packet in batch.packets() {
+                let bytes = packet.segments().flatten().copied().collect();
+                let is_left = packet.offload(self.pool.region()).is_some();
+                self.sent.lock().unwrap().push((bytes, is_left));
+                slots += packet.slots();
+            }
+            batch.drop_front(slots);
+            slots
+        }
+
+        fn buffers(&self) -> usize {
+            0
+        }
+    }
+
+    struct Bench {
+        sending: Sending,
+        program: Program,
+        sent: Sent,
+        is_open: Arc<AtomicUsize>,
+        bells: [Bell; 2],
+        /// The first bytes that are sent, if they are not to count up.
+        first: Option<[u8; 2]>,
+    }
+
+    impl Bench {
+        fn new(pool: &Arc<Pool>, header: usize) -> Bench {
+            let (_area, [ring, _]) = rings(128, 0, Offsets::default());
+            let consumer = Consumer::new(ring.clone());
+            let program = Program::new(ring);
+            let (sent, is_open) = (Sent::default(), Arc::new(AtomicUsize::new(1)));
+            let queue = Box::new(Sink { sent: sent.clone(), pool: pool.clone(), is_open: is_open.clone() });
+            let sending = Sending::new(consumer, queue, pool, 5000, &Arc::new(AtomicUsize::new(header)));
+            Bench { sending, program, sent, is_open, bells: Bell::pair().unwrap(), first: None }
+        }
+
+        /// The program sends slots with bytes that count up, and it is the server's turn.
+        fn send(&mut self, slots: &[(usize, u16)]) -> usize {
+            let ring = self.program.ring.clone();
+            let (mut head, mut byte) = (self.program.head(), 0u8);
+            for &(len, flags) in slots {
+                let slot = Slot { len: len as u16, flags, ..ring.slot(head) };
+                let mut bytes: Vec<u8> = (0..len.min(SIZE)).map(|n| byte.wrapping_add(n as u8)).collect();
+                if let Some(first) = self.first.take() {
+                    bytes[..2].copy_from_slice(&first);
+                }
+                byte = byte.wrapping_add(len as u8);
+                ring.memory.mapping.write(ring.memory.buffer(slot.buffer).unwrap(), &bytes);
+                ring.set_slot(head, slot);
+                head = ring.next(head);
+            }
+            self.program.set(head as u32, head as u32);
+            self.program.tell().unwrap();
+            let done = self.sending.turn(&self.bells[0]);
+            self.program.learn();
+            done
+        }
+
+        fn lens(&self) -> Vec<usize> {
+            self.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes.len()).collect()
+        }
+    }
+
+    fn counting(from: usize, len: usize) -> Vec<u8> {
+        (from..from + len).map(|n| n as u8).collect()
+    }
+
+    #[test]
+    fn packets_of_a_program_are_sent_whole_and_in_order() {
+        let mut bench = Bench::new(&pool(512), 0);
+        assert_eq!(bench.send(&[]), 0);
+        let slots = [(60, 0), (2048, MORE), (1, MORE), (100, 0), (3, MORE), (70, 0)];
+        // Six slots are done, and four buffers of the batch are gone: one packet has two.
+        assert_eq!(bench.send(&slots), 6 + 4);
+        let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
+        assert_eq!(sent, [counting(0, 60), counting(60, 2149), counting(2209, 73)]);
+        assert_eq!(bench.program.tail(), 5, "all slots are free again");
+    }
+
+    #[test]
+    fn what_is_no_packet_for_the_port_is_dropped() {
+        let mut bench = Bench::new(&pool(512), 0);
+        bench.send(&[
+            (0, 0),
+            (1, 0),
+            (2048, MORE),
+            (2048, MORE),
+            (904, 0),
+            (2048, MORE),
+            (2048, MORE),
+            (905, 0),
+            (2049, 0),
+        ]);
+        assert_eq!(bench.lens(), [1, 5000]);
+        bench.send(&[(2, 0)]);
+        assert_eq!((bench.lens(), bench.program.tail()), (vec![2], 9));
+        // More slots than a packet may have.
+        let mut long = vec![(1, MORE); MAX_FRAGS];
+        long.push((1, 0));
+        bench.send(&long);
+        bench.send(&[(3, 0)]);
+        assert_eq!(bench.lens(), [3]);
+        // More bytes than the pool has buffers for, ever.
+        let mut bench = Bench::new(&pool(2), 0);
+        bench.send(&[(2048, MORE), (2048, MORE), (900, 0), (60, 0)]);
+        assert_eq!(bench.lens(), [60]);
+    }
+
+    #[test]
+    fn a_header_in_front_says_what_is_left_to_do() {
+        let mut bench = Bench::new(&pool(512), 12);
+        // The header alone is no packet; a byte behind it is one, also where parts end inside it.
+        bench.send(&[(12, 0), (13, 0), (5, MORE), (7, MORE), (60, 0), (5, MORE), (8, MORE), (9, 0)]);
+        let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
+        assert_eq!(sent, [counting(24, 1), counting(25 + 12, 60), counting(97 + 12, 10)]);
+        // One that has nothing to do is as long as the port takes; one that has, as long as there are.
+        for (flags, len, is_sent) in
+            [(0, 5000, true), (0, 5001, false), (1, 5001, true), (1, 60_000, true), (0, 60_000, false)]
+        {
+            let mut bench = Bench::new(&pool(512), 12);
+            let mut slots = vec![(12, MORE)];
+            slots.extend((0..len / SIZE).map(|_| (SIZE, MORE)));
+            slots.push((len % SIZE, 0));
+            bench.first = Some([flags, 0]);
+            bench.send(&slots);
+            let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, left)| (bytes.len(), left)).collect();
+            assert_eq!(sent, if is_sent { vec![(len, flags == 1)] } else { vec![] }, "{len} with flags {flags}");
+        }
+    }
+
+    #[test]
+    fn packets_wait_for_buffers_and_for_the_port() {
+        let pool = pool(100);
+        let mut bench = Bench::new(&pool, 0);
+        bench.is_open.store(0, Ordering::Relaxed);
+        assert_eq!(bench.send(&[(60, 0); 70]), TURN, "no more than a turn");
+        assert!(bench.sending.is_pending() && bench.lens().is_empty());
+        assert_eq!(bench.send(&[]), 0, "nothing more is taken meanwhile");
+        assert_eq!(bench.program.tail(), TURN - 1);
+        bench.is_open.store(1, Ordering::Relaxed);
+        assert_eq!(bench.send(&[]), TURN);
+        assert!(!bench.sending.is_pending());
+        assert_eq!(bench.send(&[]), 6 + 6);
+        assert_eq!(bench.lens().len(), 70);
+    }
+
+    #[test]
+    fn a_packet_stays_in_its_ring_while_all_buffers_are_elsewhere() {
+        let pool = pool(100);
+        let mut other = Batch::with_capacity(100);
+        assert_eq!(other.alloc(&pool, 100, 60), 100);
+        let mut bench = Bench::new(&pool, 0);
+        assert_eq!((bench.send(&[(61, 0)]), bench.lens()), (0, vec![]));
+        drop(other);
+        bench.send(&[]);
+        assert_eq!(bench.lens(), [61]);
+    }
+
+    #[test]
+    fn a_program_that_sleeps_is_woken_when_slots_are_free() {
+        let rung = |bell: &Bell| {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rung = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)) == Ok(1);
+            bell.silence();
+            rung
+        };
+        let mut bench = Bench::new(&pool(512), 0);
+        bench.send(&[(60, 0)]);
+        assert!(!rung(&bench.bells[1]));
+        bench.program.wait();
+        bench.send(&[]);
+        assert!(!rung(&bench.bells[1]), "nothing was done");
+        bench.send(&[(60, 0)]);
+        assert!(rung(&bench.bells[1]));
+    }
+
+    /// Gives packets of these lengths.
+    struct Source(Arc<Pool>, VecDeque<usize>);
+
+    impl RxQueue for Source {
+        fn recv(&mut self, batch: &mut Batch) -> usize {
+            let before = batch.len();
+            while let Some(len) = self.1.pop_front() {
+                assert!(batch.push(&self.0, &counting(len, len)));
+            }
+            batch.len() - before
+        }
+
+        fn buffers(&self) -> usize {
+            0
+        }
+    }
+
+    fn receiving(ring: &Ring, header: usize, lens: &[usize]) -> Receiving {
+        let queue = Box::new(Source(pool(512), lens.iter().copied().collect()));
+        Receiving::new(Producer::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
+    }
+
+    /// What has come: of each slot its length and flags, and all bytes.
+    fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
+        let mut program = Program::new(ring.clone());
+        program.learn();
+        let (mut slots, mut all) = (Vec::new(), Vec::new());
+        let mut at = program.head();
+        while at != program.tail() {
+            let slot = ring.slot(at);
+            slots.push((slot.len, slot.flags));
+            let mut bytes = vec![0; slot.len.into()];
+            ring.memory.mapping.read(ring.memory.buffer(slot.buffer).unwrap() + ring.offset(at), &mut bytes);
+            all.extend(bytes);
+            at = ring.next(at);
+        }
+        (slots, all)
+    }
+
+    #[test]
+    fn packets_fill_slots_one_after_the_other() {
+        let [bell, _other] = Bell::pair().unwrap();
+        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
+        let mut work = receiving(&ring, 0, &[60, 2048, 5000, 61]);
+        // Buffers of the batch that were taken.
+        assert_eq!(work.turn(&bell), 1 + 2 + 3 + 1);
+        let (slots, bytes) = come(&ring);
+        let last = 1 << 8;
+        let expected =
+            [(60, last), (2048, last), (2048, MORE | 3 << 8), (2048, MORE | 2 << 8), (904, last), (61, last)];
+        assert_eq!(slots, expected);
+        assert_eq!(bytes, [counting(60, 60), counting(2048, 2048), counting(5000, 5000), counting(61, 61)].concat());
+        assert_eq!(work.turn(&bell), 0);
+    }
+
+    #[test]
+    fn packets_come_behind_a_header_of_zeros() {
+        let [bell, _other] = Bell::pair().unwrap();
+        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
+        assert!(receiving(&ring, 12, &[60, 2036, 2037]).turn(&bell) > 0);
+        let (slots, bytes) = come(&ring);
+        assert_eq!(slots.iter().map(|(len, _)| *len).collect::<Vec<_>>(), [72, 2048, 2048, 1]);
+        let zeros = || vec![0; 12];
+        assert_eq!(
+            bytes,
+            [zeros(), counting(60, 60), zeros(), counting(2036, 2036), zeros(), counting(2037, 2037)].concat()
+        );
+    }
+
+    #[test]
+    fn packets_wait_for_room_and_those_that_never_fit_do_not() {
+        let [bell, _other] = Bell::pair().unwrap();
+        let (_area, [_, ring]) = rings(4, 0, Offsets::default());
+        // Three slots are free at most: four are too many for ever.
+        let mut work = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
+        assert!(work.turn(&bell) > 0);
+        let lens = |ring: &Ring| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
+        assert_eq!(lens(&ring), [60, 61]);
+        assert_eq!(work.turn(&bell), 0, "for two slots there is no room");
+        let mut program = Program::new(ring.clone());
+        program.learn();
+        program.set(2, 2);
+        program.tell().unwrap();
+        assert!(work.turn(&bell) > 0);
+        assert_eq!(lens(&ring), [2048, 2048, 62]);
+    }
+
+    #[test]
+    fn slots_without_a_buffer_or_too_far_behind_its_beginning_get_nothing() {
+        let [bell, _other] = Bell::pair().unwrap();
+        for (buffer, offset, len, is_put) in [
+            (None, 0, 60, true),
+            (Some(1), 0, 60, false),
+            (Some(u32::MAX), 0, 60, false),
+            (None, 2047, 1, true),
+            (None, 2047, 2, false),
+            (None, 2048, 1, false),
+            (None, 0xFFFF, 1, false),
+            (None, 64, 1984, true),
+            (None, 64, 1985, false),
+            (None, 64, 2048, false),
+        ] {
+            let (_area, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: 0 });
+            (0..8).for_each(|n| ring.set_offset(n, offset));
+            let own = ring.slot(0);
+            ring.set_slot(0, Slot { buffer: buffer.unwrap_or(own.buffer), ..own });
+            assert!(receiving(&ring, 0, &[len]).turn(&bell) > 0, "it is taken, and dropped if it does not fit");
+            let expected = if is_put { counting(len, len) } else { vec![] };
+            assert_eq!(come(&ring).1, expected, "{len} at {offset} of {buffer:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_waits_is_woken_for_packets() {
+        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
+        let [bell, other] = Bell::pair().unwrap();
+        let rung = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rung = poll(&mut [PollFd::new(&other, PollFlags::IN)], Some(&now)) == Ok(1);
+            other.silence();
+            rung
+        };
+        receiving(&ring, 0, &[60]).turn(&bell);
+        assert!(!rung());
+        Program::new(ring.clone()).wait();
+        receiving(&ring, 0, &[]).turn(&bell);
+        receiving(&ring, 0, &[17 * SIZE]).turn(&bell);
+        assert!(!rung(), "nothing has come");
+        receiving(&ring, 0, &[60]).turn(&bell);
+        assert!(rung());
+    }
+}

@@ -95,7 +95,7 @@ impl PacketRx {
             // What the kernel says is not believed beyond the block.
             let end = base + BLOCK;
             let header = self.place.next;
-            if !header.is_multiple_of(8) || header < base || header.saturating_add(TAG_TYPE + 4) > end {
+            if !header.is_multiple_of(8) || header.saturating_add(TAG_TYPE + 4) > end {
                 self.counters.dropped();
                 self.give_back();
                 continue;
@@ -419,5 +419,363 @@ mod tests {
             drop((rx, batch));
             prop_assert_eq!(pool.available(), 512);
         });
+    }
+
+    /// Receives from blocks that no kernel fills.
+    fn receiver(blocks: usize) -> PacketRx {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
+        let memory = Mapping::new(blocks * BLOCK, PageSize::Ordinary, None).unwrap();
+        let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        PacketRx {
+            socket: Arc::new(Socket::over(fd, memory, blocks)),
+            place: Receiving::default(),
+            pool: Pool::new(Region::new(&options).unwrap()),
+            counters: Arc::default(),
+            flow: None,
+            offloads: false,
+            timestamps: false,
+            longest: 1518,
+            segments: VecDeque::new(),
+        }
+    }
+
+    /// Writes a packet's header at a place of the memory, with its bytes `begin` behind that: zeros, but for `bytes`.
+    fn put(rx: &PacketRx, place: usize, next: u32, begin: u32, len: u32, bytes: &[u8]) {
+        let memory = &rx.socket.memory;
+        let words = [(NEXT, next), (HERE, len), (LENGTH, len), (STATUS, 0), (BEGIN, begin)];
+        words.iter().for_each(|(at, value)| memory.word(place + at).store(*value, Relaxed));
+        memory.write(place + begin as usize, bytes);
+    }
+
+    /// Hands a block over, which has so many packets.
+    fn hand_over(rx: &PacketRx, block: usize, packets: u32, first: u32) {
+        let at = |place: usize| rx.socket.memory.word(block * BLOCK + place);
+        at(BLOCK_PACKETS).store(packets, Relaxed);
+        at(BLOCK_FIRST).store(first, Relaxed);
+        at(BLOCK_STATUS).store(libc::TP_STATUS_USER | 1 << 5, Relaxed);
+    }
+
+    fn received(rx: &mut PacketRx) -> Vec<Vec<u8>> {
+        let mut batch = Batch::new();
+        rx.recv(&mut batch);
+        batch.packets().map(|packet| packet.segments().flatten().copied().collect()).collect()
+    }
+
+    #[test]
+    fn packets_of_blocks_come_in_order_and_blocks_go_back() {
+        let mut rx = receiver(2);
+        for round in 0..3u8 {
+            for block in 0..2 {
+                let base = block * BLOCK;
+                let byte = 10 * round + block as u8;
+                put(&rx, base + 48, 160, 96, 14, &[byte; 14]);
+                put(&rx, base + 208, 4096, 80, 60, &[byte + 5; 60]);
+                put(&rx, base + 4304, 0, 64, 20, &[byte + 7; 20]);
+                hand_over(&rx, block, 3, 48);
+                let expected = [vec![byte; 14], vec![byte + 5; 60], vec![byte + 7; 20]];
+                assert_eq!(received(&mut rx), expected);
+                assert_eq!(rx.socket.memory.word(base + BLOCK_STATUS).load(Relaxed), libc::TP_STATUS_KERNEL);
+                assert!(received(&mut rx).is_empty());
+            }
+        }
+        // A block without packets is passed over.
+        hand_over(&rx, 0, 0, 48);
+        put(&rx, BLOCK + 48, 0, 96, 14, &[99; 14]);
+        hand_over(&rx, 1, 1, 48);
+        assert_eq!(received(&mut rx), [[99; 14]]);
+    }
+
+    #[test]
+    fn a_packet_is_taken_up_to_the_end_of_its_block_and_no_further() {
+        let last = BLOCK - (TAG_TYPE + 4);
+        let end = BLOCK as u32;
+        // Where its header is, where it begins behind that, its length, and whether it is one.
+        for (header, begin, len, is_one) in [
+            (48, 10, 14, true),
+            (48, 9, 14, false),
+            (48, 0, 14, false),
+            (48, 96, 13, false),
+            (48, 96, 0, false),
+            (48, 96, 1518, true),
+            (BLOCK - 200, 100, 100, true),
+            (BLOCK - 200, 100, 101, false),
+            (BLOCK - 200, 100, u32::MAX, false),
+            (BLOCK - 200, 186, 14, true),
+            (last, 10, 30, true),
+            (last, 10, 31, false),
+            (last + 8, 10, 14, false),
+            (BLOCK, 10, 14, false),
+            (52, 96, 60, false),
+            (49, 96, 60, false),
+        ] {
+            let mut rx = receiver(2);
+            if header.is_multiple_of(4) && header < BLOCK {
+                put(&rx, header, 0, begin, len, &[]);
+            }
+            hand_over(&rx, 0, 1, header as u32);
+            put(&rx, BLOCK + 48, 0, 96, 14, &[99; 14]);
+            hand_over(&rx, 1, 1, 48);
+            let lens: Vec<_> = received(&mut rx).iter().map(Vec::len).collect();
+            let expected = if is_one { vec![len as usize, 14] } else { vec![14] };
+            assert_eq!(lens, expected, "header {header}, {len} bytes at {begin}");
+        }
+        // In the second block the first one is outside, too, also where numbers overflow.
+        for first in [u32::MAX, u32::MAX - 7, end, end - 8, 0u32.wrapping_sub(end)] {
+            let mut rx = receiver(2);
+            rx.place.block = 1;
+            put(&rx, 48, 0, 96, 14, &[7; 14]);
+            hand_over(&rx, 1, 1, first);
+            assert!(received(&mut rx).is_empty(), "first at {first}");
+        }
+        // A packet that the kernel has cut short is none.
+        let mut rx = receiver(2);
+        put(&rx, 48, 0, 96, 60, &[]);
+        rx.socket.memory.word(48 + LENGTH).store(61, Relaxed);
+        hand_over(&rx, 0, 1, 48);
+        assert!(received(&mut rx).is_empty());
+    }
+
+    /// `tp_mac` is the lower half of its word; where the network header begins, the upper half, is nothing to us.
+    #[test]
+    fn a_packet_begins_where_the_lower_half_says() {
+        let mut rx = receiver(2);
+        put(&rx, 48, 0, 96, 14, &[5; 14]);
+        rx.socket.memory.word(48 + BEGIN).store(110 << 16 | 96, Relaxed);
+        hand_over(&rx, 0, 1, 48);
+        assert_eq!(received(&mut rx), [[5; 14]]);
+    }
+
+    #[test]
+    fn a_tag_that_the_kernel_has_taken_out_is_where_it_was() {
+        let bytes: Vec<u8> = (0..60).collect();
+        let (valid, with_kind) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        let tagged = |tag: [u8; 4]| [&bytes[..12], &tag, &bytes[12..]].concat();
+        for (status, expected) in [
+            (0, bytes.clone()),
+            (!(valid | with_kind), bytes.clone()),
+            (with_kind, bytes.clone()),
+            (valid, tagged([0x81, 0, 0x20, 7])),
+            (valid | with_kind, tagged([0x88, 0xA8, 0x20, 7])),
+        ] {
+            for flow in [None, Some("all")] {
+                let mut rx = receiver(2);
+                rx.flow = flow.map(|flow| flow.parse().unwrap());
+                put(&rx, 48, 0, 96, 60, &bytes);
+                let word = |at: usize, value: u32| rx.socket.memory.word(48 + at).store(value, Relaxed);
+                word(STATUS, status);
+                word(TAG, 0xFFFF_2007);
+                word(TAG_TYPE, 0xFFFF_88A8);
+                hand_over(&rx, 0, 1, 48);
+                assert_eq!(received(&mut rx), std::slice::from_ref(&expected), "{status:x} {flow:?}");
+            }
+        }
+    }
+
+    /// The filter sees the tag where it was on the wire, and with it no more and no less of the packet.
+    #[test]
+    fn a_filter_sees_what_was_on_the_wire() {
+        use etherparse::PacketBuilder;
+        let mut bytes = Vec::new();
+        let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+        ip.udp(80, 4321).write(&mut bytes, &[0; 30]).unwrap();
+        for (flow, is_tagged, is_meant) in [
+            ("udp:4321", false, true),
+            ("udp:4321", true, true),
+            ("udp:4322", false, false),
+            ("udp:4322", true, false),
+            ("vlan:7", false, false),
+            ("vlan:7", true, true),
+            ("vlan:8", true, false),
+        ] {
+            let mut rx = receiver(2);
+            rx.flow = Some(flow.parse().unwrap());
+            put(&rx, 48, 0, 96, bytes.len() as u32, &bytes);
+            let word = |at: usize, value: u32| rx.socket.memory.word(48 + at).store(value, Relaxed);
+            word(STATUS, if is_tagged { libc::TP_STATUS_VLAN_VALID } else { 0 });
+            word(TAG, 7);
+            hand_over(&rx, 0, 1, 48);
+            assert_eq!(received(&mut rx).len(), usize::from(is_meant), "{flow} {is_tagged}");
+        }
+    }
+
+    #[test]
+    fn packets_longer_than_the_port_takes_are_dropped() {
+        for (len, is_taken) in [(1518, true), (1519, false)] {
+            let mut rx = receiver(2);
+            put(&rx, 48, 0, 96, len, &[]);
+            hand_over(&rx, 0, 1, 48);
+            assert_eq!(received(&mut rx).len(), usize::from(is_taken), "{len}");
+        }
+    }
+
+    /// Bytes of a TCP packet over IPv4 with 4,000 bytes of payload, and what is left to do in front of it.
+    fn uncut(rx: &PacketRx, kind: u8) -> Vec<u8> {
+        use etherparse::PacketBuilder;
+        let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+        let mut bytes = Vec::new();
+        ip.tcp(80, 4321, 1, 1000).write(&mut bytes, &[7; 4000]).unwrap();
+        put(rx, 48, 0, 96, bytes.len() as u32, &bytes);
+        let [a, b] = 1000u16.to_le_bytes();
+        rx.socket.memory.write(48 + 96 - Offload::LEN, &[1, kind, 54, 0, a, b, 34, 0, 16, 0]);
+        hand_over(rx, 0, 1, 48);
+        bytes
+    }
+
+    #[test]
+    fn a_packet_that_is_left_to_be_cut_is_cut_unless_it_may_stay_whole() {
+        let mut rx = receiver(2);
+        uncut(&rx, 1);
+        assert_eq!(received(&mut rx).iter().map(Vec::len).collect::<Vec<_>>(), [1054; 4]);
+        // Of a kind that cannot be cut here, and one that is too long as it is.
+        for kind in [0, 5] {
+            uncut(&rx, kind);
+            rx.place = Receiving::default();
+            assert!(received(&mut rx).is_empty(), "kind {kind}");
+        }
+        let mut rx = receiver(2);
+        rx.offloads = true;
+        let bytes = uncut(&rx, 1);
+        let mut batch = Batch::new();
+        rx.recv(&mut batch);
+        let packet = batch.packets().next().unwrap();
+        let left = packet.offload(rx.pool.region()).unwrap();
+        assert_eq!((packet.len(), left.segmentation()), (bytes.len(), Segmentation::TcpIpv4));
+    }
+
+    #[test]
+    fn a_checksum_is_finished_unless_it_may_be_left() {
+        for offloads in [false, true] {
+            let mut rx = receiver(2);
+            rx.offloads = offloads;
+            put(&rx, 48, 0, 96, 60, &[1; 60]);
+            rx.socket.memory.write(48 + 96 - Offload::LEN, &[1, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+            hand_over(&rx, 0, 1, 48);
+            let mut batch = Batch::new();
+            rx.recv(&mut batch);
+            let is_left = batch.packets().next().unwrap().offload(rx.pool.region()).is_some();
+            let first = (&mut batch).into_iter().next().unwrap();
+            let stored = if offloads { [1, 1] } else { (!(13 * 0x0101u16)).to_be_bytes() };
+            assert_eq!((is_left, &first[50..52]), (offloads, &stored[..]));
+        }
+    }
+
+    #[test]
+    fn packets_wait_in_their_block_while_a_batch_is_full() {
+        let mut rx = receiver(2);
+        (0..3).for_each(|n| put(&rx, 48 + 160 * n, 160, 96, 60, &[n as u8 + 1; 60]));
+        hand_over(&rx, 0, 3, 48);
+        let mut batch = Batch::with_capacity(2);
+        assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (2, 0));
+        batch.clear();
+        assert_eq!(rx.recv(&mut batch), 1);
+        // A queue that ends leaves the next one where it was.
+        put(&rx, BLOCK + 48, 0, 96, 60, &[9; 60]);
+        hand_over(&rx, 1, 1, 48);
+        assert_eq!(rx.recv(&mut batch), 1);
+        let socket = rx.socket.clone();
+        drop(rx);
+        let place = *socket.receiving.lock().unwrap();
+        assert_eq!((place.block, place.left), (0, 0));
+    }
+
+    /// Over frames that no kernel takes.
+    fn sender(frames: usize) -> (PacketTx, Arc<Pool>) {
+        let rx = receiver(1);
+        let memory = Mapping::new(BLOCK + frames * 2048, PageSize::Ordinary, None).unwrap();
+        let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut socket = Socket::over(fd, memory, 1);
+        socket.frames = frames;
+        (
+            PacketTx { socket: Arc::new(socket), next: 0, oldest: 0, counters: Arc::default(), longest: 1900 },
+            rx.pool.clone(),
+        )
+    }
+
+    #[test]
+    fn frames_are_filled_as_the_kernel_reads_them() {
+        let (mut tx, pool) = sender(4);
+        let frame = |tx: &PacketTx, n: usize, at: usize| tx.socket.memory.word(BLOCK + n * 2048 + at).load(Relaxed);
+        let bytes = |tx: &PacketTx, n: usize, at: usize, len: usize| {
+            let mut bytes = vec![0; len];
+            tx.socket.memory.read(BLOCK + n * 2048 + HEADER + at, &mut bytes);
+            bytes
+        };
+        let mut batch = Batch::new();
+        for n in 0..6u8 {
+            batch.push(&pool, &[n + 1; 100]);
+        }
+        // Four frames are free.
+        assert_eq!((tx.send(&mut batch), tx.unsent(), batch.len()), (4, 4 % 4, 2));
+        for n in 0..4 {
+            let words = [STATUS, NEXT, HERE, LENGTH].map(|at| frame(&tx, n, at));
+            assert_eq!(words, [libc::TP_STATUS_SEND_REQUEST, 0, 110, 110]);
+            assert_eq!(bytes(&tx, n, 0, 10), [0, 0, 100, 0, 0, 0, 0, 0, 0, 0], "all of it is headers");
+            assert_eq!(bytes(&tx, n, 10, 100), vec![n as u8 + 1; 100]);
+        }
+        // Those that the kernel has, or sends, are not written.
+        let status = |tx: &PacketTx, n: usize, value: u32| {
+            tx.socket.memory.word(BLOCK + n * 2048 + STATUS).store(value, Relaxed)
+        };
+        status(&tx, 0, libc::TP_STATUS_SENDING);
+        assert_eq!((tx.send(&mut batch), batch.len()), (0, 2));
+        status(&tx, 0, 0);
+        assert_eq!((tx.send(&mut batch), batch.len()), (1, 1));
+        assert_eq!(bytes(&tx, 0, 10, 100), [5; 100]);
+        (0..4).for_each(|n| status(&tx, n, 0));
+        assert_eq!((tx.send(&mut batch), batch.len()), (1, 0));
+        assert_eq!(bytes(&tx, 1, 10, 100), [6; 100]);
+    }
+
+    #[test]
+    fn what_the_kernel_has_taken_is_not_waited_for() {
+        let (mut tx, pool) = sender(8);
+        let mut batch = Batch::new();
+        (0..3u8).for_each(|n| assert!(batch.push(&pool, &[n; 60])));
+        assert_eq!((tx.send(&mut batch), tx.unsent()), (3, 3));
+        let status = |tx: &PacketTx, n: usize, value: u32| {
+            tx.socket.memory.word(BLOCK + n * 2048 + STATUS).store(value, Relaxed)
+        };
+        status(&tx, 0, libc::TP_STATUS_AVAILABLE);
+        status(&tx, 1, libc::TP_STATUS_SENDING);
+        tx.send(&mut batch);
+        assert_eq!((tx.oldest, tx.unsent()), (2, 1), "the last one is still to be looked at");
+        status(&tx, 2, libc::TP_STATUS_WRONG_FORMAT);
+        tx.send(&mut batch);
+        assert_eq!(tx.unsent(), 0);
+        // Its successor goes on where it was.
+        let socket = tx.socket.clone();
+        drop(tx);
+        assert_eq!(*socket.next.lock().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_frame_takes_what_it_has_room_for() {
+        let room = 2048 - HEADER - Offload::LEN;
+        for (longest, len, is_sent) in
+            [(1900, 1900, true), (1900, 1901, false), (9000, room, true), (9000, room + 1, false), (9000, 9000, false)]
+        {
+            let (mut tx, pool) = sender(4);
+            tx.longest = longest;
+            let mut batch = Batch::new();
+            batch.push(&pool, &vec![3; len]);
+            batch.push(&pool, &[4; 60]);
+            tx.send(&mut batch);
+            assert!(batch.is_empty());
+            assert_eq!(tx.unsent(), 1 + usize::from(is_sent), "{len}");
+            let mut headers = [0; 4];
+            tx.socket.memory.read(BLOCK + HEADER, &mut headers);
+            let copied = if len <= COPIED { len as u16 } else { 0 };
+            assert_eq!(headers[2..], if is_sent { copied } else { 60 }.to_le_bytes(), "{len}");
+        }
+        for (len, copied) in [(COPIED, COPIED as u16), (COPIED + 1, 0)] {
+            let (mut tx, pool) = sender(4);
+            let mut batch = Batch::new();
+            batch.push(&pool, &vec![3; len]);
+            tx.send(&mut batch);
+            let mut headers = [0; 4];
+            tx.socket.memory.read(BLOCK + HEADER, &mut headers);
+            assert_eq!(headers[2..], copied.to_le_bytes());
+        }
     }
 }

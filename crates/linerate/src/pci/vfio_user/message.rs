@@ -241,3 +241,81 @@ impl Connection {
         if sent == size { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn pair() -> (UnixStream, Connection) {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        (theirs, Connection::new(ours))
+    }
+
+    fn bytes(size: u32, len: usize) -> Vec<u8> {
+        let header = Header { id: 5, command: 9, size, ..Header::default() };
+        [header.as_bytes(), &vec![3; len.saturating_sub(size_of::<Header>())]].concat()
+    }
+
+    #[test]
+    fn a_message_comes_in_any_parts_and_is_followed_by_the_next() {
+        let (mut theirs, mut ours) = pair();
+        let both = [bytes(20, 20), bytes(16, 16)].concat();
+        let mut messages = Vec::new();
+        for byte in both {
+            theirs.write_all(&[byte]).unwrap();
+            messages.extend(ours.receive().unwrap());
+        }
+        let seen: Vec<_> = messages.iter().map(|message| (message.header.id, message.payload.clone())).collect();
+        assert_eq!(seen, [(5, vec![3; 4]), (5, vec![])]);
+        drop(theirs);
+        assert_eq!(ours.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_message_of_an_impossible_length_is_refused() {
+        let longest = MOST_BYTES as u32;
+        for (size, is_fit) in
+            [(0, false), (15, false), (16, true), (longest, true), (longest + 1, false), (u32::MAX, false)]
+        {
+            let (mut theirs, mut ours) = pair();
+            theirs.write_all(&bytes(size, 16)).unwrap();
+            match ours.receive() {
+                Ok(message) => assert!(is_fit && message.is_some() == (size == 16), "{size}"),
+                Err(error) => assert!(!is_fit && error.kind() == io::ErrorKind::InvalidData, "{size}"),
+            }
+        }
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_may_have_are_refused() {
+        let (theirs, mut ours) = pair();
+        let sender = Connection::new(theirs);
+        let send = |count: usize| {
+            let fds = vec![sender.socket().as_fd(); count];
+            sender.send(Header::default(), &[&[1, 2]], &fds)
+        };
+        send(MOST_DESCRIPTORS).unwrap();
+        ours.needed = 18;
+        let message = ours.receive().unwrap().unwrap();
+        assert_eq!((message.descriptors.len(), message.header.size, &message.payload[..]), (16, 18, &[1, 2][..]));
+        assert_eq!(send(2 * MOST_DESCRIPTORS).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // They count together where parts of one message bring them.
+        let (mut theirs, mut ours) = pair();
+        for n in 0..2 {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let copy = theirs.try_clone().unwrap();
+            let fds = vec![copy.as_fd(); MOST_DESCRIPTORS / 2 + n];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let byte = [IoSlice::new(&[0])];
+            sendmsg(&theirs, &byte, &mut control, SendFlags::NOSIGNAL).unwrap();
+            match ours.receive() {
+                Ok(message) => assert!(n == 0 && message.is_none()),
+                Err(error) => assert!(n == 1 && error.kind() == io::ErrorKind::InvalidData),
+            }
+        }
+        theirs.flush().unwrap();
+    }
+}

@@ -422,3 +422,350 @@ impl InLine {
         self.0.memories.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::memory::PageSize;
+
+    /// What a function was asked to do.
+    type Calls = Arc<Mutex<Vec<String>>>;
+
+    /// BAR 0 has a page; there are a line, two messages and three vectors; memory below 4 GiB is refused.
+    struct Told(Calls);
+
+    impl Told {
+        fn note(&self, call: String) {
+            self.0.lock().unwrap().push(call);
+        }
+    }
+
+    impl Function for Told {
+        fn region(&self, region: u32) -> u64 {
+            if region == 0 { 4096 } else { 0 }
+        }
+
+        fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
+            bytes.fill(7);
+            self.note(format!("read {region} {offset} {}", bytes.len()));
+        }
+
+        fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+            self.note(format!("write {region} {offset} {bytes:?}"));
+        }
+
+        fn interrupts(&self, kind: Kind) -> u32 {
+            match kind {
+                Kind::Line => 1,
+                Kind::Message => 2,
+                Kind::Vector => 3,
+            }
+        }
+
+        fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>) {
+            self.note(format!("{kind:?} {number} {}", receiver.is_some()));
+        }
+
+        fn mask_line(&mut self, masked: bool) {
+            self.note(format!("mask {masked}"));
+        }
+
+        fn map(&mut self, address: u64, len: u64, _: Arc<Mapping>, offset: u64, writable: bool) -> bool {
+            self.note(format!("map {address} {len} {offset} {writable}"));
+            address >= 1 << 32
+        }
+
+        fn unmap(&mut self, address: u64, len: u64) -> Option<u64> {
+            self.note(format!("unmap {address} {len}"));
+            (len > 4096).then_some(len)
+        }
+
+        fn reset(&mut self) {
+            self.note("reset".to_string());
+        }
+
+        fn disconnect(&mut self) {}
+    }
+
+    struct Bench {
+        service: Service,
+        calls: Calls,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let calls = Calls::default();
+            let service = Service { function: Box::new(Told(calls.clone())), memories: Vec::new(), negotiated: true };
+            Bench { service, calls }
+        }
+
+        fn answer(&mut self, command: u16, payload: &[&[u8]], descriptors: Vec<OwnedFd>) -> Answer {
+            self.service.answer(command, &Message { payload: payload.concat(), ..Message::default() }, descriptors)
+        }
+
+        fn calls(&self) -> Vec<String> {
+            std::mem::take(&mut *self.calls.lock().unwrap())
+        }
+    }
+
+    const INVALID: Answer = Err(Errno::INVAL);
+
+    #[test]
+    fn nothing_is_answered_before_a_version_that_both_speak() {
+        let mut bench = Bench::new();
+        bench.service.negotiated = false;
+        assert_eq!(bench.answer(command::DEVICE_RESET, &[], Vec::new()), INVALID);
+        assert_eq!(bench.answer(command::VERSION, &[&[0; 3]], Vec::new()), INVALID, "too short");
+        assert_eq!(bench.answer(command::VERSION, &[&[1, 0, 0, 0]], Vec::new()), INVALID, "major version 1");
+        assert_eq!(bench.answer(command::DEVICE_RESET, &[], Vec::new()), INVALID);
+        for (theirs, ours) in [(0, 0), (1, 1), (9, 1)] {
+            let answer = bench.answer(command::VERSION, &[&[0, 0, theirs, 0]], Vec::new()).unwrap();
+            assert_eq!(answer[..4], [0, 0, ours, 0]);
+            assert!(answer[4..].starts_with(b"{") && answer.ends_with(b"}\0"));
+        }
+        assert!(bench.calls().is_empty());
+        assert_eq!(bench.answer(command::DEVICE_RESET, &[], Vec::new()), Ok(Vec::new()));
+        assert_eq!(bench.calls(), ["reset"]);
+        for unknown in [0, 6, 11, 12, 14, u16::MAX] {
+            assert_eq!(bench.answer(unknown, &[&[0; 64]], Vec::new()), Err(Errno::OPNOTSUPP), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn accesses_are_inside_their_region_and_no_longer_than_a_message() {
+        let mut bench = Bench::new();
+        let access = |offset: u64, region: u32, count: u32| RegionAccess { offset, region, count };
+        let data = [1; MOST_DATA];
+        for (offset, count) in [(0, 4096), (4092, 4), (4096, 0), (0, 0)] {
+            let (access, data) = (access(offset, 0, count), &data[..count as usize]);
+            let read = bench.answer(command::REGION_READ, &[access.as_bytes()], Vec::new()).unwrap();
+            assert_eq!(read, [access.as_bytes(), &vec![7; count as usize]].concat());
+            let written = bench.answer(command::REGION_WRITE, &[access.as_bytes(), data], Vec::new());
+            assert_eq!(written, Ok(access.as_bytes().to_vec()));
+            let [read, written] = [format!("read 0 {offset} {count}"), format!("write 0 {offset} {data:?}")];
+            assert_eq!(bench.calls(), [read, written]);
+        }
+        for (offset, region, count) in [
+            (4093, 0, 4),
+            (4097, 0, 0),
+            (u64::MAX, 0, 1),
+            (u64::MAX - 3, 0, 4),
+            (0, 0, 4097),
+            (0, 1, 1),
+            (0, VFIO_PCI_NUM_REGIONS, 0),
+            (0, VFIO_PCI_NUM_REGIONS, 1),
+            (0, u32::MAX, 1),
+        ] {
+            let access = access(offset, region, count);
+            let what = format!("{count} at {offset} of {region}");
+            // Nothing of a region that is not there is neither wrong nor useful.
+            if (offset, count) != (0, 0) {
+                assert_eq!(bench.answer(command::REGION_READ, &[access.as_bytes()], Vec::new()), INVALID, "{what}");
+                let written = bench.answer(command::REGION_WRITE, &[access.as_bytes(), &data, &data], Vec::new());
+                assert_eq!(written, INVALID, "{what}");
+            }
+        }
+        let short = access(0, 0, 8);
+        assert_eq!(bench.answer(command::REGION_WRITE, &[short.as_bytes(), &data[..7]], Vec::new()), INVALID);
+        assert_eq!(bench.answer(command::REGION_READ, &[&short.as_bytes()[..15]], Vec::new()), INVALID);
+        assert!(bench.calls().is_empty());
+    }
+
+    /// A region of more than a message is read in parts.
+    #[test]
+    fn one_access_is_no_longer_than_a_message_takes() {
+        struct Long(Told);
+        impl Function for Long {
+            fn region(&self, _: u32) -> u64 {
+                1 << 20
+            }
+            fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
+                self.0.read(region, offset, bytes);
+            }
+            fn write(&mut self, _: u32, _: u64, _: &[u8]) {}
+            fn interrupts(&self, _: Kind) -> u32 {
+                0
+            }
+            fn set_receiver(&mut self, _: Kind, _: u32, _: Option<Interrupt>) {}
+            fn mask_line(&mut self, _: bool) {}
+            fn map(&mut self, _: u64, _: u64, _: Arc<Mapping>, _: u64, _: bool) -> bool {
+                false
+            }
+            fn unmap(&mut self, _: u64, _: u64) -> Option<u64> {
+                None
+            }
+            fn reset(&mut self) {}
+            fn disconnect(&mut self) {}
+        }
+        let mut bench = Bench::new();
+        bench.service.function = Box::new(Long(Told(bench.calls.clone())));
+        let mut read = |region: u32, count: usize| {
+            let access = RegionAccess { offset: 0, region, count: count as u32 };
+            bench.answer(command::REGION_READ, &[access.as_bytes()], Vec::new()).is_ok()
+        };
+        assert!(read(0, MOST_DATA) && !read(0, MOST_DATA + 1));
+        assert!(read(VFIO_PCI_NUM_REGIONS - 1, 1) && !read(VFIO_PCI_NUM_REGIONS, 1));
+    }
+
+    fn memory() -> OwnedFd {
+        Mapping::new(1 << 16, PageSize::Ordinary, None).unwrap().file().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn memory_is_mapped_once_however_often_it_comes() {
+        let mut bench = Bench::new();
+        let map = |flags: u32, address: u64| DmaMap { argsz: 32, flags, offset: 4096, address, size: 8192 };
+        let file = memory();
+        let file = || file.try_clone().unwrap();
+        let high = 1 << 32;
+        let mut ask = |map: DmaMap, files: Vec<OwnedFd>| bench.answer(command::DMA_MAP, &[map.as_bytes()], files);
+        assert_eq!(ask(map(4, high), vec![file()]), INVALID, "a flag that is not known");
+        assert_eq!(ask(map(3, high), vec![file(), file()]), INVALID, "two files");
+        assert_eq!(ask(map(3, 0), vec![file()]), INVALID, "the function refuses it");
+        let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 1 << 16).unwrap();
+        assert_eq!(ask(map(3, high), vec![plain]), INVALID, "it can be taken away");
+        assert_eq!(ask(map(3, high), Vec::new()), Ok(Vec::new()), "the client's own");
+        assert_eq!(ask(map(3, high), vec![file()]), Ok(Vec::new()));
+        assert_eq!(ask(map(1, high), vec![file()]), Ok(Vec::new()));
+        let calls = ["map 0 8192 4096 true", "map 4294967296 8192 4096 true", "map 4294967296 8192 4096 false"];
+        assert_eq!(bench.calls(), calls);
+
+        bench.service.memories.clear();
+        let first = bench.service.memory(file()).unwrap();
+        assert!(Arc::ptr_eq(&first, &bench.service.memory(file()).unwrap()));
+        let other = bench.service.memory(memory()).unwrap();
+        assert!(!Arc::ptr_eq(&first, &other));
+        drop(first);
+        assert!(Arc::ptr_eq(&other, &bench.service.memories[1].1.upgrade().unwrap()));
+        bench.service.memory(file()).unwrap();
+        assert_eq!(bench.service.memories.len(), 2, "what is not used any more is forgotten");
+    }
+
+    #[test]
+    fn memory_is_unmapped_by_its_range_or_all_of_it() {
+        let mut bench = Bench::new();
+        let mut ask = |flags: u32, size: u64| {
+            let unmap = DmaUnmap { argsz: 24, flags, address: 8192, size };
+            (bench.answer(command::DMA_UNMAP, &[unmap.as_bytes()], Vec::new()), unmap.as_bytes().to_vec())
+        };
+        assert_eq!(ask(1, 8192).0, Err(Errno::OPNOTSUPP));
+        assert_eq!(ask(UNMAP_ALL | 1, 8192).0, Err(Errno::OPNOTSUPP));
+        assert_eq!(ask(0, 4096).0, INVALID, "only parts of a mapping");
+        for flags in [0, UNMAP_ALL] {
+            let (answer, unmap) = ask(flags, 8192);
+            assert_eq!(answer, Ok(unmap));
+        }
+        assert_eq!(
+            bench.calls(),
+            ["unmap 8192 4096".to_string(), "unmap 8192 8192".to_string(), format!("unmap 0 {}", u64::MAX)]
+        );
+    }
+
+    #[test]
+    fn regions_and_interrupts_are_described_and_no_others() {
+        let mut bench = Bench::new();
+        let mut region = |index: u32| {
+            let asked = RegionInfo { index, ..RegionInfo::default() };
+            let answer = bench.answer(command::DEVICE_GET_REGION_INFO, &[asked.as_bytes()], Vec::new())?;
+            let (info, _) = Message { payload: answer, ..Message::default() }
+                .parse::<RegionInfo>()
+                .map(|(i, r)| (i, r.len()))
+                .unwrap();
+            Ok::<_, Errno>((info.argsz as usize, info.index, info.flags, info.size))
+        };
+        let len = size_of::<RegionInfo>();
+        assert_eq!(region(0), Ok((len, 0, VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE, 4096)));
+        assert_eq!(region(VFIO_PCI_NUM_REGIONS - 1), Ok((len, VFIO_PCI_NUM_REGIONS - 1, 0, 0)));
+        assert_eq!(region(VFIO_PCI_NUM_REGIONS), Err(Errno::INVAL));
+        let mut interrupt = |index: u32| {
+            let asked = InterruptInfo { index, ..InterruptInfo::default() };
+            let answer = bench.answer(command::DEVICE_GET_IRQ_INFO, &[asked.as_bytes()], Vec::new())?;
+            let (info, _) = Message { payload: answer, ..Message::default() }
+                .parse::<InterruptInfo>()
+                .map(|(i, r)| (i, r.len()))
+                .unwrap();
+            assert_eq!(info.argsz as usize, size_of::<InterruptInfo>());
+            Ok::<_, Errno>((info.index, info.flags, info.count))
+        };
+        let line = VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE | VFIO_IRQ_INFO_AUTOMASKED;
+        let other = VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE;
+        let expected = [(line, 1), (other, 2), (other, 3), (other, 1), (other, 0)];
+        for (index, (flags, count)) in expected.into_iter().enumerate() {
+            assert_eq!(interrupt(index as u32), Ok((index as u32, flags, count)));
+        }
+        assert_eq!(interrupt(KINDS), Err(Errno::INVAL));
+        let answer = bench.answer(command::DEVICE_GET_INFO, &[], Vec::new()).unwrap();
+        let message = Message { payload: answer, ..Message::default() };
+        let (info, _) = message.parse::<DeviceInfo>().unwrap();
+        assert_eq!(info.flags, VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET);
+        assert_eq!((info.argsz as usize, info.regions, info.interrupts), (size_of::<DeviceInfo>(), 9, 5));
+    }
+
+    #[test]
+    fn interrupts_beyond_those_that_there_are_are_refused() {
+        let mut bench = Bench::new();
+        let mut set = |flags: u32, index: u32, start: u32, count: u32, data: &[u8], events: usize| {
+            let set = SetInterrupts { argsz: 20, flags, index, start, count };
+            let events = (0..events).map(|_| Interrupt::new().unwrap().as_fd().try_clone_to_owned().unwrap());
+            let answer = bench.answer(command::DEVICE_SET_IRQS, &[set.as_bytes(), data], events.collect());
+            (answer.map(|bytes| bytes.len()), bench.calls())
+        };
+        const EVENTS: u32 = VFIO_IRQ_SET_ACTION_TRIGGER | VFIO_IRQ_SET_DATA_EVENTFD;
+        const NONE: u32 = VFIO_IRQ_SET_ACTION_TRIGGER | VFIO_IRQ_SET_DATA_NONE;
+        const MASK: u32 = VFIO_IRQ_SET_ACTION_MASK | VFIO_IRQ_SET_DATA_NONE;
+        const MASK_SOME: u32 = VFIO_IRQ_SET_ACTION_MASK | VFIO_IRQ_SET_DATA_BOOL;
+        const UNMASK: u32 = VFIO_IRQ_SET_ACTION_UNMASK | VFIO_IRQ_SET_DATA_NONE;
+        const UNMASK_SOME: u32 = VFIO_IRQ_SET_ACTION_UNMASK | VFIO_IRQ_SET_DATA_BOOL;
+        let (invalid, nothing) = ((Err(Errno::INVAL), vec![]), (Ok(0), vec![]));
+        let done = |calls: &[&str]| (Ok(0), calls.iter().map(|call| call.to_string()).collect::<Vec<_>>());
+        // Of the vectors, numbers 0 to 2 are there.
+        assert_eq!(set(EVENTS, 2, 0, 3, &[], 3), done(&["Vector 0 true", "Vector 1 true", "Vector 2 true"]));
+        assert_eq!(set(EVENTS, 2, 1, 2, &[], 1), done(&["Vector 1 true", "Vector 2 false"]), "a descriptor less");
+        assert_eq!(set(EVENTS, 2, 3, 0, &[], 0), nothing);
+        for (start, count) in [(0, 4), (3, 1), (2, 2), (4, 0), (u32::MAX, 1), (1, u32::MAX)] {
+            assert_eq!(set(EVENTS, 2, start, count, &[], 0), invalid, "{count} from {start}");
+        }
+        assert_eq!(set(NONE, 2, 0, 0, &[], 0), done(&["Vector 0 false", "Vector 1 false", "Vector 2 false"]));
+        assert_eq!(set(NONE, 2, 0, 1, &[], 0), (Err(Errno::OPNOTSUPP), vec![]), "by hand");
+        // Errors and requests are never raised; beyond them there is nothing.
+        assert_eq!([3, 4].map(|index| set(EVENTS, index, 0, 1, &[], 1)), [nothing.clone(), nothing.clone()]);
+        assert_eq!(set(EVENTS, KINDS, 0, 0, &[], 0), invalid);
+        // The line alone is masked, where it is chosen.
+        assert_eq!(set(MASK, 0, 0, 1, &[], 0), done(&["mask true"]));
+        assert_eq!(set(UNMASK, 0, 0, 1, &[], 0), done(&["mask false"]));
+        assert_eq!(set(MASK_SOME, 0, 0, 1, &[1], 0), done(&["mask true"]));
+        assert_eq!(set(UNMASK_SOME, 0, 0, 1, &[2], 0), done(&["mask false"]));
+        for data in [&[][..], &[0], &[0, 1]] {
+            assert_eq!(set(MASK_SOME, 0, 0, 1, data, 0), nothing);
+            assert_eq!(set(UNMASK_SOME, 0, 0, 1, data, 0), nothing);
+        }
+        assert_eq!([MASK, UNMASK].map(|flags| set(flags, 0, 0, 0, &[], 0)), [nothing.clone(), nothing.clone()]);
+        assert_eq!([MASK, UNMASK].map(|flags| set(flags, 2, 0, 1, &[], 0)), [nothing.clone(), nothing.clone()]);
+        assert_eq!(set(VFIO_IRQ_SET_DATA_NONE, 0, 0, 1, &[], 0), invalid, "no action");
+    }
+
+    #[test]
+    fn replies_carry_their_request_s_number_and_only_if_they_are_wanted() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (server, mut client) = (Connection::new(ours), Connection::new(theirs));
+        let mut bench = Bench::new();
+        let mut take = |command: u16, flags: u32| {
+            let header = Header { id: 77, command, flags, ..Header::default() };
+            bench.service.take(&server, Message { header, ..Message::default() }).unwrap();
+            bench.calls().len()
+        };
+        assert_eq!(take(command::DEVICE_RESET, flag::REPLY), 0, "a reply is no request");
+        assert_eq!(take(command::DEVICE_RESET, flag::NO_REPLY), 1);
+        assert_eq!(take(command::DEVICE_RESET, 0), 1);
+        assert_eq!(take(99, 0), 0);
+        let mut reply = || client.receive().unwrap().unwrap().header;
+        let (good, bad) = (reply(), reply());
+        assert_eq!((good.id, good.command, good.flags, good.error), (77, command::DEVICE_RESET, flag::REPLY, 0));
+        assert_eq!((bad.id, bad.command, bad.flags), (77, 99, flag::REPLY | flag::ERROR));
+        assert_eq!(bad.error, Errno::OPNOTSUPP.raw_os_error() as u32);
+    }
+}

@@ -672,3 +672,409 @@ pub fn base(name: &str) -> &str {
     let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
     name.split(end).next().unwrap_or(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::area::{Area, Offsets, Plan};
+
+    /// A user who is neither root nor the one who serves.
+    const STRANGER: u32 = 12_345;
+
+    fn own() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn connection() -> Arc<Connection> {
+        let [ours, _] = Connection::pair().unwrap();
+        Arc::new(ours)
+    }
+
+    fn session<'a>(server: &'a Server, connection: &'a Arc<Connection>, user: u32, only: Option<&str>) -> Session<'a> {
+        let only = only.map(str::to_string);
+        let (work, served, pipe, shadow) = (None, None, None, None);
+        Session { state: &server.state, connection, user, only, work, served, pipe, shadow }
+    }
+
+    fn ask(session: &mut Session<'_>, request: Request) -> std::result::Result<Reply, i32> {
+        session.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
+    }
+
+    fn wanted(name: &str) -> Wanted {
+        Wanted { name: name.to_string(), ..Wanted::default() }
+    }
+
+    fn open(session: &mut Session<'_>, name: &str) -> std::result::Result<Reply, i32> {
+        ask(session, Request::Open(wanted(name)))
+    }
+
+    fn info(session: &mut Session<'_>, name: &str) -> std::result::Result<Rings, i32> {
+        match ask(session, Request::Info { name: name.to_string() })? {
+            Reply::Info { rings } => Ok(rings),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    fn header(session: &mut Session<'_>, name: &str, set: Option<usize>) -> std::result::Result<u32, i32> {
+        match ask(session, Request::Header { name: name.to_string(), set })? {
+            Reply::Done { number } => Ok(number),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    fn create(name: &str) -> Request {
+        Request::Create { name: name.to_string(), rings: Rings::default() }
+    }
+
+    fn attach(switch: &str, port: &str) -> Request {
+        Request::Attach { switch: switch.to_string(), port: port.to_string(), host: false, rings: Rings::default() }
+    }
+
+    fn detach(switch: &str, port: &str) -> Request {
+        Request::Detach { switch: switch.to_string(), port: port.to_string() }
+    }
+
+    fn listed(session: &mut Session<'_>) -> Vec<(String, u8)> {
+        match ask(session, Request::List).unwrap() {
+            Reply::List(list) => list.into_iter().map(|port| (port.name, port.number)).collect(),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    #[test]
+    fn only_root_and_the_server_s_user_manage() {
+        let (server, connection) = (crate::server(), connection());
+        let mut stranger = session(&server, &connection, STRANGER, None);
+        for request in [
+            attach("vale80", "last80"),
+            detach("vale80", "last80"),
+            create("last80"),
+            Request::Destroy { name: "last80".to_string() },
+        ] {
+            assert_eq!(ask(&mut stranger, request).unwrap_err(), libc::EPERM);
+        }
+        assert!(lock(&server.state.lasting).is_empty());
+        for user in [0, own()] {
+            let mut manager = session(&server, &connection, user, None);
+            assert!(ask(&mut manager, create("last80")).is_ok());
+            assert!(ask(&mut manager, Request::Destroy { name: "last80".to_string() }).is_ok());
+        }
+    }
+
+    /// None of this machine's interfaces is opened here: there is none of that name.
+    #[test]
+    fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
+        const NONE: &str = "linerate_none";
+        let (server, connection) = (crate::server(), connection());
+        let opened = |user: u32, only: Option<&str>, name: &str| {
+            open(&mut session(&server, &connection, user, only), name).unwrap_err()
+        };
+        assert_eq!(opened(STRANGER, None, NONE), libc::EPERM);
+        for (user, only) in [(0, None), (own(), None), (STRANGER, Some(NONE))] {
+            assert_ne!(opened(user, only, NONE), libc::EPERM);
+        }
+        // A port that lasts is nobody's interface.
+        ask(&mut session(&server, &connection, 0, None), create("last81")).unwrap();
+        assert_eq!(opened(STRANGER, None, "last81"), libc::ENXIO);
+        assert!(open(&mut session(&server, &connection, STRANGER, None), "vale81:a").is_ok());
+        assert!(open(&mut session(&server, &connection, STRANGER, None), "pipe81{1").is_ok());
+    }
+
+    #[test]
+    fn a_socket_for_one_name_is_for_no_other() {
+        let (server, connection) = (crate::server(), connection());
+        let mut manager = session(&server, &connection, own(), Some("vale82"));
+        assert!(info(&mut manager, "vale82:a").is_ok());
+        for name in ["vale83:a", "vale8:a", "last82", "a{1", "0000:03:00.0"] {
+            assert_eq!(info(&mut manager, name).unwrap_err(), libc::ENXIO, "{name}");
+            assert_eq!(header(&mut manager, name, None).unwrap_err(), libc::ENXIO, "{name}");
+            assert_eq!(open(&mut manager, name).unwrap_err(), libc::ENXIO, "{name}");
+        }
+        assert_eq!(ask(&mut manager, create("last82")).unwrap_err(), libc::ENXIO);
+        // At that of all names cards are refused, too.
+        assert_eq!(open(&mut session(&server, &connection, 0, None), "0000:03:00.0").unwrap_err(), libc::ENXIO);
+        let names = ["vale1:a", "vale1:a{2", "eth0", "eth0^", "eth0/r", "eth0*", "eth0+", "eth0{1", "eth0}1", "", ":"];
+        let bases = ["vale1", "vale1", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "", ":"];
+        assert_eq!(names.map(base), bases);
+    }
+
+    #[test]
+    fn a_header_is_set_by_who_has_the_port() {
+        let (server, connection) = (crate::server(), connection());
+        let mut user = session(&server, &connection, STRANGER, None);
+        assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "nobody has it");
+        open(&mut user, "vale84:a").unwrap();
+        assert_eq!(header(&mut user, "vale84:a", None), Ok(0));
+        for len in [1, 9, 11, 13, 4096, usize::MAX] {
+            assert_eq!(header(&mut user, "vale84:a", Some(len)).unwrap_err(), libc::EINVAL, "{len}");
+        }
+        let mut other = session(&server, &connection, STRANGER + 1, None);
+        assert_eq!(header(&mut other, "vale84:a", Some(10)).unwrap_err(), libc::EPERM);
+        assert_eq!(header(&mut other, "vale84:a", None), Ok(0));
+        for (user, len) in [(STRANGER, 12), (0, 10), (own(), 12)] {
+            let mut user = session(&server, &connection, user, None);
+            assert_eq!(header(&mut user, "vale84:a", Some(len)), Ok(len as u32));
+            assert_eq!(header(&mut user, "vale84:a", None), Ok(len as u32));
+        }
+        // Who knows of no header is not let in, and who does is.
+        assert_eq!(open(&mut other, "vale84:a").unwrap_err(), libc::EIO);
+        assert!(ask(&mut other, Request::Open(Wanted { takes_header: true, ..wanted("vale84:a") })).is_ok());
+        // A pipe has none, and cannot have one.
+        let mut end = session(&server, &connection, STRANGER, None);
+        open(&mut end, "pipe84{1").unwrap();
+        for name in ["pipe84{1", "pipe84}1"] {
+            assert_eq!(header(&mut end, name, None), Ok(0));
+            assert!(header(&mut end, name, Some(10)).is_err());
+        }
+        ask(&mut session(&server, &connection, 0, None), create("last84")).unwrap();
+        ask(&mut session(&server, &connection, 0, None), attach("vale85", "last84")).unwrap();
+        let mut lasting = session(&server, &connection, 0, None);
+        open(&mut lasting, "last84").unwrap();
+        assert_eq!(header(&mut lasting, "last84", Some(10)).unwrap_err(), libc::ENXIO);
+    }
+
+    #[test]
+    fn a_connection_opens_one_port_and_an_exclusive_one_is_alone() {
+        let (server, connection) = (crate::server(), connection());
+        let mut first = session(&server, &connection, own(), None);
+        open(&mut first, "vale86:a").unwrap();
+        assert_eq!(open(&mut first, "vale86:b").unwrap_err(), libc::EINVAL);
+        assert_eq!(open(&mut first, "pipe86{1").unwrap_err(), libc::EINVAL);
+        let alone = || Request::Open(Wanted { exclusive: true, ..wanted("vale86:a") });
+        let mut second = session(&server, &connection, own(), None);
+        assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
+        open(&mut second, "vale86:a").unwrap();
+        first.close();
+        let mut third = session(&server, &connection, own(), None);
+        assert_eq!(ask(&mut third, alone()).unwrap_err(), libc::EBUSY, "the second one still has it");
+        second.close();
+        ask(&mut third, alone()).unwrap();
+        assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY);
+        third.close();
+        open(&mut second, "vale86:a").unwrap();
+    }
+
+    #[test]
+    fn a_program_starts_the_rings_that_it_asked_for() {
+        let (server, connection) = (crate::server(), connection());
+        let rings = Rings { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let buffers = area.memory.buffers;
+        let memory = || area.memory.as_fd().try_clone_to_owned().unwrap();
+        let start = |which: Which, tx: &[usize], rx: &[usize]| {
+            let mut user = session(&server, &connection, own(), None);
+            ask(&mut user, Request::Open(Wanted { which, rings, ..wanted("vale87:a") })).unwrap();
+            let mut asked = placed.clone();
+            asked.tx.iter_mut().enumerate().filter(|(n, _)| !tx.contains(n)).for_each(|(_, place)| *place = None);
+            asked.rx.iter_mut().enumerate().filter(|(n, _)| !rx.contains(n)).for_each(|(_, place)| *place = None);
+            let started = user.start(Some(memory()), buffers, &asked).map(drop);
+            if started.is_ok() {
+                let again = user.start(Some(memory()), buffers, &asked).map(drop);
+                assert!(matches!(again, Err(Error::BadPeer { .. })), "it has started already");
+            }
+            user.close();
+            started.map_err(|error| errno(&error))
+        };
+        assert!(start(Which::All, &[0, 1], &[0, 1]).is_ok());
+        assert!(start(Which::One(1), &[1], &[1]).is_ok());
+        for (which, tx, rx) in [
+            (Which::One(1), &[0][..], &[][..]),
+            (Which::One(1), &[][..], &[0][..]),
+            (Which::One(0), &[0, 1], &[0]),
+            (Which::None, &[0], &[]),
+            (Which::None, &[], &[1]),
+        ] {
+            assert_eq!(start(which, tx, rx).unwrap_err(), libc::EINVAL, "{which:?} {tx:?} {rx:?}");
+        }
+        let mut closed = session(&server, &connection, own(), None);
+        assert!(closed.start(Some(memory()), buffers, &placed).is_err(), "nothing is open");
+        open(&mut closed, "vale87:a").unwrap();
+        assert!(closed.start(None, buffers, &placed).is_err(), "no memory");
+    }
+
+    #[test]
+    fn rings_that_a_port_has_not_are_refused() {
+        let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..Rings::default() };
+        let check = |which: Which, rings: &Rings| Wanted { which, ..Wanted::default() }.check(rings).is_ok();
+        assert_eq!([0, 2, 3].map(|n| check(Which::One(n), &rings)), [true, true, false]);
+        assert_eq!([0, 1, 2].map(|n| check(Which::OneOfHost(n), &rings)), [true, true, false]);
+        for which in [Which::Host, Which::AllAndHost] {
+            assert!(check(which, &rings) && !check(which, &rings.of_card()));
+        }
+        for which in [Which::All, Which::None] {
+            assert!(check(which, &rings) && check(which, &rings.of_card()));
+        }
+        assert_eq!(rings.of_card(), Rings { tx: 2, rx: 3, ..Rings::default() });
+        assert_eq!(rings.of_host(), Rings { tx: 1, rx: 2, ..Rings::default() });
+    }
+
+    #[test]
+    fn what_is_asked_for_is_kept_within_limits() {
+        let one = Rings { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
+        assert_eq!(usual(&Rings::default()), one);
+        let many = u16::MAX;
+        let asked = Rings { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
+        let (most, slots) = (MOST_RINGS, MOST_SLOTS);
+        let given = Rings { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
+        assert_eq!(usual(&asked), given);
+    }
+
+    #[test]
+    fn a_question_opens_nothing() {
+        let (server, connection) = (crate::server(), connection());
+        let mut user = session(&server, &connection, own(), None);
+        let usual = usual(&Rings::default());
+        assert_eq!(info(&mut user, "vale88:a"), Ok(usual.of_card()));
+        assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
+        assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
+        assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
+        assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
+        // What is there has the rings that it was made with.
+        let rings = Rings { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..Rings::default() };
+        ask(&mut user, Request::Open(Wanted { rings, ..wanted("vale88:a") })).unwrap();
+        assert_eq!(info(&mut user, "vale88:a"), Ok(rings));
+        ask(&mut user, Request::Create { name: "last88".to_string(), rings }).unwrap();
+        assert_eq!(info(&mut user, "last88"), Ok(rings));
+    }
+
+    #[test]
+    fn ports_that_last_have_names_of_interfaces() {
+        let (server, connection) = (crate::server(), connection());
+        let mut manager = session(&server, &connection, own(), None);
+        for name in ["", "lasting-89", "lasting 89", "a234567890123456", "vale89", "vale", "lasting.89", "äöü"] {
+            assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EINVAL, "{name}");
+        }
+        assert_eq!(ask(&mut manager, create("lo")).unwrap_err(), libc::EBUSY, "it is an interface");
+        for name in ["a", "lasting_89", "a23456789012345"] {
+            assert!(ask(&mut manager, create(name)).is_ok(), "{name}");
+            assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EBUSY, "it is there");
+        }
+    }
+
+    #[test]
+    fn a_port_is_detached_from_its_own_switch_when_nobody_has_it() {
+        let (server, connection) = (crate::server(), connection());
+        let mut manager = session(&server, &connection, own(), None);
+        let mut user = session(&server, &connection, STRANGER, None);
+        ask(&mut manager, create("last90")).unwrap();
+        let destroy = || Request::Destroy { name: "last90".to_string() };
+        assert_eq!(listed(&mut manager), [("last90".to_string(), 0)]);
+        assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::ENXIO);
+        let mut other = session(&server, &connection, STRANGER, None);
+        open(&mut other, "vale90:first").unwrap();
+        assert!(matches!(ask(&mut manager, attach("vale90", "last90")), Ok(Reply::Done { number: 1 })));
+        assert_eq!(ask(&mut manager, attach("vale91", "last90")).unwrap_err(), libc::EBUSY);
+        assert_eq!(ask(&mut manager, destroy()).unwrap_err(), libc::EBUSY);
+        let both = [("vale90:first".to_string(), 0), ("vale90:last90".to_string(), 1)];
+        assert_eq!(listed(&mut manager), both);
+        let mut only = session(&server, &connection, own(), Some("vale91"));
+        assert!(listed(&mut only).is_empty(), "a socket lists its own name's");
+        open(&mut user, "last90").unwrap();
+        assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::EBUSY, "a program has it");
+        user.close();
+        assert_eq!(ask(&mut manager, detach("vale91", "last90")).unwrap_err(), libc::ENXIO, "it is elsewhere");
+        assert!(matches!(ask(&mut manager, detach("vale90", "last90")), Ok(Reply::Done { number: 1 })));
+        assert!(ask(&mut manager, destroy()).is_ok());
+        assert_eq!(ask(&mut manager, destroy()).unwrap_err(), libc::ENXIO);
+    }
+
+    #[test]
+    fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
+        let connection = connection();
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let place = || area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let (buffers, ends) = (area.memory.buffers, [place(), place()]);
+        let memory = || Some(area.memory.as_fd().try_clone_to_owned().unwrap());
+        for joins in [false, true] {
+            let server = crate::server();
+            if joins {
+                server.join_users();
+            }
+            let mut maker = session(&server, &connection, STRANGER, None);
+            assert!(maker.start_pipe(memory(), buffers, ends.clone()).is_err(), "nothing is open");
+            open(&mut maker, "pipe92{1").unwrap();
+            let mut many = ends.clone();
+            many[1].rx = vec![None; usize::from(MOST_RINGS) + 1];
+            assert!(maker.start_pipe(memory(), buffers, many.clone()).is_err(), "too many rings");
+            many.swap(0, 1);
+            (many[0].tx, many[0].rx) = (many[0].rx.clone(), Vec::new());
+            assert!(maker.start_pipe(memory(), buffers, many).is_err(), "too many rings");
+            assert!(maker.start_pipe(None, buffers, ends.clone()).is_err(), "no memory");
+            maker.start_pipe(memory(), buffers, ends.clone()).unwrap();
+            assert!(maker.start_pipe(memory(), buffers, ends.clone()).is_err(), "it is there");
+            assert_eq!(info(&mut maker, "pipe92}1"), Ok(rings));
+            let mut second = session(&server, &connection, STRANGER, None);
+            assert_eq!(open(&mut second, "pipe92{1").unwrap_err(), libc::EBUSY, "this end is taken");
+            let mut other = session(&server, &connection, STRANGER + 1, None);
+            match open(&mut other, "pipe92}1") {
+                Err(error) => assert!(!joins && error == libc::EPERM),
+                Ok(Reply::Joined { mine, other, .. }) => assert!(joins && mine == ends[1] && other == ends[0]),
+                Ok(reply) => panic!("{reply:?}"),
+            }
+            other.close();
+            open(&mut second, "pipe92}1").unwrap();
+            assert!(maker.close(), "the other end is open");
+            assert!(!second.close(), "it was the last one");
+            assert!(lock(&server.state.pipes).is_empty());
+        }
+    }
+
+    #[test]
+    fn errors_are_told_as_numbers() {
+        let name = String::new;
+        let system = |number: i32| std::io::Error::from_raw_os_error(number);
+        let source = || std::io::Error::other("none of the kernel's");
+        for (error, number) in [
+            (Error::PortTaken { port: name() }, libc::EBUSY),
+            (Error::NotOpen { port: name() }, libc::ENXIO),
+            (Error::NotServed { name: name(), why: "" }, libc::ENXIO),
+            (Error::NoServer { name: name(), folder: PathBuf::new() }, libc::ENXIO),
+            (Error::AreaFull { what: "" }, libc::ENOMEM),
+            (Error::Unsupported { port: name(), what: "", why: "" }, libc::EOPNOTSUPP),
+            (Error::Refused { why: name(), errno: libc::EXDEV }, libc::EXDEV),
+            (Error::BadRing, libc::EINVAL),
+            (Error::BadPeer { why: "" }, libc::EINVAL),
+            (Error::System { call: "", source: system(libc::ENFILE) }, libc::ENFILE),
+            (Error::System { call: "", source: source() }, libc::EIO),
+        ] {
+            assert_eq!(errno(&error), number, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn drops_of_both_kinds_are_listed() {
+        let mut statistics = crate::port::Statistics { rx_packets: 1, tx_packets: 2, ..Default::default() };
+        (statistics.drops.no_descriptor, statistics.drops.oversize) = (30, 400);
+        let state = state_of("a", 5, &statistics);
+        assert_eq!((state.number, state.rx_packets, state.tx_packets, state.drops), (5, 1, 2, 430));
+    }
+
+    #[test]
+    fn packets_begin_where_a_program_has_said() {
+        let (server, connection) = (crate::server(), connection());
+        let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let offsets = Offsets { mask: 0xFF0, first: 0 };
+        let placed = area.place("a", &rings, |_| true, |_| true, offsets).unwrap();
+        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
+        let mut user = session(&server, &connection, own(), None);
+        ask(&mut user, Request::Open(Wanted { rings, ..wanted("vale93:a") })).unwrap();
+        user.start(Some(memory), area.memory.buffers, &placed).map(drop).unwrap();
+        let work = user.work.as_ref().unwrap();
+        let masks = (work.sending[0].ring.ring.offset_mask, work.receiving[0].ring.ring.offset_mask);
+        assert_eq!(masks, (0xFF0, 0xFF0));
+    }
+
+    #[test]
+    fn ports_that_nobody_has_are_forgotten() {
+        let (server, connection) = (crate::server(), connection());
+        let mut user = session(&server, &connection, own(), None);
+        for name in ["vale94:a", "vale94:b", "vale94:c"] {
+            open(&mut user, name).unwrap();
+            assert_eq!(lock(&server.state.ports).len(), 1, "{name} is the only one");
+            user.close();
+        }
+    }
+}
