@@ -202,11 +202,11 @@ fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
 #[test]
 fn rings_of_real_ports_can_be_exchanged_across_regions() {
     let open = |buffers, name| {
-        let options = linerate::Options { pool: Some(pool(buffers)), local: true, ..Default::default() };
+        let options = linerate::Options { pool: Some(pool(buffers)), ring: 64, local: true, ..Default::default() };
         let [port] = options.open([name]).unwrap();
         Rings::new(port).unwrap()
     };
-    let (mut small, mut large) = (open(2048, "exchanged{1"), open(8192, "exchanged{2"));
+    let (mut small, mut large) = (open(512, "exchanged{1"), open(1024, "exchanged{2"));
     for _ in 0..10 {
         std::mem::swap(&mut small.tx[0].ring, &mut large.tx[0].ring);
         for rings in [&mut small, &mut large] {
