@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fake_virtio::{COMMON, CTRL_RX, CTRL_VQ, DEVICE, MQ, Memory, PACKED, Queue, SPLIT, words};
-use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use fake_virtio::{
+    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers, words,
+};
+use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
-use linerate::port::{Device, Link};
+use linerate::port::{Device, Link, RxQueue, Vectors};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
 
@@ -88,6 +90,84 @@ fn a_queue_that_starts_while_the_last_one_stops_is_nobody_else_s() {
             stopping.join().unwrap();
             assert!(first.is_err() || port.tx(0).is_err(), "two have a queue");
         });
+    }
+}
+
+/// What a device does with a packet: its header and bytes go to buffers in parts of so many bytes, and the header says how
+/// many there are (5.1.6.4). Before each part but the first it is seen what has come.
+fn arrive(packets: &Mapping, queue: &mut Queue, bytes: &[u8], buffers: u16, mut between: impl FnMut()) {
+    let all = [&[0; HEADER][..], bytes].concat();
+    for (n, part) in all.chunks(PART).enumerate() {
+        if n > 0 {
+            between();
+        }
+        let chain = queue.accept().expect("the device has buffers");
+        let at = chain.address as u32 as usize;
+        for (at, byte) in (at..).zip(part) {
+            let (word, shift) = (&words(packets, at & !7, 1)[0], at % 8 * 8);
+            word.store(word.load(Ordering::Relaxed) & !(0xFF << shift) | u64::from(*byte) << shift, Ordering::Relaxed);
+        }
+        if n == 0 {
+            set_buffers(packets, at, buffers);
+        }
+        queue.finish(chain, part.len() as u32);
+    }
+}
+
+const PART: usize = 1500;
+
+fn parts(len: usize) -> u16 {
+    (HEADER + len).div_ceil(PART) as u16
+}
+
+fn taken(rx: &mut dyn RxQueue, batch: &mut Batch) -> Vec<Vec<u8>> {
+    rx.recv(batch);
+    let packets = batch.packets().map(|packet| packet.segments().flatten().copied().collect()).collect();
+    batch.clear();
+    packets
+}
+
+#[test]
+fn a_packet_has_the_bytes_that_the_device_wrote_in_however_many_buffers() {
+    const LONGEST: usize = 9018;
+    let bytes = |len: usize| (0..len).map(|n| (n / 251 + n) as u8).collect::<Vec<_>>();
+    for (features, vectors) in
+        [SPLIT, PACKED].into_iter().flat_map(|one| [(one, Vectors::Scalar), (one, Vectors::Best)])
+    {
+        let (device, pool) = (Memory::new(features | MERGEABLE), pool());
+        let config = Config { ring: 64, max_frame: LONGEST, vectors, ..Config::new("merged", pool.clone()) };
+        let mut port = fake_virtio::open(&device, config).unwrap();
+        let (mut rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [mut queue, _] = Queue::pair(&device, 64, features == PACKED);
+        let packets = device.mapped.lock().unwrap()[0].clone();
+        let mut batch = Batch::new();
+        let lens = [1, 60, PART - 13, PART - 12, PART - 11, 1514, 2 * PART - 12, 2 * PART - 11, 9000, LONGEST, 60];
+        for len in lens {
+            let nothing = || assert!(taken(&mut *rx, &mut batch).is_empty());
+            arrive(&packets, &mut queue, &bytes(len), parts(len), nothing);
+            assert_eq!(taken(&mut *rx, &mut batch), [bytes(len)], "{len} bytes");
+        }
+        let at_once = [60, 3000, 1, 1514, 4000, 60];
+        at_once.iter().for_each(|&len| arrive(&packets, &mut queue, &bytes(len), parts(len), || ()));
+        assert_eq!(taken(&mut *rx, &mut batch), at_once.map(bytes));
+        // Too long, of a header alone, and of more buffers than a chain may have; what follows is whole.
+        for (len, buffers) in [(LONGEST + 1, parts(LONGEST + 1)), (0, 1), (60, 65)] {
+            arrive(&packets, &mut queue, &bytes(len), buffers, || ());
+            for _ in parts(len)..buffers {
+                assert!(taken(&mut *rx, &mut batch).is_empty());
+                let chain = queue.accept().expect("the device has buffers");
+                queue.finish(chain, 1);
+            }
+            arrive(&packets, &mut queue, &bytes(77), 1, || ());
+            assert_eq!(taken(&mut *rx, &mut batch), [bytes(77)], "{len} bytes in {buffers} buffers");
+        }
+        let statistics = port.statistics().unwrap();
+        let octets = lens.iter().chain(&at_once).sum::<usize>() + 3 * 77;
+        assert_eq!((statistics.rx_packets, statistics.rx_bytes), (20, octets as u64));
+        assert_eq!(statistics.drops.malformed, 3);
+        drop((rx, tx));
+        drop(batch);
+        assert_eq!(pool.available(), 1024);
     }
 }
 
