@@ -311,19 +311,18 @@ fn open_vale(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ixgbe::<CardBar>::check(&config)?;
     let (card, runner) = model::open_named(name)?;
-    let device = card.kind().device();
-    let what = nic::recognise(INTEL, device).map_or("", |(what, _)| what);
-    let config = Config { description: format!("{what}, a model inside this process"), device, ..config };
+    let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
+    let config = Config { description: format!("{what}, a model inside this process"), ..config };
     Ok(Box::new(drive_model(&card, Some(runner), config)?))
 }
 
-/// Drives a model that the program has made; `runner` is kept at work as long as the port or one of its queues is there.
+/// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or one of its queues is there.
 ///
 /// # Errors
 /// [`Error::PortInUse`] while another driver has the card, or it is served; all that [`Ixgbe::open`] answers.
 pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
     let bar = card.claim(runner).ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
-    Ixgbe::open(bar, card.bus(), config)
+    Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), ..config })
 }
 
 /// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the

@@ -11,7 +11,7 @@
 //! - `headers`, `filter`, `rss`, `director`: what a frame is, which are accepted, and for which queue
 //! - `coalesce`, `offload`, `checksum`: segments put together, cut, and summed up
 //! - `link`, `module`, `eeprom`, `firmware`, `clock`, `interrupt`: what else there is on the card
-//! - `registers`, `dma`, `breach`: the register file, the address space, the oracle's list
+//! - `registers`, `dma`, `breach`, `trace`: the register file, the address space, the oracle's list, and one of accesses
 //! - `wire`: what is at its outside
 //! - `function`: the card as a PCI function, for whom it is served to
 //! - `virtual_function`, `switch`: its virtual functions, and what goes between them, it and the wire
@@ -43,6 +43,7 @@ mod ring;
 mod rss;
 mod runner;
 mod switch;
+mod trace;
 mod transmit;
 mod virtual_function;
 mod wire;
@@ -55,6 +56,7 @@ pub use breach::Breach;
 pub use function::Function;
 pub use named::{named, open_named, open_with_wire};
 pub use runner::Runner;
+pub use trace::RegisterAccess;
 pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Timed, Traffic, Wire, from_fn};
 
 use crate::nic::ixgbe::registers::*;
@@ -65,6 +67,7 @@ use dma::Dma;
 use registers::{Found, Registers};
 use ring::Ring;
 use rss::Toeplitz;
+use trace::Trace;
 use virtual_function::VirtualFunction;
 
 /// Which way a queue goes, from the program's view.
@@ -155,6 +158,7 @@ pub struct Card {
     registers: Registers,
     dma: Arc<Dma>,
     oracle: Oracle,
+    trace: Trace,
     core: Mutex<Core>,
     /// How many virtual functions it has.
     virtual_functions: usize,
@@ -237,6 +241,7 @@ impl Card {
             registers: Registers::new(),
             dma: Arc::default(),
             oracle: Oracle::default(),
+            trace: Trace::default(),
             core: Mutex::new(core),
             virtual_functions: virtual_functions.min(virtual_function::MOST),
             watchful: AtomicBool::new(true),
@@ -365,6 +370,12 @@ impl Card {
         self.registers.used().filter(|(_, read, written)| *read || *written).collect()
     }
 
+    /// Begins to keep a list of what drivers do with registers, or ends it; returns the one that there was, which has at most
+    /// the first million of them.
+    pub fn record_accesses(&self, on: bool) -> Vec<RegisterAccess> {
+        self.trace.record(on)
+    }
+
     /// What a register holds, without what reading it would do; 0 where there is none.
     pub fn register(&self, offset: u32) -> u32 {
         Registers::find(offset).map_or(0, |found| self.registers.get(found.offset))
@@ -457,10 +468,12 @@ impl Card {
         if self.unplugged.load(Ordering::Relaxed) {
             return u32::MAX;
         }
-        let Some(Found { register, offset, n }) = self.find(offset) else {
+        let Some(found) = self.find(offset) else {
             self.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
+        self.trace.note(found, None);
+        let Found { register, offset, n } = found;
         self.registers.note_use(offset, false);
         match register.kind {
             LINKS::OFFSET => self.update_link(&mut self.core()),
@@ -503,9 +516,11 @@ impl Card {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
         }
-        let Some(Found { register, offset, n }) = self.find(offset) else {
+        let Some(found) = self.find(offset) else {
             return self.oracle.note(Breach::NoRegister { offset, write: true });
         };
+        self.trace.note(found, Some(value));
+        let Found { register, offset, n } = found;
         self.registers.note_use(offset, true);
         let name = register.name;
         if matches!(register.access, Access::RO | Access::RC) {
@@ -773,7 +788,13 @@ impl Card {
         match bad {
             Some(breach) if in_use => self.oracle.note(breach),
             Some(breach) => ring.bad = Some(breach),
-            None => ring.enable(base, bytes / 16, self.registers.get(head), self.registers.get(tail)),
+            None => {
+                // Enabling a queue initializes its head and tail (8.2.3.8.10, 8.2.3.9.10). DPDK's driver relies on it where
+                // it starts a queue again.
+                self.registers.set(head, 0);
+                self.registers.set(tail, 0);
+                ring.enable(base, bytes / 16);
+            }
         }
     }
 
@@ -781,6 +802,9 @@ impl Card {
     fn write_of_disabled_queue(&self, control: u32, register: &'static str, queue: u16, offset: u32, value: u32) {
         const ENABLE: u32 = RXDCTL::ENABLE; // and TXDCTL's is the same bit
         if self.registers.get(control) & ENABLE != 0 {
+            if value == self.registers.get(offset) {
+                return;
+            }
             let why = "it may change only while the queue is disabled";
             self.oracle.note(Breach::WrongTime { register, queue, why });
         }

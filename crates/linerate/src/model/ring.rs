@@ -68,15 +68,8 @@ impl Ring {
         }
     }
 
-    pub fn enable(&mut self, base: u64, len: u32, head: u32, tail: u32) {
-        *self = Ring {
-            enabled: true,
-            base,
-            len,
-            head: head % len,
-            tail: tail % len,
-            ..Ring::new(self.direction, self.queue)
-        };
+    pub fn enable(&mut self, base: u64, len: u32) {
+        *self = Ring { enabled: true, base, len, ..Ring::new(self.direction, self.queue) };
     }
 
     /// The driver's new head, while nothing is in the ring.

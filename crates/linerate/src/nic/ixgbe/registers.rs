@@ -560,6 +560,7 @@ registers! {
 
     // What only the X550 has
     X550_I2CCTL 0x15F5C [1 x 0]   RW  reset 0x0000_5000 writable ALL "X550 8.2.2.1" { DATA_IN = 1 << 12, CLK_IN = 1 << 14 } "I2C Control, of the X550";
+    ETAG_ETYPE 0x05084 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "EtherType of E-tags";
     VXLANCTRL  0x0507C [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "VXLAN Control";
     ERETA      0x0EE80 [96 x 4]   RW  reset 0x0000_0000 writable ALL "X550 8.2.2.8.24" {} "Extended Redirection Table";
     SYSTIMR    0x08C58 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.21.24" {} "System Time Residue";

@@ -1,0 +1,45 @@
+//! What drivers do with the registers, in their order, for those who compare them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::registers::Found;
+
+/// A driver's access to a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisterAccess {
+    /// The register's name.
+    pub name: &'static str,
+    /// Which one of its kind.
+    pub n: u16,
+    /// What was written; `None` where it was read.
+    pub written: Option<u32>,
+}
+
+/// The most accesses that are kept.
+const MOST: usize = 1 << 20;
+
+/// The list, while it is kept.
+#[derive(Default)]
+pub(super) struct Trace {
+    is_on: AtomicBool,
+    list: Mutex<Vec<RegisterAccess>>,
+}
+
+impl Trace {
+    #[inline]
+    pub fn note(&self, found: Found, written: Option<u32>) {
+        if self.is_on.load(Ordering::Relaxed) {
+            let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            if list.len() < MOST {
+                list.push(RegisterAccess { name: found.register.name, n: found.n, written });
+            }
+        }
+    }
+
+    /// Begins anew, or ends; returns what was noted up to now.
+    pub fn record(&self, on: bool) -> Vec<RegisterAccess> {
+        self.is_on.store(on, Ordering::Relaxed);
+        std::mem::take(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,254 @@
+//! Linux's driver, DPDK's and ours on the same cards: what each does with the registers, and in which order. What is seen is
+//! written down for `guest/registers`, and each register that both of theirs write and ours does not has a reason.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate::Batch;
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::model::{Cable, Card, Kind, RegisterAccess};
+use linerate::nic::Config;
+use linerate::port::{Device, Link};
+use linerate_guest::{Guest, Machine, Program, Served};
+
+/// What each driver is made to do, in turn.
+const PHASES: [&str; 7] = ["probe", "up", "traffic", "queue stop", "queue start", "down", "remove"];
+
+/// What a driver did in each phase.
+struct Recorded {
+    driver: &'static str,
+    phases: Vec<Vec<RegisterAccess>>,
+}
+
+impl Recorded {
+    fn of(driver: &'static str, card: &Card) -> Recorded {
+        card.record_accesses(true);
+        Recorded { driver, phases: Vec::new() }
+    }
+
+    fn phase(&mut self, card: &Card) {
+        self.phases.push(card.record_accesses(true));
+    }
+
+    fn written(&self) -> BTreeSet<&'static str> {
+        let all = self.phases.iter().flatten().filter(|access| access.written.is_some());
+        all.map(|access| access.name).collect()
+    }
+}
+
+/// The registers that are written, in turn; what is repeated stands once, with how often.
+fn order(accesses: &[RegisterAccess]) -> String {
+    const LONGEST: usize = 24;
+    let names: Vec<&str> = accesses.iter().filter(|one| one.written.is_some()).map(|one| one.name).collect();
+    let (mut text, mut at) = (String::new(), 0);
+    while at < names.len() {
+        let rest = &names[at..];
+        let times = |len: usize| 1 + rest[len..].chunks(len).take_while(|part| *part == &rest[..len]).count();
+        let possible = (1..=LONGEST.min(rest.len())).map(|len| (len, times(len))).filter(|(_, times)| *times > 1);
+        let (len, times) = possible.max_by_key(|(len, times)| (len * times, usize::MAX - len)).unwrap_or((1, 1));
+        let separator = if at == 0 { "" } else { ", " };
+        let part = rest[..len].join(" ");
+        match (len, times) {
+            (_, 1) => write!(text, "{separator}{part}"),
+            (1, _) => write!(text, "{separator}{part} ×{times}"),
+            _ => write!(text, "{separator}({part}) ×{times}"),
+        }
+        .expect("a string takes all");
+        at += len * times;
+    }
+    text
+}
+
+/// ixgbe, from its loading to its removal. It stops and starts queues of its own for AF_XDP alone, and all for other rings.
+fn linux(guest: &mut Guest, served: &Served) -> Recorded {
+    let card = &served.cards[0];
+    let mut recorded = Recorded::of("Linux", card);
+    guest.run("modprobe ixgbe");
+    recorded.phase(card);
+    let far = guest.apart("eth1", "10.84.0.2/24");
+    guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
+    guest.wait_for_link("", "eth0");
+    guest.wait_for_link(&far, "eth1");
+    recorded.phase(card);
+    guest.run("ping -c 3 -i 0.2 -W 5 10.84.0.2");
+    recorded.phase(card);
+    guest.run("ethtool -G eth0 rx 256");
+    recorded.phase(card);
+    guest.wait_for_link("", "eth0");
+    recorded.phase(card);
+    guest.run("ip link set eth0 down");
+    recorded.phase(card);
+    guest.run("rmmod ixgbe");
+    recorded.phase(card);
+    recorded
+}
+
+/// testpmd, which takes orders.
+struct Testpmd {
+    program: Program,
+    orders: usize,
+}
+
+impl Testpmd {
+    fn start(guest: &mut Guest, command: &str) -> Testpmd {
+        guest.run("mkfifo /tmp/orders");
+        let arguments = "--interactive --disable-device-start --total-num-mbufs=4096";
+        let program = guest.start(&format!("{command} -l 0,1 --in-memory -- {arguments} <>/tmp/orders"));
+        let mut testpmd = Testpmd { program, orders: 0 };
+        testpmd.order(guest, &[]);
+        testpmd
+    }
+
+    /// Returns when all was done: it echoes what it reads.
+    fn order(&mut self, guest: &mut Guest, orders: &[&str]) {
+        self.orders += 1;
+        let end = format!("done{}", self.orders);
+        for order in orders.iter().chain(&[end.as_str()]) {
+            guest.run(&format!("echo '{order}' >/tmp/orders"));
+        }
+        guest.wait_for(&self.program, &end);
+    }
+}
+
+fn dpdk(guest: &mut Guest, served: &Served, command: &str, device: &str) -> Recorded {
+    let card = &served.cards[0];
+    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
+    guest.run(&format!("echo 8086 {device} >/sys/bus/pci/drivers/vfio-pci/new_id"));
+    guest.run("mkdir -p /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages");
+    guest.run("echo 64 >/proc/sys/vm/nr_hugepages");
+    let mut recorded = Recorded::of("DPDK", card);
+    let mut testpmd = Testpmd::start(guest, command);
+    recorded.phase(card);
+    testpmd.order(guest, &["port start all"]);
+    recorded.phase(card);
+    let before = card.frames().0;
+    testpmd.order(guest, &["set link-up port 0", "set link-up port 1", "start tx_first"]);
+    assert!(guest.wait_until(|| card.frames().0 > before), "nothing comes to DPDK");
+    testpmd.order(guest, &["stop"]);
+    recorded.phase(card);
+    testpmd.order(guest, &["port 0 rxq 0 stop", "port 0 txq 0 stop"]);
+    recorded.phase(card);
+    testpmd.order(guest, &["port 0 rxq 0 start", "port 0 txq 0 start"]);
+    recorded.phase(card);
+    testpmd.order(guest, &["port stop all"]);
+    recorded.phase(card);
+    testpmd.order(guest, &["port close all"]);
+    recorded.phase(card);
+    guest.run("echo quit >/tmp/orders");
+    recorded
+}
+
+fn steps(cards: &[Arc<Card>; 2]) {
+    for card in cards.iter().chain(cards) {
+        card.step(8);
+    }
+}
+
+/// Ours brings a card up when it is opened.
+fn ours(kind: Kind) -> Recorded {
+    let options = RegionOptions { buffers: 4096, pages: Pages::Only(PageSize::Ordinary), ..RegionOptions::default() };
+    let pool = Pool::new(Region::new(&options).unwrap());
+    let (end, other) = Cable::pair();
+    let cards = [("ours", end), ("other", other)].map(|(name, end)| Card::of_kind(kind, 0, name, Box::new(end)));
+    let open = |card: &Arc<Card>| {
+        // As the others, which wait for packets.
+        let interrupts = Some(Duration::from_micros(20));
+        let config = Config { interrupts, ..Config::new(card.name(), pool.clone()) };
+        linerate::drive_model(card, None, config).unwrap()
+    };
+    let card = &cards[0];
+    let mut recorded = Recorded::of("ours", card);
+    let mut device = open(card);
+    recorded.phase(card);
+    let mut other = open(&cards[1]);
+    let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+    let (mut far_rx, mut far_tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
+    // A backplane negotiates.
+    assert!((0..1000).any(|_| {
+        steps(&cards);
+        matches!(device.link().unwrap(), Link::Up { .. })
+    }));
+    recorded.phase(card);
+    assert!(rx.arm().is_some());
+    let mut batch = Batch::new();
+    for _ in 0..3 {
+        assert!(batch.push(&pool, &[0xFF; 60]));
+        assert_eq!(tx.send(&mut batch), 1);
+        steps(&cards);
+        assert_eq!((far_rx.recv(&mut batch), far_tx.send(&mut batch)), (1, 1));
+        steps(&cards);
+        assert_eq!(rx.recv(&mut batch), 1);
+        batch.clear();
+    }
+    recorded.phase(card);
+    rx.stop().unwrap();
+    tx.stop().unwrap();
+    recorded.phase(card);
+    let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
+    recorded.phase(card);
+    drop((rx, tx));
+    recorded.phase(card);
+    drop(device);
+    recorded.phase(card);
+    assert_eq!(card.breaches(), []);
+    recorded
+}
+
+fn each_does_it(kind: Kind, name: &str, device: &str) {
+    let served = Served::pair(kind, 0);
+    let mut machine = Machine::new().iommu_for_served().processors(2).kernel_argument("ipv6.disable=1");
+    machine.program("ethtool");
+    let testpmd = machine.testpmd();
+    served.plug(&mut machine, &["a", "b"]);
+    let mut guest = machine.boot();
+    let all = [linux(&mut guest, &served), dpdk(&mut guest, &served, &testpmd, device), ours(kind)];
+    drop(guest);
+
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/order");
+    std::fs::create_dir_all(folder).unwrap();
+    let mut text = String::new();
+    for (n, phase) in PHASES.iter().enumerate() {
+        for Recorded { driver, phases } in &all {
+            writeln!(text, "{phase}|{driver}|{}|{}", phases[n].len(), order(&phases[n])).unwrap();
+        }
+    }
+    std::fs::write(format!("{folder}/{name}"), text).unwrap();
+
+    for card in &served.cards {
+        let breaches = card.breaches();
+        assert!(breaches.is_empty(), "{} breaches: {:#?}", card.breach_count(), &breaches[..breaches.len().min(5)]);
+    }
+    let [linux, dpdk, ours] = all.each_ref().map(Recorded::written);
+    let reasons = include_str!("../reasons");
+    let is_explained = |name: &&&str| {
+        reasons
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .any(|(names, _)| names.split(' ').any(|one| one == **name))
+    };
+    let both = linux.intersection(&dpdk).filter(|name| !ours.contains(*name));
+    let unexplained: Vec<_> = both.filter(|name| !is_explained(name)).collect();
+    assert!(unexplained.is_empty(), "{name}: written by Linux and DPDK, and not by ours: {unexplained:?}");
+}
+
+#[test]
+fn three_drivers_on_an_82599_on_a_backplane() {
+    each_does_it(Kind::X82599Kx4, "82599-kx4", "10f7");
+}
+
+#[test]
+fn three_drivers_on_an_82599_with_a_module() {
+    each_does_it(Kind::X82599Sfp, "82599-sfp", "10fb");
+}
+
+#[test]
+fn three_drivers_on_an_x540() {
+    each_does_it(Kind::X540, "x540", "1528");
+}
+
+#[test]
+fn three_drivers_on_an_x550() {
+    each_does_it(Kind::X550, "x550", "1563");
+}
