@@ -1,7 +1,7 @@
 //! Linux's driver, DPDK's and ours on the same cards: what each does with the registers, and in which order. What is seen is
 //! written down for `guest/registers`, and each register that both of theirs write and ours does not has a reason.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Cable, Card, Kind, RegisterAccess};
 use linerate::nic::Config;
 use linerate::port::{Device, Link};
-use linerate_guest::{Guest, Machine, Program, Served};
+use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
 
 /// What each driver is made to do, in turn.
 const PHASES: [&str; 7] = ["probe", "up", "traffic", "queue stop", "queue start", "down", "remove"];
@@ -33,15 +33,27 @@ impl Recorded {
     }
 
     fn written(&self) -> BTreeSet<&'static str> {
-        let all = self.phases.iter().flatten().filter(|access| access.written.is_some());
-        all.map(|access| access.name).collect()
+        self.phases.iter().flat_map(|phase| written(phase)).collect()
     }
+}
+
+/// The names of the registers that are written, in turn.
+fn written(accesses: &[RegisterAccess]) -> impl Iterator<Item = &'static str> {
+    accesses.iter().filter(|access| access.written.is_some()).map(|access| access.name)
+}
+
+/// The registers that are written, with how often: with traffic their order is the packets'.
+fn counts(accesses: &[RegisterAccess]) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    written(accesses).for_each(|name| *counts.entry(name).or_default() += 1);
+    let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} ×{count}")).collect();
+    counts.join(", ")
 }
 
 /// The registers that are written, in turn; what is repeated stands once, with how often.
 fn order(accesses: &[RegisterAccess]) -> String {
     const LONGEST: usize = 24;
-    let names: Vec<&str> = accesses.iter().filter(|one| one.written.is_some()).map(|one| one.name).collect();
+    let names: Vec<&str> = written(accesses).collect();
     let (mut text, mut at) = (String::new(), 0);
     while at < names.len() {
         let rest = &names[at..];
@@ -114,10 +126,7 @@ impl Testpmd {
 
 fn dpdk(guest: &mut Guest, served: &Served, command: &str, device: &str) -> Recorded {
     let card = &served.cards[0];
-    guest.run("modprobe -a vfio-pci vfio_iommu_type1");
-    guest.run(&format!("echo 8086 {device} >/sys/bus/pci/drivers/vfio-pci/new_id"));
-    guest.run("mkdir -p /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages");
-    guest.run("echo 64 >/proc/sys/vm/nr_hugepages");
+    guest.prepare_dpdk(device);
     let mut recorded = Recorded::of("DPDK", card);
     let mut testpmd = Testpmd::start(guest, command);
     recorded.phase(card);
@@ -211,7 +220,8 @@ fn each_does_it(kind: Kind, name: &str, device: &str) {
     let mut text = String::new();
     for (n, phase) in PHASES.iter().enumerate() {
         for Recorded { driver, phases } in &all {
-            writeln!(text, "{phase}|{driver}|{}|{}", phases[n].len(), order(&phases[n])).unwrap();
+            let written = if *phase == "traffic" { counts(&phases[n]) } else { order(&phases[n]) };
+            writeln!(text, "{phase}|{driver}|{}|{written}", phases[n].len()).unwrap();
         }
     }
     std::fs::write(format!("{folder}/{name}"), text).unwrap();
@@ -220,16 +230,13 @@ fn each_does_it(kind: Kind, name: &str, device: &str) {
         let breaches = card.breaches();
         assert!(breaches.is_empty(), "{} breaches: {:#?}", card.breach_count(), &breaches[..breaches.len().min(5)]);
     }
+    for recorded in &all {
+        let accesses = recorded.phases.iter().flatten();
+        write_down(recorded.driver, accesses.map(|one| (one.name, one.written.is_none(), one.written.is_some())));
+    }
     let [linux, dpdk, ours] = all.each_ref().map(Recorded::written);
-    let reasons = include_str!("../reasons");
-    let is_explained = |name: &&&str| {
-        reasons
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .any(|(names, _)| names.split(' ').any(|one| one == **name))
-    };
     let both = linux.intersection(&dpdk).filter(|name| !ours.contains(*name));
-    let unexplained: Vec<_> = both.filter(|name| !is_explained(name)).collect();
+    let unexplained: Vec<_> = both.filter(|name| !has_reason(name)).collect();
     assert!(unexplained.is_empty(), "{name}: written by Linux and DPDK, and not by ours: {unexplained:?}");
 }
 

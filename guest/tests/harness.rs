@@ -1,6 +1,6 @@
 //! The harness itself notices what goes wrong in a guest.
 
-use linerate_guest::{A, Machine};
+use linerate_guest::{A, Machine, has_reason};
 
 #[test]
 #[should_panic(expected = "Kernel panic")]
@@ -27,17 +27,13 @@ fn a_command_that_fails_fails_the_test() {
 /// What Linux or DPDK writes is written by ours, too, or there is a reason why not, with its section.
 #[test]
 fn each_register_that_others_write_is_written_or_has_a_reason() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let read = |path: &str| std::fs::read_to_string(format!("{folder}/{path}")).unwrap();
-    let (table, reasons) = (read("docs/registers.md"), read("guest/reasons"));
-    let reasons: Vec<(&str, &str)> = reasons.lines().filter_map(|line| line.split_once(": ")).collect();
+    let table = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/registers.md")).unwrap();
     let mut unexplained = Vec::new();
     for row in table.lines().take_while(|line| !line.starts_with("## ")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, name, _, _, _, linux, dpdk, ours, _] = cells[..] else { continue };
         let written = |letters: &str| letters.contains('w') && letters.len() <= 2;
-        let explained = reasons.iter().any(|(names, _)| names.split(' ').any(|known| known == name));
-        if (written(linux) || written(dpdk)) && !written(ours) && !explained {
+        if (written(linux) || written(dpdk)) && !written(ours) && !has_reason(name) {
             unexplained.push(name);
         }
     }

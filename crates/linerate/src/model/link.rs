@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(state.mdio(none, &registers), none);
         state.mdio(command(0, 0, AUTO_NEGOTIATION, ADVERTISEMENT), &registers);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
-        // What it offers counts when it negotiates anew.
+        // The PHY takes a new offer into account when it negotiates anew.
         for (register, speed) in [(TEN_GIGABIT_CONTROL, 1_000), (VENDOR_PROVISION, 100), (ADVERTISEMENT, 0)] {
             let before = state.negotiated;
             write(&mut state, 0, AUTO_NEGOTIATION, register, 0);

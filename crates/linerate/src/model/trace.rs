@@ -1,4 +1,4 @@
-//! What drivers do with the registers, in their order, for those who compare them.
+//! A list of drivers' accesses to registers, in their order, for tests that compare drivers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ pub struct RegisterAccess {
     pub name: &'static str,
     /// Which one of its kind.
     pub n: u16,
-    /// What was written; `None` where it was read.
+    /// The value that the driver wrote; `None` for a read.
     pub written: Option<u32>,
 }
 
