@@ -112,7 +112,7 @@ pub enum Error {
     },
 
     /// A queue that the port was not opened with.
-    #[error("port '{port}' has no {direction} queue {queue}: it was opened with {queues}\n  open it with more, for example '{port}?queues={}'", queue + 1)]
+    #[error("port '{port}' has no {direction} queue {queue}: it was opened with {queues}\n  open it with more, for example '{port}?queues={}'", u32::from(*queue) + 1)]
     NoSuchQueue {
         /// The port.
         port: String,

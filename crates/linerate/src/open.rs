@@ -316,7 +316,8 @@ fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ok(Box::new(drive_model(&card, Some(runner), config)?))
 }
 
-/// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or one of its queues is there.
+/// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or
+/// one of its queues is there.
 ///
 /// # Errors
 /// [`Error::PortInUse`] while another driver has the card, or it is served; all that [`Ixgbe::open`] answers.

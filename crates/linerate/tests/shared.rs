@@ -543,6 +543,23 @@ fn a_header_is_for_the_user_whose_port_it_is() {
 }
 
 #[test]
+fn what_a_program_had_that_was_killed_is_the_next_ones_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let area = area(1024);
+    for round in 0..40 {
+        let name = ["vale9:a", "p{9"][round % 2];
+        let mut worker = Worker::start(folder.path());
+        assert_eq!(worker.ask(&format!("open 0 {name}")), "opened");
+        worker.child.kill().unwrap();
+        worker.child.wait().unwrap();
+        if let Err(error) = End::open(folder.path(), name, &area, 64) {
+            panic!("round {round}: {error}");
+        }
+    }
+}
+
+#[test]
 fn of_two_who_want_a_port_alone_at_once_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());

@@ -11,7 +11,7 @@ use linerate::model::{Card, CardBar, Frame, Runner, from_fn};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::port::{Device, Rss, RxQueue, Wait, Waiter};
 use linerate::traffic::Generator;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// A card whose wire brings as many frames as the counter says, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
@@ -149,4 +149,22 @@ fn a_port_without_interrupts_is_polled() {
     wire.store(1, Ordering::Release);
     card.step(1);
     assert_eq!(rx.recv(&mut batch), 1);
+}
+
+#[test]
+fn another_thread_ends_a_sleep() {
+    let (card, _) = card("woken");
+    let mut device = open(&card, 1, Duration::ZERO);
+    let mut rx = device.rx(0).unwrap();
+    let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let mut waiter = Waiter::new(Wait::Interrupt).woken_by(waker.clone());
+    let (done, ended) = std::sync::mpsc::channel();
+    let sleeper = std::thread::spawn(move || {
+        // Each turn but the first few would be a sleep of a quarter of a second.
+        (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut *rx]));
+        done.send(()).unwrap();
+    });
+    rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();
+    ended.recv_timeout(Duration::from_secs(300)).expect("it sleeps on");
+    sleeper.join().unwrap();
 }

@@ -1,5 +1,7 @@
 //! Waiting for packets: polling, sleeping until an interrupt, or one after the other.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,18 +45,24 @@ pub struct Waiter {
     /// When the last packet came, or the first turn without one.
     quiet_since: Option<Instant>,
     armed: bool,
+    waker: Option<Arc<OwnedFd>>,
 }
 
 impl Waiter {
     /// How long [`Wait::Adaptive`] polls without a packet.
     pub const PATIENCE: Duration = Duration::from_micros(100);
 
-    /// How long a sleep lasts at most, so that a thread notices when it shall end.
+    /// How long a sleep lasts at most, so that a thread notices when it shall end; [`Waiter::woken_by`] lets it notice at once.
     pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
     /// Waits in this way.
     pub fn new(wait: Wait) -> Waiter {
-        Waiter { wait, quiet_since: None, armed: false }
+        Waiter { wait, quiet_since: None, armed: false, waker: None }
+    }
+
+    /// Ends each sleep also when this descriptor becomes readable: an eventfd, by which another thread tells this one to end.
+    pub fn woken_by(self, waker: Arc<OwnedFd>) -> Waiter {
+        Waiter { waker: Some(waker), ..self }
     }
 
     /// To be called after each turn of a thread's loop, with how many packets it moved. Returns at
@@ -93,6 +101,7 @@ impl Waiter {
     fn sleep(&mut self, queues: &mut [&mut dyn RxQueue]) {
         let events: Vec<_> = queues.iter_mut().filter_map(|queue| queue.arm()).collect();
         let mut events: Vec<_> = events.iter().map(|event| PollFd::new(event, PollFlags::IN)).collect();
+        events.extend(self.waker.as_deref().map(|waker| PollFd::new(waker, PollFlags::IN)));
         let longest = Timespec { tv_sec: 0, tv_nsec: Waiter::LONGEST_SLEEP.as_nanos() as _ };
         let woken = poll(&mut events, Some(&longest)).is_ok_and(|count| count > 0);
         drop(events);

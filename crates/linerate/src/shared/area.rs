@@ -453,8 +453,11 @@ mod tests {
         mapping.write(0, &vec![0xAA; area.plan.buffers_at()]);
         let rings = Rings { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
         let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
+        // The port in front of it is another.
+        place(&area, &Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() }).unwrap();
         // The second transmit ring was not asked for.
         let placed = area.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
+        assert_ne!(placed.at, 0);
         let mut name = [0; 16];
         mapping.read(placed.at, &mut name);
         assert_eq!(&name, b"a_name_that_is_\0");

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,8 @@ fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
     Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.to_string() }
 }
 
-fn is_trusted(user: u32) -> bool {
+/// Root and this process's own user, who may serve and manage.
+pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
@@ -139,8 +140,15 @@ pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<Ow
         Ok(Some(_)) => return Err(refused(path, "another process serves it", "end that one first")),
         Err(error) => return Err(error),
     }
+    // An old socket is in the way; any other file is somebody's.
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(refused(path, "it is no socket", "remove it, or name another folder: LINERATE_PORTS=PATH"));
+        }
+        Ok(_) => drop(fs::remove_file(path)),
+        Err(_) => {}
+    }
     let socket = socket()?;
-    let _ = fs::remove_file(path);
     let mend = "name another folder: LINERATE_PORTS=PATH";
     bind(&socket, &address(path)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
     // Nobody is let in before it listens.
@@ -225,6 +233,24 @@ mod tests {
         fs::write(path.join(".lock"), "kept").unwrap();
         listen_at(&path.join("any"), 0o600, None).unwrap();
         assert_eq!(fs::read_to_string(path.join(".lock")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn a_file_in_the_socket_s_place_is_somebody_s() {
+        let (keep, path) = folder();
+        fs::create_dir(&path).unwrap();
+        let any = path.join("any");
+        fs::write(&any, "precious").unwrap();
+        assert!(message(listen_at(&any, 0o600, None)).contains("it is no socket"));
+        assert_eq!(fs::read_to_string(&any).unwrap(), "precious");
+        fs::rename(&any, keep.path().join("elsewhere")).unwrap();
+        symlink(keep.path().join("elsewhere"), &any).unwrap();
+        assert!(listen_at(&any, 0o600, None).is_err() && any.is_symlink());
+        // What a server that is gone has left is in nobody's way.
+        fs::remove_file(&any).unwrap();
+        drop(listen_at(&any, 0o600, None).unwrap());
+        assert!(any.exists());
+        listen_at(&any, 0o600, None).unwrap();
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -33,7 +33,7 @@ use super::memory::{Buffers, Memory};
 use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
 use super::ring::{Consumer, Place, Producer, Ring};
 use super::shadow::Shadow;
-use super::socket::listen_at;
+use super::socket::{is_trusted, listen_at};
 use super::work::{Receiving, Sending, Work};
 use crate::error::{Error, Result};
 use crate::port::Device;
@@ -49,6 +49,9 @@ const SLOTS: u32 = 1024;
 const DESCRIPTORS_EACH: usize = 16;
 /// The most connections, each of which is a thread.
 const MOST_CONNECTIONS: usize = 4096;
+
+/// How long the next program waits for one that has ended to leave its port.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Serves ports at sockets, until it is dropped.
 pub struct Server {
@@ -67,6 +70,8 @@ struct State {
     lasting: Mutex<HashMap<String, Lasting>>,
     /// Connections, to be ended with the server.
     connections: Mutex<HashMap<u64, Connected>>,
+    /// One of them has gone.
+    gone: Condvar,
     next: AtomicU64,
     stopping: AtomicBool,
     /// Ends of one pipe may be different users'.
@@ -163,6 +168,7 @@ impl Server {
             attached: Mutex::default(),
             lasting: Mutex::default(),
             connections: Mutex::default(),
+            gone: Condvar::new(),
             next: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             joins_users: AtomicBool::new(false),
@@ -255,14 +261,12 @@ impl State {
         let (its_state, its_connection) = (state.clone(), connection.clone());
         // The thread waits here until it is in the list.
         let mut connections = lock(&state.connections);
-        let most = most_connections();
         let of_user = connections.values().filter(|connected| connected.user == user).count();
-        // A user's programs leave room for others'.
-        if connections.len() >= most || of_user >= (most / 2).max(1) {
+        if !has_room(most_connections(), connections.len(), of_user, is_trusted(user)) {
             drop(connections);
             return refuse(
                 &connection,
-                "the server has as many connections as it may have (ulimit -n, half for a user)",
+                "the server has as many connections as it may have (ulimit -n, half for a user, some for who manages)",
             );
         }
         let serve = move || {
@@ -278,11 +282,32 @@ impl State {
             }
             .serve();
             let its = lock(&its_state.connections).remove(&number);
+            its_state.gone.notify_all();
             drop(its);
         };
         match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
             Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user })),
             Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
+        }
+    }
+
+    /// Takes a port or a queue that a program which has just ended may still have: while there is such a program, this tries
+    /// again when one has left.
+    fn take_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
+        let begin = Instant::now();
+        loop {
+            let taken = match take() {
+                Err(error @ (Error::QueueTaken { .. } | Error::PortTaken { .. })) => error,
+                result => return result,
+            };
+            let connections = lock(&self.connections);
+            let Some(left) = LEAVING.checked_sub(begin.elapsed()) else { return Err(taken) };
+            if !connections.values().any(|connected| connected.connection.has_ended()) {
+                // The last one may have left meanwhile.
+                drop(connections);
+                return take();
+            }
+            drop(self.gone.wait_timeout(connections, left));
         }
     }
 
@@ -314,6 +339,13 @@ impl State {
         ports.insert(name.to_string(), Arc::downgrade(&port));
         Ok(port)
     }
+}
+
+/// Whether there is room for one more connection of a user's beside `count`, of which `of_user` are that user's. A user's programs
+/// leave room for others', and all strangers' programs together leave room for managers.
+fn has_room(most: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
+    let kept = if is_manager { 0 } else { (most / 8).max(1) };
+    count < most - kept && of_user < (most / 2).max(1)
 }
 
 /// How many connections there is room for, with the descriptors that this process may have.
@@ -471,7 +503,7 @@ impl Session<'_> {
     /// interfaces attached to it by the one who serves it.
     fn check_manager(&self, name: &str) -> Result<()> {
         self.check(name)?;
-        match self.is_manager() {
+        match is_trusted(self.user) {
             true => Ok(()),
             false => {
                 let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
@@ -480,15 +512,11 @@ impl Session<'_> {
         }
     }
 
-    fn is_manager(&self) -> bool {
-        self.user == 0 || self.user == rustix::process::geteuid().as_raw()
-    }
-
     /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
     /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
     fn check_interface(&self, name: &str) -> Result<()> {
         let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
-        if is_memory || self.only.is_some() || self.is_manager() || lock(&self.state.lasting).contains_key(name) {
+        if is_memory || self.only.is_some() || is_trusted(self.user) || lock(&self.state.lasting).contains_key(name) {
             return Ok(());
         }
         let why = format!(
@@ -526,7 +554,8 @@ impl Session<'_> {
             return Err(Error::BadPeer { why: "it has opened a port already" });
         }
         if wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx {
-            return self.open_pipe(&wanted);
+            let state = self.state;
+            return state.take_after_others(|| self.open_pipe(&wanted));
         }
         self.check_interface(&wanted.name)?;
         let name = wanted.full_name();
@@ -559,7 +588,7 @@ impl Session<'_> {
         }
         let mac = lock(&served.device).mac().0;
         let rings = served.rings;
-        served.join(wanted.exclusive)?;
+        self.state.take_after_others(|| served.join(wanted.exclusive))?;
         self.served = Some((wanted, served));
         Ok((Reply::Opened { rings, first_of_pipe: false, mac }, Vec::new()))
     }
@@ -576,11 +605,13 @@ impl Session<'_> {
         let offset_mask = placed.offset_mask;
         let ring = |place: &Place| Ring::new(&memory, *place).map(|ring| Ring { offset_mask, ..ring });
         for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
+            let take = || served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n));
+            let queue = self.state.take_after_others(take)?;
             work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
         }
         for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            let take = || served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n));
+            let queue = self.state.take_after_others(take)?;
             work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue, &served.header));
         }
         self.work = Some(work);
@@ -643,7 +674,7 @@ impl Session<'_> {
                 let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
                 return Err(Error::Refused { why, errno: libc::EINVAL });
             }
-            if served.user != self.user && !self.is_manager() {
+            if served.user != self.user && !is_trusted(self.user) {
                 let why = format!("'{name}' is another user's");
                 return Err(Error::Refused { why, errno: libc::EPERM });
             }
@@ -977,6 +1008,14 @@ mod tests {
         assert!(matches!(ask(&mut manager, detach("vale90", "last90")), Ok(Reply::Done { number: 1 })));
         assert!(ask(&mut manager, destroy()).is_ok());
         assert_eq!(ask(&mut manager, destroy()).unwrap_err(), libc::ENXIO);
+    }
+
+    #[test]
+    fn connections_are_shared_between_users_and_some_are_kept_for_who_manages() {
+        assert!(has_room(16, 7, 7, false) && !has_room(16, 8, 8, false), "half for a user");
+        assert!(has_room(16, 13, 0, false) && !has_room(16, 14, 0, false), "an eighth is nobody's");
+        assert!(has_room(16, 15, 7, true) && !has_room(16, 16, 0, true));
+        assert!(has_room(2, 0, 0, false) && !has_room(2, 1, 0, false) && has_room(2, 1, 0, true));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! What is managed: ports of this machine as parts of a switch, ports that last, and a list of all.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Served, State, base, state_of, usual};
 use crate::batch::Batch;
@@ -18,6 +21,8 @@ pub(super) struct Attached {
     switch: String,
     port: String,
     stop: Arc<AtomicBool>,
+    /// Wakes the threads, so that they see `stop`.
+    waker: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
     devices: Vec<Box<dyn Device>>,
 }
@@ -53,10 +58,13 @@ impl State {
             return Err(Error::PortTaken { port: port.to_string() });
         }
         let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let waker = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         let mut attached = Attached {
             switch: switch.to_string(),
             port: port.to_string(),
             stop: Arc::default(),
+            waker: Arc::new(waker),
             threads: Vec::new(),
             devices: Vec::new(),
         };
@@ -166,10 +174,10 @@ impl Attached {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
         for queue in 0..queues {
             let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
-            let stop = self.stop.clone();
+            let (stop, waker) = (self.stop.clone(), self.waker.clone());
             let forward = move || {
                 let mut batches = [Batch::new(), Batch::new()];
-                let mut waiter = Waiter::new(Wait::Adaptive);
+                let mut waiter = Waiter::new(Wait::Adaptive).woken_by(waker);
                 while !stop.load(Ordering::Relaxed) {
                     let mut moved = 0;
                     for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
@@ -188,6 +196,7 @@ impl Attached {
 
     pub(super) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
         for thread in self.threads {
             let _ = thread.join();
         }

@@ -1,0 +1,315 @@
+//! A port that another process serves is a port like any other: what it moves, counts, drops and refuses.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::port::{Config, Device, Link, RxQueue, TxQueue};
+use linerate::shared::{ServedPort, Server, Wanted};
+use linerate::{Batch, Error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+fn serve(folder: &Path) -> Server {
+    let mut server = linerate::server();
+    server.listen(&folder.join("any"), None, 0o600, None).unwrap();
+    server
+}
+
+fn pool(buffers: usize) -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+/// A port with its own pool, of one queue each way unless `change` says otherwise.
+fn open(folder: &Path, wanted: Wanted, change: impl FnOnce(&mut Config)) -> ServedPort {
+    let mut config = Config { ring: 64, ..Config::new(&wanted.name, pool(512)) };
+    change(&mut config);
+    ServedPort::find(folder, wanted, config).unwrap().expect("it is served")
+}
+
+fn named(name: &str) -> Wanted {
+    Wanted { name: name.to_string(), ..Wanted::default() }
+}
+
+/// Both ends of a pipe, whose packets are there as soon as they are sent; frames may have 9,000 bytes.
+fn pipe(folder: &Path, change: impl Fn(&mut Config)) -> [ServedPort; 2] {
+    ["pipe{1", "pipe}1"].map(|name| {
+        open(folder, named(name), |config| {
+            config.max_frame = 9000;
+            change(config);
+        })
+    })
+}
+
+/// A packet whose bytes tell its length and its number.
+fn packet(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + number * 13 + len) as u8).collect()
+}
+
+/// Sends packets of these lengths; what is left of them.
+fn send(tx: &mut dyn TxQueue, pool: &Arc<Pool>, lens: &[usize]) -> usize {
+    let mut batch = Batch::with_capacity(256);
+    for (number, len) in lens.iter().enumerate() {
+        assert!(batch.push(pool, &packet(number, *len)));
+    }
+    tx.send(&mut batch);
+    batch.packets().count()
+}
+
+/// Which packets these are, by number and length: of each all bytes are as they were sent.
+fn received(batch: &mut Batch) -> Vec<(usize, usize)> {
+    let mut packets = Vec::new();
+    for one in batch.packets() {
+        let (mut bytes, len) = (Vec::new(), one.len());
+        one.append_to(&mut bytes);
+        let number = (0..256).find(|number| bytes == packet(*number, len));
+        packets.push((number.expect("a packet that was sent"), len));
+    }
+    packets
+}
+
+fn receive(rx: &mut dyn RxQueue) -> Vec<(usize, usize)> {
+    let mut batch = Batch::with_capacity(256);
+    rx.recv(&mut batch);
+    received(&mut batch)
+}
+
+#[test]
+fn packets_arrive_whole_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let lens = [60, 1514, 1, 9000, 61];
+    let pool = a.pool().clone();
+    assert_eq!(send(&mut *tx, &pool, &lens), 0);
+    // One that needs five buffers of 2 KiB needs so many slots, and all of their bytes have come.
+    let expected: Vec<_> = lens.iter().copied().enumerate().collect();
+    let mut batch = Batch::with_capacity(256);
+    let slots = rx.recv(&mut batch);
+    assert_eq!((received(&mut batch), slots), (expected, batch.len()));
+    assert!(slots > lens.len());
+    let (sent, come) = (a.statistics().unwrap(), b.statistics().unwrap());
+    let bytes = lens.iter().sum::<usize>() as u64;
+    assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (5, bytes, 0));
+    assert_eq!((come.rx_packets, come.rx_bytes, come.tx_packets), (5, bytes, 0));
+    assert_eq!(b.queue_statistics().rx_slots, [slots as u64]);
+    assert_eq!(a.queue_statistics().tx_slots, [slots as u64]);
+    assert_eq!(come.drops.by_cause().map(|(_, count)| count).iter().sum::<u64>(), 0);
+    assert_eq!((rx.buffers(), tx.buffers()), (0, 0));
+}
+
+#[test]
+fn what_is_too_long_is_dropped_where_it_is_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let mut ports = pipe(folder.path(), |config| config.max_frame = if config.name == "pipe{1" { 3000 } else { 100 });
+    let pool = ports[0].pool().clone();
+    let [a, b] = &mut ports;
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    assert_eq!(send(&mut *tx, &pool, &[60, 3001, 3000, 100, 101, 99]), 0);
+    let lens: Vec<_> = receive(&mut *rx).iter().map(|(_, len)| *len).collect();
+    assert_eq!(lens, [60, 100, 99]);
+    let (sent, come) = (a.statistics().unwrap(), b.statistics().unwrap());
+    assert_eq!((sent.tx_packets, sent.tx_bytes, sent.drops.tx_too_long), (5, 60 + 3000 + 100 + 101 + 99, 1));
+    assert_eq!((come.rx_packets, come.rx_bytes, come.drops.malformed), (3, 259, 2));
+    // Only one that is too long: nothing is sent. Nor does it wait where there is no room.
+    assert_eq!(send(&mut *tx, &pool, &[3001]), 0);
+    assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));
+    while send(&mut *tx, &pool, &[60; 60]) == 0 {}
+    assert_eq!((send(&mut *tx, &pool, &[3001]), a.statistics().unwrap().drops.tx_too_long), (0, 3));
+}
+
+#[test]
+fn what_finds_no_room_waits_and_comes_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let pool = a.pool().clone();
+    // A batch of four takes four.
+    assert_eq!(send(&mut *tx, &pool, &[60; 10]), 0);
+    let mut batch = Batch::with_capacity(4);
+    for (turn, count) in [4, 4, 2, 0].into_iter().enumerate() {
+        assert_eq!(rx.recv(&mut batch), count);
+        let expected: Vec<_> = (0..count).map(|n| (turn * 4 + n, 60)).collect();
+        assert_eq!(received(&mut batch), expected);
+        batch.clear();
+    }
+    assert_eq!(b.statistics().unwrap().drops.no_buffer, 0, "a full batch is no lack of buffers");
+    // A ring of 64 has room for 63 on either side; the rest stays in the batch.
+    let left = send(&mut *tx, &pool, &[60; 200]);
+    assert!((1..200).contains(&left), "{left}");
+    assert_eq!((receive(&mut *rx).len(), receive(&mut *rx).len()), (200 - left, 0));
+    // One that fills the last slot to its end has room.
+    assert_eq!([63, 62].map(|count| send(&mut *tx, &pool, &vec![60; count])), [0, 0]);
+    assert_eq!((send(&mut *tx, &pool, &[2048]), send(&mut *tx, &pool, &[1])), (0, 1));
+    assert_eq!(receive(&mut *rx).len(), 63);
+    tx.send(&mut Batch::new());
+    assert_eq!(receive(&mut *rx).len(), 63);
+    // A packet of five slots waits as a whole.
+    let mut batch = Batch::with_capacity(256);
+    let mut sent = 0;
+    while batch.push(&pool, &packet(sent, 9000)) {
+        tx.send(&mut batch);
+        sent += 1 - batch.packets().count();
+        if !batch.is_empty() {
+            break;
+        }
+    }
+    let mut come = Vec::new();
+    while come.len() <= sent {
+        let more = receive(&mut *rx);
+        assert!(!more.is_empty(), "{} of {sent}", come.len());
+        come.extend(more);
+        tx.send(&mut batch);
+    }
+    assert_eq!(come, (0..=sent).map(|number| (number, 9000)).collect::<Vec<_>>());
+    assert!(batch.is_empty() && receive(&mut *rx).is_empty());
+}
+
+#[test]
+fn a_receiver_without_buffers_lets_packets_wait_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut a, mut b] =
+        pipe(folder.path(), |config| config.pool = pool(if config.name == "pipe}1" { 64 } else { 512 }));
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let (own, theirs) = (a.pool().clone(), b.pool().clone());
+    assert_eq!(send(&mut *tx, &own, &[60; 2]), 0);
+    let mut all = Batch::with_capacity(64);
+    assert_eq!(all.alloc(&theirs, 64, 60), 64);
+    let mut batch = Batch::with_capacity(64);
+    assert_eq!((rx.recv(&mut batch), b.statistics().unwrap().drops.no_buffer), (0, 1));
+    all.clear();
+    drop(all);
+    assert_eq!((rx.recv(&mut batch), b.statistics().unwrap().rx_packets), (2, 2));
+    assert_eq!(received(&mut batch), [(0, 60), (1, 60)]);
+    drop(batch);
+    // One that the pool has never buffers enough for is dropped, and the next one comes.
+    let [mut a, mut b] = ["big{1", "big}1"].map(|name| {
+        open(folder.path(), named(name), |config| {
+            (config.max_frame, config.ring) = (20_000, 64);
+            config.pool = if name == "big}1" { pool(4) } else { config.pool.clone() };
+        })
+    });
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    assert_eq!(send(&mut *tx, a.pool(), &[20_000, 61]), 0);
+    let mut batch = Batch::with_capacity(64);
+    while rx.recv(&mut batch) > 0 {}
+    assert_eq!(received(&mut batch), [(1, 61)]);
+    let statistics = b.statistics().unwrap();
+    assert_eq!((statistics.drops.malformed, statistics.drops.no_buffer), (1, 0));
+}
+
+fn is_readable(event: std::os::fd::BorrowedFd<'_>) -> bool {
+    poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+}
+
+#[test]
+fn a_queue_wakes_its_program_where_interrupts_were_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut a, mut b] =
+        pipe(folder.path(), |config| config.interrupts = (config.name == "pipe}1").then_some(Duration::ZERO));
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let pool = a.pool().clone();
+    assert!(a.rx(0).unwrap().arm().is_none());
+    // Polled: nobody rings.
+    send(&mut *tx, &pool, &[60]);
+    assert_eq!(receive(&mut *rx).len(), 1);
+    assert!(!is_readable(rx.arm().expect("it can wake")));
+    send(&mut *tx, &pool, &[60]);
+    assert!(is_readable(rx.arm().unwrap()));
+    rx.disarm();
+    assert_eq!(receive(&mut *rx).len(), 1);
+    send(&mut *tx, &pool, &[60]);
+    assert!(!is_readable(rx.arm().unwrap()), "armed after the packet had come");
+    rx.disarm();
+}
+
+#[test]
+fn a_pipe_says_what_its_far_end_has_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let pool = a.pool().clone();
+    assert_eq!(tx.unsent(), 0);
+    assert_eq!((send(&mut *tx, &pool, &[60; 20]), tx.unsent()), (0, 0));
+    let left = [(); 2].map(|()| send(&mut *tx, &pool, &[60; 60])).iter().sum::<usize>();
+    let unsent = tx.unsent();
+    assert!(unsent > 0);
+    assert_eq!(receive(&mut *rx).len() + unsent, 140 - left);
+    // What the far end has made room for goes with the next send, of nothing.
+    tx.send(&mut Batch::new());
+    assert_eq!((tx.unsent(), receive(&mut *rx).len()), (0, unsent));
+}
+
+#[test]
+fn rings_and_addresses_are_the_servers_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(folder.path());
+    let two = |config: &mut Config| (config.rx_queues, config.tx_queues) = (2, 2);
+    let mut a = open(folder.path(), named("vale8:a"), two);
+    let mut b = open(folder.path(), named("vale8:b"), |_| {});
+    let info = a.info();
+    assert_eq!((info.driver, info.rx_queues, info.tx_queues, info.ring), ("served", 2, 2, 64));
+    assert_eq!((b.info().rx_queues, b.info().tx_queues), (1, 1));
+    assert_ne!(a.mac(), b.mac());
+    assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and one's own");
+    let said = a.set_mac(b.mac()).unwrap_err().to_string();
+    assert!(said.contains("vale8:a") && said.contains("who serves it decides"), "{said}");
+    assert!(matches!(a.rx(2), Err(Error::NoSuchQueue { .. })));
+    assert!(a.rx(u16::MAX).map(drop).unwrap_err().to_string().contains("queues=65536"));
+    assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
+    // Each queue sends and receives by itself.
+    let [mut a0, mut a1] = [0, 1].map(|queue| a.tx(queue).unwrap());
+    let mut rx = b.rx(0).unwrap();
+    let own = a.pool().clone();
+    send(&mut *a0, &own, &[60]);
+    send(&mut *a1, &own, &[61, 62]);
+    let mut lens = Vec::new();
+    let begin = std::time::Instant::now();
+    while lens.len() < 3 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {lens:?} came");
+        lens.extend(receive(&mut *rx).iter().map(|(_, len)| *len));
+    }
+    lens.sort();
+    assert_eq!(lens, [60, 61, 62]);
+    assert_eq!(a.queue_statistics().tx_slots, [1, 2]);
+    // Who served it is gone.
+    drop(server);
+    let said = [a.link().unwrap_err().to_string(), b.statistics().unwrap_err().to_string()];
+    assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
+    assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
+}
+
+#[test]
+fn a_monitor_hears_and_does_not_send() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    // Of a name of its own: all servers of a process serve that process's pipes.
+    let [mut a, mut b] =
+        ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.max_frame = 9000));
+    let monitor = |monitor_rx, monitor_tx| {
+        let monitor = Wanted { monitor_rx, monitor_tx, ..named("heard{1") };
+        let mut monitor = open(folder.path(), monitor, |config| config.max_frame = 9000);
+        let refused = monitor.tx(0).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("a monitor listens"), "{refused}");
+        monitor
+    };
+    drop((monitor(true, false), monitor(false, true)));
+    let mut monitor = monitor(true, true);
+    let mut heard = monitor.rx(0).unwrap();
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    assert_eq!(send(&mut *tx, a.pool(), &[60, 5000]), 0);
+    assert_eq!(receive(&mut *rx).len(), 2);
+    let (begin, mut packets) = (std::time::Instant::now(), Vec::new());
+    while packets.len() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were heard", packets.len());
+        packets.extend(receive(&mut *heard));
+    }
+    assert_eq!(packets, [(0, 60), (1, 5000)]);
+}
