@@ -162,6 +162,27 @@ fn a_queue_that_panics_takes_no_buffer_with_it() {
     check_whole(&pool, 32);
 }
 
+/// No length is so large that it goes round. Overflow is a panic of its own where it is checked: `./test` runs this with
+/// `--release`, too, as programs are built.
+#[test]
+fn a_length_fits_its_buffer_however_large_it_is() {
+    let pool = pool(64);
+    let mut tx = TxRing::new(Box::new(Own::new(&pool)), &pool, 8);
+    for len in [usize::MAX, usize::MAX - 70, usize::MAX - 127, 1 << 32 | 60, 1 << 16 | 60, 65_535, 513, 512, 385] {
+        let said = catch_unwind(AssertUnwindSafe(|| tx.ring.set_len(0, len, false)))
+            .map_err(|panic| *panic.downcast().unwrap());
+        let said: String = said.unwrap_err();
+        assert!(said.contains("do not fit a buffer of 512"), "{len}: {said}");
+        assert!(tx.ring.bytes_mut(0).len() < 512);
+    }
+    tx.ring.set_len(0, 384, false);
+    assert_eq!(tx.ring.bytes_mut(0).len(), 384);
+    // Nor a time.
+    let options = linerate::Options { pool: Some(pool), ring: 64, local: true, ..Default::default() };
+    let [port] = options.open(["null:"]).unwrap();
+    assert!(Rings::new(port).unwrap().poll(true, std::time::Duration::MAX));
+}
+
 #[test]
 fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
     let (a, b) = (pool(64), pool(LARGE));

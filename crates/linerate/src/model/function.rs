@@ -134,7 +134,7 @@ impl vfio_user::Function for Function {
         }
     }
 
-    fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+    unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
         match region {
             CONFIG => {
                 self.config.write(offset as usize, bytes);
@@ -178,7 +178,7 @@ impl vfio_user::Function for Function {
         self.card.interrupt(&mut self.card.core());
     }
 
-    fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {
+    unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {
         self.dma.change().insert(address, len, memory, offset, writable)
     }
 

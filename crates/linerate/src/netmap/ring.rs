@@ -165,7 +165,7 @@ impl Ring {
         self.check(slot);
         let there = &mut self.slots[slot];
         let (offset, size) = (there.offset(), self.pool.region().buffer_size());
-        assert!(offset + len <= size, "{len} bytes do not fit a buffer of {size}, {offset} in front");
+        assert!(len <= size - offset, "{len} bytes do not fit a buffer of {size}, {offset} in front");
         *there = Slot::new(there.buf(), offset, len as u16, more);
     }
 
@@ -446,7 +446,7 @@ impl Rings {
     ///
     /// It sleeps where the port was opened with [interrupts](crate::Options::interrupts), and asks again and again where not.
     pub fn poll(&mut self, send: bool, timeout: Duration) -> bool {
-        let end = std::time::Instant::now() + timeout;
+        let begin = std::time::Instant::now();
         loop {
             // Armed before it looks, so that nothing comes in between.
             self.rx.iter_mut().for_each(|rx| {
@@ -456,7 +456,7 @@ impl Rings {
             self.rx.iter_mut().for_each(RxRing::sync);
             let ready =
                 self.rx.iter().any(|rx| rx.ring.is_ready()) || send && self.tx.iter().any(|tx| tx.ring.is_ready());
-            let left = end.saturating_duration_since(std::time::Instant::now());
+            let left = timeout.saturating_sub(begin.elapsed());
             if ready || left.is_zero() {
                 self.rx.iter_mut().for_each(|rx| rx.queue.disarm());
                 return ready;

@@ -2,6 +2,8 @@
 //!
 //! A client is not trusted: what it sends is checked before it is used, what it breaks is its own connection, and
 //! when it is gone, at whatever moment, the function is reset and the next one may come.
+// The server calls `Function::write` and `Function::map` for its client.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,6 +25,9 @@ use crate::pci::Interrupt;
 
 /// A PCI function that can be served. Its regions are numbered as vfio numbers them: BARs 0 to 5, the ROM, and
 /// configuration space, 7.
+///
+/// The methods that tell the function an address, [`write`](Function::write) and [`map`](Function::map), are `unsafe` to call. The
+/// server calls both for its client, with the client's memory.
 pub trait Function: Send {
     /// Bytes of a region; 0: there is none.
     fn region(&self, region: u32) -> u64;
@@ -31,7 +36,11 @@ pub trait Function: Send {
     fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]);
 
     /// Writes a region; the range has been checked.
-    fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
+    ///
+    /// # Safety
+    /// A register may tell the function to write to any memory that is mapped for it: nothing of that memory is lent as a
+    /// slice as long as the function may reach it.
+    unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
 
     /// How many interrupts of a kind there are.
     fn interrupts(&self, kind: Kind) -> u32;
@@ -43,7 +52,10 @@ pub trait Function: Send {
     fn mask_line(&mut self, masked: bool);
 
     /// Lets the function reach memory. False if it cannot: something is there, or it is no whole pages.
-    fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool;
+    ///
+    /// # Safety
+    /// As of [`write`](Function::write), until the memory is taken away again.
+    unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool;
 
     /// Takes memory away; after this it is not touched. How many bytes that were; `None`: only parts of a mapping
     /// were meant.
@@ -272,7 +284,9 @@ impl Service {
         let Some(file) = descriptors.pop() else { return Ok(Vec::new()) };
         let memory = self.memory(file)?;
         let writable = map.flags & MAP_WRITE != 0;
-        match self.function.map(map.address, map.size, memory, map.offset, writable) {
+        // SAFETY: it is the client's memory, which is read and written by copies alone (`Mapping::of_peer`).
+        let is_mapped = unsafe { self.function.map(map.address, map.size, memory, map.offset, writable) };
+        match is_mapped {
             true => Ok(Vec::new()),
             false => Err(Errno::INVAL),
         }
@@ -389,7 +403,8 @@ impl Service {
         let access = self.access(message)?;
         let (_, data) = message.parse::<RegionAccess>().ok_or(Errno::INVAL)?;
         let data = data.get(..access.count as usize).ok_or(Errno::INVAL)?;
-        self.function.write(access.region, access.offset, data);
+        // SAFETY: only the client's memory is mapped, as above.
+        unsafe { self.function.write(access.region, access.offset, data) };
         Ok(access.as_bytes().to_vec())
     }
 }
@@ -428,10 +443,12 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::Mutex;
 
+    use zerocopy::{FromBytes, Immutable, KnownLayout};
+
     use super::*;
     use crate::memory::PageSize;
 
-    /// What a function was asked to do.
+    /// The requests that a function got.
     type Calls = Arc<Mutex<Vec<String>>>;
 
     /// BAR 0 has a page; there are a line, two messages and three vectors; memory below 4 GiB is refused.
@@ -453,7 +470,7 @@ mod tests {
             self.note(format!("read {region} {offset} {}", bytes.len()));
         }
 
-        fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+        unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
             self.note(format!("write {region} {offset} {bytes:?}"));
         }
 
@@ -473,7 +490,7 @@ mod tests {
             self.note(format!("mask {masked}"));
         }
 
-        fn map(&mut self, address: u64, len: u64, _: Arc<Mapping>, offset: u64, writable: bool) -> bool {
+        unsafe fn map(&mut self, address: u64, len: u64, _: Arc<Mapping>, offset: u64, writable: bool) -> bool {
             self.note(format!("map {address} {len} {offset} {writable}"));
             address >= 1 << 32
         }
@@ -504,6 +521,16 @@ mod tests {
 
         fn answer(&mut self, command: u16, payload: &[&[u8]], descriptors: Vec<OwnedFd>) -> Answer {
             self.service.answer(command, &Message { payload: payload.concat(), ..Message::default() }, descriptors)
+        }
+
+        /// The answer to a question about the device.
+        fn description<T: FromBytes + KnownLayout + Immutable>(
+            &mut self,
+            command: u16,
+            asked: &[u8],
+        ) -> std::result::Result<T, Errno> {
+            let answer = self.answer(command, &[asked], Vec::new())?;
+            Ok(Message { payload: answer, ..Message::default() }.parse().expect("a whole description").0)
         }
 
         fn calls(&self) -> Vec<String> {
@@ -585,13 +612,13 @@ mod tests {
             fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
                 self.0.read(region, offset, bytes);
             }
-            fn write(&mut self, _: u32, _: u64, _: &[u8]) {}
+            unsafe fn write(&mut self, _: u32, _: u64, _: &[u8]) {}
             fn interrupts(&self, _: Kind) -> u32 {
                 0
             }
             fn set_receiver(&mut self, _: Kind, _: u32, _: Option<Interrupt>) {}
             fn mask_line(&mut self, _: bool) {}
-            fn map(&mut self, _: u64, _: u64, _: Arc<Mapping>, _: u64, _: bool) -> bool {
+            unsafe fn map(&mut self, _: u64, _: u64, _: Arc<Mapping>, _: u64, _: bool) -> bool {
                 false
             }
             fn unmap(&mut self, _: u64, _: u64) -> Option<u64> {
@@ -670,11 +697,7 @@ mod tests {
         let mut bench = Bench::new();
         let mut region = |index: u32| {
             let asked = RegionInfo { index, ..RegionInfo::default() };
-            let answer = bench.answer(command::DEVICE_GET_REGION_INFO, &[asked.as_bytes()], Vec::new())?;
-            let (info, _) = Message { payload: answer, ..Message::default() }
-                .parse::<RegionInfo>()
-                .map(|(i, r)| (i, r.len()))
-                .unwrap();
+            let info: RegionInfo = bench.description(command::DEVICE_GET_REGION_INFO, asked.as_bytes())?;
             Ok::<_, Errno>((info.argsz as usize, info.index, info.flags, info.size))
         };
         let len = size_of::<RegionInfo>();
@@ -683,11 +706,7 @@ mod tests {
         assert_eq!(region(VFIO_PCI_NUM_REGIONS), Err(Errno::INVAL));
         let mut interrupt = |index: u32| {
             let asked = InterruptInfo { index, ..InterruptInfo::default() };
-            let answer = bench.answer(command::DEVICE_GET_IRQ_INFO, &[asked.as_bytes()], Vec::new())?;
-            let (info, _) = Message { payload: answer, ..Message::default() }
-                .parse::<InterruptInfo>()
-                .map(|(i, r)| (i, r.len()))
-                .unwrap();
+            let info: InterruptInfo = bench.description(command::DEVICE_GET_IRQ_INFO, asked.as_bytes())?;
             assert_eq!(info.argsz as usize, size_of::<InterruptInfo>());
             Ok::<_, Errno>((info.index, info.flags, info.count))
         };
@@ -698,9 +717,7 @@ mod tests {
             assert_eq!(interrupt(index as u32), Ok((index as u32, flags, count)));
         }
         assert_eq!(interrupt(KINDS), Err(Errno::INVAL));
-        let answer = bench.answer(command::DEVICE_GET_INFO, &[], Vec::new()).unwrap();
-        let message = Message { payload: answer, ..Message::default() };
-        let (info, _) = message.parse::<DeviceInfo>().unwrap();
+        let info: DeviceInfo = bench.description(command::DEVICE_GET_INFO, &[]).unwrap();
         assert_eq!(info.flags, VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET);
         assert_eq!((info.argsz as usize, info.regions, info.interrupts), (size_of::<DeviceInfo>(), 9, 5));
     }
