@@ -67,15 +67,15 @@ pub struct Measured {
     pub parts: Option<Parts>,
     /// A thread has panicked.
     pub panicked: bool,
-    /// A capture file at a port's outside could not be read to its end.
-    pub unreadable: bool,
+    /// A capture file at a port's outside could not be read, or written, to its end.
+    pub has_cut_capture: bool,
 }
 
 impl Measured {
     /// True if nothing was lost or damaged.
     pub fn is_good(&self) -> bool {
         let Outcome { lost, corrupted, .. } = self.outcome;
-        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.unreadable
+        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.has_cut_capture
     }
 
     pub fn mpps(&self) -> f64 {
@@ -282,16 +282,22 @@ impl Run {
 
         let reports = reports(&devices);
         let outcome = judge(&reports);
-        let is_unreadable = |report: &Option<Report>| report.is_some_and(|report| report.unreadable > 0);
-        let unreadable: Vec<_> = devices.iter().zip(&reports).filter(|(_, report)| is_unreadable(report)).collect();
-        for (device, report) in &unreadable {
-            let frames = report.map_or(0, |report| report.sent);
-            let name = device.name();
-            eprintln!(
-                "error: {name}: the capture file is malformed or cut off behind frame {frames}; the rest was not sent"
-            );
+        let mut has_cut_capture = false;
+        for (device, report) in devices.iter().zip(&reports) {
+            let (name, report) = (device.name(), report.unwrap_or_default());
+            if report.unreadable > 0 {
+                let frames = report.sent;
+                eprintln!(
+                    "error: {name}: the capture file is malformed or cut off behind frame {frames}; the rest was not sent"
+                );
+            }
+            if report.unrecorded > 0 {
+                eprintln!(
+                    "error: {name}: the recording ends before the last frame: its disk is full, or cannot be written"
+                );
+            }
+            has_cut_capture |= report.unreadable + report.unrecorded > 0;
         }
-        let unreadable = !unreadable.is_empty();
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
@@ -308,7 +314,7 @@ impl Run {
             ports: ports.collect(),
             parts: profile.map(|profile| profile.parts()),
             panicked,
-            unreadable,
+            has_cut_capture,
         })
     }
 

@@ -78,6 +78,19 @@ fn a_paced_wire_keeps_its_rate() {
     assert!(summary["seconds"].as_f64().unwrap() >= 0.45, "{summary}");
 }
 
+/// A recording that ends early is said, and the frames go on to the wire behind it.
+#[test]
+fn a_recording_on_a_full_disk_is_an_error_and_loses_no_frame() {
+    // As few frames as are all in the file's buffer until the end, and more.
+    for count in ["10", "5000"] {
+        let forwards = ["fwd", &format!("sim:0?count={count}"), "sim:1?wire=sink&record=/dev/full", "--count", count];
+        let output = expect(1, linerate(&forwards).args(["--seconds", "60", "--json"]));
+        let (said, summary) = (text(&output.stderr), summary(&output.stdout));
+        assert!(said.contains("the recording ends before the last frame"), "{said}");
+        assert_eq!((number(&summary["lost"]), number(&summary["corrupted"])), (0, 0), "{summary}");
+    }
+}
+
 #[test]
 fn gen_sends_what_was_asked_and_sink_checks_it() {
     let folder = Folder::new("gen");

@@ -33,6 +33,8 @@ pub struct Report {
     pub foreign: u64,
     /// 1 if the rest of a capture file could not be read: it is malformed, or cut off within a packet.
     pub unreadable: u64,
+    /// 1 if not all frames could be written to a capture file: the disk is full, or broken. The file ends before them.
+    pub unrecorded: u64,
 }
 
 impl Checker {

@@ -1,12 +1,12 @@
 //! Capture files in pcap's format, to replay and to record.
 
 use std::fs::File;
-use std::io::{BufWriter, Read};
+use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapParser, PcapWriter};
-use pcap_file::{DataLink, PcapError, TsResolution};
+use pcap_file::pcap::{PcapHeader, PcapParser};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
 use super::{Frame, Report, Wire};
 use crate::error::{Error, Result};
@@ -122,12 +122,15 @@ impl Wire for Replay {
     }
 }
 
-/// Records the frames that leave the card, in front of another wire. The file is complete when this
-/// value is dropped.
+/// Records the frames that leave the card, in front of another wire. The file is complete when the wire is finished, or this
+/// value is dropped. At the first frame that cannot be written the recording ends, which the [`Report`] says; the frames go on.
 pub struct Record {
-    writer: PcapWriter<BufWriter<File>>,
+    file: BufWriter<File>,
     inner: Box<dyn Wire>,
-    recorded: u64,
+    sent: u64,
+    /// The file ends before the last frame.
+    is_cut: bool,
+    is_finished: bool,
 }
 
 impl Record {
@@ -136,16 +139,28 @@ impl Record {
     /// # Errors
     /// If it cannot be written.
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
-        let file = File::create(path).map_err(|e| fail(path, format!("cannot write it: {e}")))?;
+        let cannot = |error: String| fail(path, format!("cannot write it: {error}"));
+        let mut file = BufWriter::new(File::create(path).map_err(|error| cannot(error.to_string()))?);
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             snaplen: 65_535,
             ts_resolution: TsResolution::NanoSecond,
+            endianness: Endianness::Little,
             ..PcapHeader::default()
         };
-        let writer = PcapWriter::with_header(BufWriter::new(file), header)
-            .map_err(|e| fail(path, format!("cannot write it: {e}")))?;
-        Ok(Record { writer, inner, recorded: 0 })
+        header.write_to(&mut file).map_err(|error| cannot(error.to_string()))?;
+        Ok(Record { file, inner, sent: 0, is_cut: false, is_finished: false })
+    }
+
+    /// Seconds, nanoseconds, and the length that is in the file and that the frame had.
+    fn write(&mut self, frame: &[u8]) -> std::io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let len = frame.len() as u32;
+        for word in [now.as_secs() as u32, now.subsec_nanos(), len, len] {
+            self.file.write_all(&word.to_le_bytes())?;
+        }
+        self.file.write_all(frame)?;
+        if self.is_finished { self.file.flush() } else { Ok(()) }
     }
 }
 
@@ -167,9 +182,8 @@ impl Wire for Record {
     }
 
     fn transmit(&mut self, frame: &Frame) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let packet = PcapPacket::new(now, frame.bytes.len() as u32, &frame.bytes);
-        self.recorded += u64::from(self.writer.write_packet(&packet).is_ok());
+        self.sent += 1;
+        self.is_cut = self.is_cut || self.write(&frame.bytes).is_err();
         self.inner.transmit(frame);
     }
 
@@ -186,11 +200,14 @@ impl Wire for Record {
     }
 
     fn finish(&mut self) {
+        self.is_cut = self.is_cut || self.file.flush().is_err();
+        self.is_finished = true;
         self.inner.finish();
     }
 
     fn report(&self) -> Option<Report> {
-        Some(Report { received: self.recorded, ..self.inner.report().unwrap_or_default() })
+        let unrecorded = self.is_cut.into();
+        Some(Report { received: self.sent, unrecorded, ..self.inner.report().unwrap_or_default() })
     }
 }
 
