@@ -44,13 +44,6 @@ impl Link {
     }
 }
 
-/// Five of them, and so far apart that ping waits long enough for the last one: it gives up after one interval.
-const PING: &str = "ping -q -c 5 -i 0.3";
-
-fn pings(output: &str) {
-    assert!(output.contains(" 0% packet loss"), "{output}");
-}
-
 /// Bytes that no compression or pattern hides.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
@@ -75,9 +68,9 @@ fn tag(mut generator: linerate::traffic::Generator) -> Vec<u8> {
 fn ping_iperf_and_http_cross_two_models() {
     let link = Link::up("t", &[]);
     for size in [0, 18, 56, 700, 1400, 1472] {
-        pings(&link.left.run(&format!("{PING} -M do -s {size} 10.82.0.2")));
+        link.left.ping(5, &format!("-M do -s {size} 10.82.0.2"));
     }
-    pings(&link.right.run(&format!("{PING} -s 1452 fd82::1")));
+    link.right.ping(5, "-s 1452 fd82::1");
 
     // TCP for ten seconds, and in no second nothing.
     let mut server = link.right.start("iperf3 --server --one-off --forceflush");
@@ -122,8 +115,8 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
     for (side, tap) in [(&link.left, &link.taps[0]), (&link.right, &link.taps[1])] {
         side.run(&format!("tcpreplay --quiet --intf1={tap} {tagged}"));
     }
-    pings(&link.left.run(&format!("{PING} 10.82.0.2")));
-    pings(&link.left.run(&format!("{PING} -s 1400 fd82::2")));
+    link.left.ping(5, "10.82.0.2");
+    link.left.ping(5, "-s 1400 fd82::2");
     let _names = link.right.start(
         "dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --bind-interfaces --user=root --pid-file \
          --listen-address=10.82.0.2 --address=/linerate.test/10.82.0.99",

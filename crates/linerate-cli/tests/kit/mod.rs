@@ -161,6 +161,15 @@ impl Namespace {
         text(&expect(0, &mut self.command(words)).stdout)
     }
 
+    /// Pings `count` times, and fails if a request has no answer. It sends one request at a time: of several, ping waits for the
+    /// last one's answer no longer than the others have taken, which a busy machine may exceed (ping(8), `-W`).
+    pub fn ping(&self, count: usize, words: &str) {
+        for n in 0..count {
+            let said = self.run(&format!("ping -q -c 1 -W 20 {words}"));
+            assert!(said.contains(" 0% packet loss"), "{n} of {count}: {said}");
+        }
+    }
+
     /// Switches IPv6 off for an interface, or for `default` or `all`. A fresh machine has no sysctl(8).
     pub fn disable_ipv6(&self, interface: &str) {
         let line = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");

@@ -448,7 +448,7 @@ mod tests {
         memory.write(place + begin as usize, bytes);
     }
 
-    /// Hands a block over, which has so many packets.
+    /// Hands over block `block`, whose `packets` packets begin at byte `first`.
     fn hand_over(rx: &PacketRx, block: usize, packets: u32, first: u32) {
         let at = |place: usize| rx.socket.memory.word(block * BLOCK + place);
         at(BLOCK_PACKETS).store(packets, Relaxed);

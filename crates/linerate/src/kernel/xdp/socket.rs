@@ -516,19 +516,25 @@ mod tests {
         pool: Arc<Pool>,
         received: Mapping,
         completed: Mapping,
+        filled: Mapping,
+        sent: Mapping,
         rx: XdpRx,
         tx: XdpTx,
-        _others: [Mapping; 2],
     }
 
     impl Fake {
         fn new() -> Fake {
+            Fake::with(true, false)
+        }
+
+        /// Of a kernel that takes packets of several buffers, or that computes checksums, or not.
+        fn with(chains: bool, checksums: bool) -> Fake {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
             let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
             let pool = Pool::new(Region::new(&options).unwrap());
             let (received, file, offsets) = ring();
-            let (fill, fill_file, _) = ring();
+            let (filled, fill_file, _) = ring();
             let mut receiving = Receiving {
                 ring: Consumer::map(&file, 0, offsets, PACKET, LEN).unwrap(),
                 fill: Producer::map(&fill_file, 0, offsets, ADDRESS, LEN).unwrap(),
@@ -549,8 +555,8 @@ mod tests {
                 fd: Some(file),
                 queue: 0,
                 zero_copy: false,
-                chains: true,
-                checksums: false,
+                chains,
+                checksums,
                 has_metadata: false,
                 pool: pool.clone(),
                 receiving: Mutex::new(Some(receiving)),
@@ -577,7 +583,175 @@ mod tests {
                 copies: Batch::new(),
                 longest: 9000,
             };
-            Fake { pool, received, completed, rx, tx, _others: [fill, sent] }
+            Fake { pool, received, completed, filled, sent, rx, tx }
+        }
+    }
+
+    /// The descriptors that the queue has handed over so far, of `WORDS` words each.
+    fn handed_over<const WORDS: usize>(ring: &Mapping) -> Vec<[u64; WORDS]> {
+        let count = ring.word(0).load(std::sync::atomic::Ordering::Acquire);
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            ring.read(DESCRIPTORS + at * 8, &mut bytes);
+            u64::from_ne_bytes(bytes)
+        };
+        (0..count as usize).map(|n| std::array::from_fn(|at| word(n * WORDS + at))).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_has_received_is_what_the_batch_has() {
+        let Fake { pool, received, filled, mut rx, .. } = Fake::new();
+        let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
+        let free = pool.take(1).unwrap()[0];
+        let at = |n: usize, offset: u64| u64::from(lent[n]) << 11 | offset;
+        let more = 1 << 32;
+        let packets = [
+            (at(0, 256), 100),
+            // One of two buffers, the first of them full.
+            (at(1, 0), 2048 | more),
+            (at(2, 128), 50),
+            // Beyond its buffer by a byte; not the kernel's; and one that ends with its buffer.
+            (at(3, 1949), 100),
+            (u64::from(free) << 11, 100),
+            (at(4, 1948), 100),
+        ];
+        produce(&received, PACKET, &packets);
+        let mut batch = Batch::new();
+        assert_eq!(rx.recv(&mut batch), 4);
+        let slots: Vec<_> =
+            batch.slots().iter().map(|slot| (slot.buf(), slot.offset(), slot.len(), slot.has_more())).collect();
+        let expected = [
+            (lent[0], 256, 100, false),
+            (lent[1], 0, 2048, true),
+            (lent[2], 128, 50, false),
+            (lent[4], 1948, 100, false),
+        ];
+        assert_eq!(slots, expected);
+        let counters = &rx.counters;
+        assert_eq!((counters.packets(), counters.slots(), counters.bytes(), counters.drops()), (3, 4, 2298, 2));
+        // For each that it gave the kernel has an empty one, whole; the third is with it still.
+        let fresh: HashSet<u64> = handed_over::<1>(&filled).into_iter().map(|[address]| address).collect();
+        let mine: HashSet<u64> = slots.iter().map(|slot| u64::from(slot.0) << 11).collect();
+        assert_eq!((fresh.len(), fresh.intersection(&mine).count()), (4, 0));
+        assert!(fresh.iter().all(|address| address % 2048 == 0 && *address != u64::from(free) << 11));
+        assert_eq!(rx.buffers(), LEN as usize);
+        assert_eq!(rx.recv(&mut batch), 0);
+        assert_eq!(rx.counters.no_buffers(), 0);
+        pool.give(&[free]);
+        drop((rx, batch));
+        assert_eq!(pool.available(), BUFFERS);
+    }
+
+    #[test]
+    fn without_buffers_packets_wait_and_it_is_counted() {
+        let Fake { pool, received, tx, mut rx, .. } = Fake::new();
+        let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
+        produce(&received, PACKET, &[(u64::from(lent[0]) << 11, 100)]);
+        let mut taken = Vec::new();
+        while let Some(more) = pool.take(1) {
+            taken.extend(more);
+        }
+        let mut batch = Batch::new();
+        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (0, 1));
+        pool.give(&taken);
+        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (1, 1));
+        // A batch that is full is no lack of buffers.
+        let mut full = Batch::with_capacity(1);
+        assert!(full.push(&pool, &[0; 60]));
+        produce(&received, PACKET, &[(u64::from(lent[1]) << 11, 100)]);
+        assert_eq!((rx.recv(&mut full), rx.counters.no_buffers()), (0, 1));
+        drop((rx, tx, batch, full));
+        assert_eq!(pool.available(), BUFFERS);
+    }
+
+    #[test]
+    fn what_is_sent_is_what_the_kernel_gets_and_gives_back() {
+        let Fake { pool, completed, sent, mut tx, rx, .. } = Fake::new();
+        let mut batch = Batch::new();
+        let lens = [60, 5000, 9001, 9000];
+        lens.iter().for_each(|len| assert!(batch.push(&pool, &vec![7; *len])));
+        let mut slots: Vec<_> =
+            batch.slots().iter().map(|slot| (slot.buf(), slot.offset(), slot.len(), slot.has_more())).collect();
+        let all = slots.len();
+        assert_eq!((tx.send(&mut batch), batch.len()), (all, 0));
+        let counters = &tx.counters;
+        assert_eq!(
+            (counters.packets(), counters.slots(), counters.bytes(), counters.drops()),
+            (3, all as u64, 14_060, 1)
+        );
+        // The one that is too long is not among them.
+        let of = |len: usize| len.div_ceil(pool.region().room());
+        slots.drain(1 + of(5000)..1 + of(5000) + of(9001));
+        let expected: Vec<[u64; 2]> = slots
+            .iter()
+            .map(|(buf, offset, len, more)| {
+                [(u64::from(*buf) << 11) + *offset as u64, *len as u64 | u64::from(*more) << 32]
+            })
+            .collect();
+        assert_eq!(handed_over(&sent), expected);
+        assert_eq!((tx.unsent(), tx.buffers()), (slots.len(), slots.len()));
+        // Two come back, one of them twice, and one that it was never given.
+        let back: Vec<_> =
+            [slots[0].0, slots[1].0, slots[0].0].iter().map(|buf| (u64::from(*buf) << 11 | 256, 0)).collect();
+        produce(&completed, ADDRESS, &back);
+        let strange = pool.take(1).unwrap()[0];
+        produce(&completed, ADDRESS, &[(u64::from(strange) << 11, 0)]);
+        let before = (pool.available(), batch.cached());
+        assert_eq!(tx.send(&mut batch), 0);
+        assert_eq!(tx.buffers(), slots.len() - 2);
+        assert_eq!(pool.available() + batch.cached(), before.0 + before.1 + 2);
+        pool.give(&[strange]);
+        drop((rx, tx, batch));
+        assert_eq!(pool.available(), BUFFERS);
+    }
+
+    #[test]
+    fn a_packet_waits_until_the_ring_has_room_for_all_of_it() {
+        let Fake { pool, sent, mut tx, rx, .. } = Fake::new();
+        let mut batch = Batch::with_capacity(128);
+        (0..LEN - 1).for_each(|_| assert!(batch.push(&pool, &[7; 60])));
+        assert!(batch.push(&pool, &[7; 3000]) && batch.push(&pool, &[7; 60]));
+        assert_eq!((tx.send(&mut batch), batch.len()), (LEN as usize - 1, 3));
+        assert_eq!((tx.send(&mut batch), tx.counters.drops()), (0, 0));
+        // The kernel has taken one.
+        sent.word(CONSUMER).store(1, std::sync::atomic::Ordering::Release);
+        assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (2, 1, LEN as usize));
+        // Without chains, and with more buffers than any may have, it is dropped.
+        let Fake { pool: other, tx: mut plain, rx: unused, .. } = Fake::with(false, false);
+        plain.longest = 60_000;
+        let mut two = Batch::new();
+        assert!(two.push(&other, &[7; 60]) && two.push(&other, &[7; 3000]));
+        assert_eq!((plain.send(&mut two), plain.counters.packets(), plain.counters.drops()), (3, 1, 1));
+        drop((rx, tx, batch, unused, plain, two));
+        assert_eq!((pool.available(), other.available()), (BUFFERS, BUFFERS));
+    }
+
+    /// A checksum is the kernel's to compute, where it can (`struct xsk_tx_metadata`), and otherwise ours.
+    #[test]
+    fn a_checksum_that_is_left_to_do_is_told_or_done() {
+        use crate::offload::Offload;
+        for told in [true, false] {
+            let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, told);
+            let mut batch = Batch::new();
+            assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
+            let first = &mut batch.slots()[0];
+            // From byte 34 on, 16 bytes behind that (virtio_net_hdr).
+            Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(first, pool.region());
+            let at = ((first.buf() as usize) << 11) + first.offset();
+            assert_eq!(tx.send(&mut batch), 2);
+            let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word).collect();
+            assert_eq!(words, [60 | u64::from(told) << 33, 60]);
+            let (mut metadata, mut checksum) = ([0; METADATA], [0; 2]);
+            pool.region().mapping().read(at - METADATA, &mut metadata);
+            pool.region().mapping().read(at + 50, &mut checksum);
+            match told {
+                true => assert_eq!(
+                    (metadata[..12].to_vec(), checksum),
+                    (vec![2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0], [0; 2])
+                ),
+                false => assert_eq!(checksum, [0xFF; 2], "of zeros"),
+            }
+            drop((rx, tx, batch));
         }
     }
 
