@@ -133,6 +133,15 @@ impl Guest {
         there
     }
 
+    /// Gives Intel's cards of a kind to vfio, and memory to DPDK; `device` is their id, of four hexadecimal digits.
+    #[track_caller]
+    pub fn prepare_dpdk(&mut self, device: &str) {
+        self.run("modprobe -a vfio-pci vfio_iommu_type1");
+        self.run(&format!("echo 8086 {device} >/sys/bus/pci/drivers/vfio-pci/new_id"));
+        self.run("mkdir -p /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages");
+        self.run("echo 64 >/proc/sys/vm/nr_hugepages");
+    }
+
     /// Waits until an interface has a carrier; `there` as of [`apart`](Guest::apart), or nothing.
     #[track_caller]
     pub fn wait_for_link(&mut self, there: &str, interface: &str) {

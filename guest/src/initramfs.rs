@@ -8,7 +8,7 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; what they depend on comes with them.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 12] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
@@ -16,6 +16,8 @@ const MODULES: [&str; 10] = [
     "ixgbe",
     "ixgbevf",
     "8021q",
+    "sit",
+    "ip_gre",
     "virtio_net",
     "virtio_pci",
     "af_packet",

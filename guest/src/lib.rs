@@ -42,6 +42,6 @@ pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine};
 pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
-pub use served::{Counted, Served};
+pub use served::{Counted, Served, has_reason, write_down};
 pub use traffic::{cross, cross_flows, expect_generated, offer};
 pub use wire::Wire;

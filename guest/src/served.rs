@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate::model::{Cable, Card, Frame, Function, Kind, Runner, Wire};
 use linerate::pci::vfio_user::Server;
@@ -142,26 +142,34 @@ impl Served {
     /// Fails if a driver broke a card's contract; and writes down which registers it has used, for `guest/registers`.
     #[track_caller]
     pub fn assert_silent(&self, driver: &str) {
-        self.write_down(driver);
+        let used = self.cards.iter().flat_map(|card| card.used_registers());
+        write_down(driver, used.map(|(register, read, written)| (register.name, read, written)));
         for card in &self.cards {
             let breaches = card.breaches();
             assert!(breaches.is_empty(), "card {}: {} breaches: {breaches:#?}", card.name(), card.breach_count());
         }
     }
+}
 
-    fn write_down(&self, driver: &str) {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");
-        fs::create_dir_all(folder).expect("a folder of ours");
-        let file = format!("{folder}/{driver}");
-        let mut known: BTreeSet<String> =
-            fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_string).collect();
-        for (register, read, written) in self.cards.iter().flat_map(|card| card.used_registers()) {
-            known.extend(read.then(|| format!("{} r", register.name)));
-            known.extend(written.then(|| format!("{} w", register.name)));
-        }
-        // Tests run beside each other; a file that is replaced whole is never half.
-        let new = format!("{file}.{:?}", std::thread::current().id());
-        fs::write(&new, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in a folder of ours");
-        fs::rename(&new, &file).expect("a file in a folder of ours");
+/// Writes down which registers a driver has used: their names, and whether it has read and written them.
+pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, bool)>) {
+    // Tests run beside each other, and each adds to what is known.
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");
+    fs::create_dir_all(folder).expect("a folder of ours");
+    let file = format!("{folder}/{driver}");
+    let mut known: BTreeSet<String> =
+        fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_string).collect();
+    for (register, read, written) in used {
+        known.extend(read.then(|| format!("{register} r")));
+        known.extend(written.then(|| format!("{register} w")));
     }
+    fs::write(&file, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in a folder of ours");
+}
+
+/// Tells whether `guest/reasons` says why ours does not write a register that others write.
+pub fn has_reason(register: &str) -> bool {
+    let reasons = include_str!("../reasons").lines().filter_map(|line| line.split_once(": "));
+    reasons.flat_map(|(names, _)| names.split(' ')).any(|name| name == register)
 }
