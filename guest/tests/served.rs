@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linerate::model::{Card, Frame, Kind, Report, Traffic, Wire};
+use linerate::model::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;
@@ -488,14 +488,15 @@ impl Wire for Window {
 
 const FRAMES: u64 = 20_000;
 
-/// Boots with two cards that DPDK may have; also returns how testpmd is called.
+/// Boots with cards that DPDK may have, one for each wire; also returns how testpmd is called.
 #[track_caller]
-fn for_dpdk(wires: [Box<dyn Wire>; 2]) -> (Served, Guest, String) {
-    let [a, b] = wires;
-    let served = Served::new(vec![Card::new("a", a), Card::new("b", b)]);
+fn for_dpdk(wires: Vec<Box<dyn Wire>>) -> (Served, Guest, String) {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let names = &NAMES[..wires.len()];
+    let served = Served::new(names.iter().zip(wires).map(|(name, wire)| Card::new(name, wire)).collect());
     let mut machine = Machine::new().iommu_for_served().processors(2);
     let testpmd = machine.testpmd();
-    served.plug(&mut machine, &["a", "b"]);
+    served.plug(&mut machine, names);
     let mut guest = machine.boot();
     guest.prepare_dpdk("10fb");
     (served, guest, testpmd)
@@ -525,8 +526,10 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     let (back, others_back) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let a = Window { traffic: traffic(), given: 0, back: back.clone(), others_back: others_back.clone() };
     let b = Window { traffic: traffic(), given: 0, back: others_back, others_back: back };
-    let (served, mut guest, command) = for_dpdk([Box::new(a), Box::new(b)]);
-    let command = format!("{command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
+    let (c, d) = Cable::pair();
+    let (served, mut guest, command) = for_dpdk(vec![Box::new(a), Box::new(b), Box::new(c), Box::new(d)]);
+    let all = format!("{command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
+    let command = format!("{all} -a {A} -a {B}");
     let report = |n: usize| served.cards[n].wire_report().expect("a wire that counts");
 
     // Each frame comes back on the other card, in order and whole.
@@ -540,11 +543,16 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     // Frames of its own.
     let before = served.cards[0].frames().1;
     testpmd(&served, &mut guest, &command, "txonly", || served.cards[0].frames().1 > before + FRAMES);
+    // At both ends of a cable, where nobody receives: without agreed flow control neither holds the other up.
+    let ends = format!("{all} -a 0000:03:00.0 -a 0000:04:00.0");
+    let sent = |n: usize| served.cards[n].frames().1;
+    let before = [sent(2), sent(3)];
+    testpmd(&served, &mut guest, &ends, "txonly", || (2..4).all(|n| sent(n) > before[n - 2] + FRAMES));
     served.assert_silent("DPDK");
     drop(guest);
 
     // By its own count it receives all that is on the wire.
-    let (served, mut guest, testpmd_command) = for_dpdk([Box::new(traffic()), Box::new(traffic())]);
+    let (served, mut guest, testpmd_command) = for_dpdk(vec![Box::new(traffic()), Box::new(traffic())]);
     let command = format!("{testpmd_command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
     let said = testpmd(&served, &mut guest, &command, "rxonly", || served.cards.iter().all(|c| c.frames().0 == FRAMES));
     assert_eq!(said.matches(&format!("RX-total: {FRAMES}")).count(), 2, "{said}");
@@ -598,13 +606,30 @@ fn virtual_functions_go_on_when_the_physical_one_is_back() {
     served.assert_silent("Linux");
 }
 
+/// The card's clock, by linuxptp: as fast as Linux's own, and 2 % faster or slower where that is asked for.
+#[track_caller]
+fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
+    for (parts_per_billion, percent) in [(0, 0.0), (20_000_000, 2.0), (-20_000_000, -2.0)] {
+        let said = guest.run(&format!("phc_ctl -q eth0 -- freq {parts_per_billion} set cmp wait 2 cmp"));
+        let behind = said.lines().filter_map(|line| line.split_once("CLOCK_REALTIME is ")?.1.strip_suffix("ns"));
+        let behind: Vec<f64> = behind.map(|ns| ns.parse().expect("a number")).collect();
+        let [first, second] = behind[..] else { panic!("{said}") };
+        // What is waited is longer where processors are busy; a clock that knows no rates is 98 % or 2 % away.
+        let gained = (first - second) / 2e9 * 100.0;
+        assert!((gained - percent).abs() < 1.5, "{gained} % for {percent} %: {said}");
+    }
+}
+
 /// What tools look at that no driver does, and speeds that a PHY shall offer.
 #[test]
 fn tools_read_what_is_there() {
     for kind in [Kind::X82599Sfp, Kind::X540, Kind::X550] {
         let served = Served::pair(kind, 0);
-        let (mut guest, _) = connected(&served, Machine::new());
+        let mut machine = Machine::new();
+        machine.program("phc_ctl");
+        let (mut guest, _) = connected(&served, machine);
         guest.run("ethtool -d eth0 >/dev/null");
+        the_clock_goes_at_the_rate_that_is_set(&mut guest);
         // Only one with a cage has a module to tell of.
         assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == Kind::X82599Sfp, "{kind}");
         if kind != Kind::X82599Sfp {

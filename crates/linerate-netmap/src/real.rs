@@ -291,8 +291,11 @@ fn is_there(address: u64, len: usize) -> Option<bool> {
     if len > FEW {
         return None;
     }
-    // sigprocmask(2) with a set, and no known way to use it.
-    look(address, len, |at| call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) < 0 && errno() == libc::EINVAL)
+    // sigprocmask(2) with a set, and no known way to use it. A signal's handler may leave an errno of its own: asked again.
+    let ask = |at: u64| if call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) < 0 { errno() } else { 0 };
+    look(address, len, |at| {
+        (0..8).map(|_| ask(at)).find(|answer| matches!(*answer, libc::EINVAL | libc::EFAULT)) == Some(libc::EINVAL)
+    })
 }
 
 /// Returns whether memory can be written, of which all is about to be; `None` if that is not known.

@@ -57,7 +57,7 @@ impl State {
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
             return Err(Error::PortTaken { port: port.to_string() });
         }
-        let rings = Rings { tx: rings.tx.max(1), rx: rings.rx.max(1), ..usual(rings) };
+        let rings = usual(rings);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let waker = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         let mut attached = Attached {
@@ -210,4 +210,20 @@ fn forward_once(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, batch: &mut Batch) -
         batch.clear();
     }
     received
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::server::MOST_RINGS;
+
+    /// Found by the fuzz target `netmap`: each pair of rings is a thread.
+    #[test]
+    fn what_is_attached_has_as_many_rings_as_a_port_may_have() {
+        let server = crate::server();
+        let rings = Rings { tx: u16::MAX, rx: u16::MAX, ..Rings::default() };
+        server.state.attach("vale99", "pipe99{1", false, &rings).unwrap();
+        assert_eq!(lock(&server.state.attached)[0].threads.len(), usize::from(MOST_RINGS));
+        server.state.detach("vale99", "pipe99{1").unwrap();
+    }
 }
