@@ -513,3 +513,38 @@ fn a_million_messages_of_strangers() {
         assert!(std::time::Instant::now() < deadline, "{received} frames came");
     }
 }
+
+/// In a process of its own, whose descriptors run out.
+#[test]
+fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
+    const OF_ITS_OWN: &str = "LINERATE_FEW_DESCRIPTORS";
+    if std::env::var_os(OF_ITS_OWN).is_none() {
+        let this = "a_client_that_comes_when_descriptors_run_out_is_served_later";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = again.args(["--exact", this]).env(OF_ITS_OWN, "1").output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        return;
+    }
+    let bench = Bench::new(Box::new(Cable::pair().0), false);
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let mut all: Vec<OwnedFd> = std::iter::from_fn(|| socket.try_clone().ok()).collect();
+    rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(&bench.path).unwrap()).unwrap();
+    let mut stranger = Stranger { socket: UnixStream::from(socket), id: 0 };
+    assert!(stranger.raw(1, 0, None, b"\0\0\x01\0{\"capabilities\":{}}\0", None));
+    stranger.socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let used = || {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: there is room for the answer, all of which may be zero.
+        let (result, usage) = unsafe { (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), usage.assume_init()) };
+        assert_eq!(result, 0);
+        [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec * 1_000_000 + time.tv_usec).sum::<i64>()
+    };
+    let before = used();
+    assert_eq!(stranger.reply(), None, "there is no descriptor for it");
+    assert!(used() - before < 500_000, "the server looks for it all the time");
+    all.truncate(all.len() - 8);
+    stranger.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(stranger.reply().expect("it is served").0, 0);
+}

@@ -951,6 +951,29 @@ mod tests {
         assert_eq!(usual(&asked), given);
     }
 
+    /// Whose maker says nothing more keeps the other end waiting, for a while, and nobody else.
+    #[test]
+    fn a_pipe_that_is_never_made_holds_up_only_who_wants_it() {
+        let (server, connections) = (crate::server(), [connection(), connection(), connection()]);
+        let [maker, other, third] = &connections;
+        let mut maker = session(&server, maker, own(), None);
+        assert!(matches!(open(&mut maker, "pipe97{1"), Ok(Reply::Opened { first_of_pipe: true, .. })));
+        std::thread::scope(|scope| {
+            let waits = |name: &'static str| {
+                let (server, other) = (&server, other);
+                scope.spawn(move || open(&mut session(server, other, own(), None), name))
+            };
+            let late = waits("pipe97}1");
+            let mut third = session(&server, third, own(), None);
+            assert!(open(&mut third, "pipe97{2").is_ok() && listed(&mut third).is_empty());
+            assert_eq!(late.join().unwrap().unwrap_err(), libc::EBUSY, "after a while");
+            // Once the maker has gone who waits is the first.
+            let next = waits("pipe97}1");
+            maker.leave_pipe();
+            assert!(matches!(next.join().unwrap(), Ok(Reply::Opened { first_of_pipe: true, .. })));
+        });
+    }
+
     #[test]
     fn a_question_opens_nothing() {
         let (server, connection) = (crate::server(), connection());
