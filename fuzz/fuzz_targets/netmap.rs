@@ -151,7 +151,8 @@ fn options(input: &mut Input<'_>) -> u64 {
             header::option::EXTMEM => {
                 IS_EXTERNAL_TAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
                 let pages = u64::from(input.u8());
-                let at = if pages & 1 == 0 { memory() + ARENA + GAP } else { memory() + ARENA };
+                // Without ports the page that is not there remains so: requests of ports are in it.
+                let at = if pages & 1 == 0 || !has_ports() { memory() + ARENA + GAP } else { memory() + ARENA };
                 // Not beyond the program's own memory, where the fuzzer's begins.
                 let most = EXTERNAL as u64;
                 let len = (u64::from(input.u16()) << 7).min(most);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Server, Session, State};
+use super::{Server, Session, State, base};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
 use crate::port::Device;
@@ -119,11 +119,16 @@ impl Program<'_> {
             }
             6 => {
                 let (name, rings) = (name(input), rings(input));
+                let switch = self::name(input);
+                // Packets go round for ever where switches are connected twice.
+                let is_loop =
+                    base(&name) == switch || lock(&self.session.state.attached).iter().any(|there| there.port != name);
                 let request = match input.u8() % 6 {
                     0 => Request::Create { name, rings },
                     1 => Request::Destroy { name },
-                    2 => Request::Attach { switch: self::name(input), port: name, host: input.u8() & 1 != 0, rings },
-                    3 => Request::Detach { switch: self::name(input), port: name },
+                    2 if is_loop => Request::List,
+                    2 => Request::Attach { switch, port: name, host: input.u8() & 1 != 0, rings },
+                    3 => Request::Detach { switch, port: name },
                     4 => Request::Shadow,
                     _ => Request::List,
                 };

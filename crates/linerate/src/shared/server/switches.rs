@@ -19,7 +19,7 @@ use crate::shared::message::PortState;
 /// A port of this machine that a switch has.
 pub(super) struct Attached {
     switch: String,
-    port: String,
+    pub(super) port: String,
     stop: Arc<AtomicBool>,
     /// Wakes the threads, so that they see `stop`.
     waker: Arc<OwnedFd>,
