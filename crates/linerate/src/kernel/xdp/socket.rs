@@ -412,6 +412,19 @@ fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     const SLOTS: u32 = 64;
     let until = Instant::now() + longest;
     let Ok(memory) = Mapping::new(SLOTS as usize * 4096, PageSize::Ordinary, None) else { return false };
+    loop {
+        match bind_copying((interface, queue), &memory, SLOTS) {
+            Ok(_) => return true,
+            // The interface is gone, and the card's queue with it.
+            Err(Errno::NODEV) => return true,
+            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return false,
+        }
+    }
+}
+
+/// A socket that has an interface's queue, and copies.
+fn bind_copying((interface, queue): (u32, u32), memory: &Mapping, slots: u32) -> std::result::Result<OwnedFd, Errno> {
     let umem = XdpUmemReg {
         addr: memory.address(),
         len: memory.len() as u64,
@@ -420,23 +433,13 @@ fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
         flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    let probe = || -> std::result::Result<(), Errno> {
-        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        set_xdp_umem_reg(&fd, umem)?;
-        set_xdp_umem_fill_ring_size(&fd, SLOTS)?;
-        set_xdp_umem_completion_ring_size(&fd, SLOTS)?;
-        set_xdp_rx_ring_size(&fd, SLOTS)?;
-        bind(&fd, &SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue))
-    };
-    loop {
-        match probe() {
-            Ok(()) => return true,
-            // The interface is gone, and the card's queue with it.
-            Err(Errno::NODEV) => return true,
-            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => return false,
-        }
-    }
+    let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    set_xdp_umem_reg(&fd, umem)?;
+    set_xdp_umem_fill_ring_size(&fd, slots)?;
+    set_xdp_umem_completion_ring_size(&fd, slots)?;
+    set_xdp_rx_ring_size(&fd, slots)?;
+    bind(&fd, &SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue))?;
+    Ok(fd)
 }
 
 /// In KiB.
@@ -529,6 +532,11 @@ mod tests {
 
         /// Of a kernel that takes packets of several buffers, or that computes checksums, or not.
         fn with(chains: bool, checksums: bool) -> Fake {
+            Fake::of(0, false, chains, checksums)
+        }
+
+        /// Of an interface whose card has the buffers itself, or not.
+        fn of(interface: u32, zero_copy: bool, chains: bool, checksums: bool) -> Fake {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
             let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
@@ -551,10 +559,10 @@ mod tests {
                 _reservation: pool.reserve(LEN as usize).unwrap(),
             };
             let socket = Arc::new(Socket {
-                interface: 0,
+                interface,
                 fd: Some(file),
                 queue: 0,
-                zero_copy: false,
+                zero_copy,
                 chains,
                 checksums,
                 has_metadata: false,
@@ -596,6 +604,38 @@ mod tests {
             u64::from_ne_bytes(bytes)
         };
         (0..count as usize).map(|n| std::array::from_fn(|at| word(n * WORDS + at))).collect()
+    }
+
+    /// Until the kernel has taken the queue from it, some time after the close, a card writes into what it was lent.
+    #[test]
+    fn buffers_of_a_card_are_nobody_s_until_its_queue_is_free() {
+        let in_a_network_of_its_own = || {
+            // SAFETY: this thread has no file that depends on what it no longer shares.
+            #[allow(unsafe_code)]
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
+            let lo = 1;
+            // As if the kernel had not let go yet: another socket has the queue.
+            let memory = Mapping::new(64 * 4096, PageSize::Ordinary, None).unwrap();
+            let busy = bind_copying((lo, 0), &memory, 64).expect("nobody has it");
+            let fake = Fake::of(lo, true, true, false);
+            let pool = fake.pool.clone();
+            drop(fake);
+            assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are kept aside");
+            drop(busy);
+            assert!(is_let_go((lo, 0), Duration::from_secs(60)));
+            Aside::give_back((lo, 1));
+            assert_eq!(pool.available(), BUFFERS - LEN as usize, "it is another queue that is free");
+            Aside::give_back((lo, 0));
+            assert_eq!(pool.available(), BUFFERS);
+            // Of a queue that is free already, and of a kernel that copies, they come back at once.
+            for zero_copy in [true, false] {
+                let fake = Fake::of(lo, zero_copy, true, false);
+                let pool = fake.pool.clone();
+                drop(fake);
+                assert_eq!(pool.available(), BUFFERS);
+            }
+        };
+        std::thread::spawn(in_a_network_of_its_own).join().unwrap();
     }
 
     #[test]
