@@ -30,8 +30,9 @@ impl DmaSpace for Stray {
         }
     }
 
-    fn unmap(&self, address: DeviceAddress) {
-        self.bus.unmap(address);
+    unsafe fn unmap(&self, address: DeviceAddress) {
+        // SAFETY: as the caller promises.
+        unsafe { self.bus.unmap(address) };
     }
 }
 

@@ -98,7 +98,7 @@ impl Served {
         let mut served = Served { cards, counted: Vec::new(), servers: Vec::new(), _runner: runner, folder };
         for card in served.cards.clone() {
             served._runner.run(&card);
-            served.serve(card.name(), Function::new(card.clone()));
+            served.serve(card.name(), Function::new(card.clone()).expect("nobody has it"));
         }
         served
     }

@@ -104,12 +104,10 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
             "sim:{name}?device={device}&vfs={functions}&wire={wire}&{options}"
         ))?)?
     };
-    let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())))?];
+    let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())?))?];
     for number in 0..functions {
         let path = PathBuf::from(format!("{}.vf{number}", socket.display()));
-        let function =
-            Function::of_virtual(card.clone(), number.into()).unwrap_or_else(|| unreachable!("it has so many"));
-        servers.push(Server::start(&path, Box::new(function))?);
+        servers.push(Server::start(&path, Box::new(Function::of_virtual(card.clone(), number.into())?))?);
     }
     Ok(Served { _servers: servers, _runner: runner, card })
 }

@@ -309,9 +309,8 @@ fn map_over(address: u64, area: &Area) -> Result<()> {
     use std::os::fd::{AsFd, AsRawFd};
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
     let (fd, len) = (area.memory.as_fd().as_raw_fd(), area.memory.mapping.len());
-    // Memory that is not the program's is not made so.
-    let mut pages = vec![0u8; len.div_ceil(PAGE)];
-    if call!(libc::SYS_mincore, address, len, pages.as_mut_ptr()) < 0 {
+    // Memory that is not the program's to write is not made so.
+    if !is_all_writable(address, len as u64) {
         return fault();
     }
     let mapped = call!(libc::SYS_mmap, address, len, protection, flags, fd, 0);
@@ -319,6 +318,22 @@ fn map_over(address: u64, area: &Area) -> Result<()> {
         true => Ok(()),
         false => refused("external memory cannot be shared", libc::EINVAL),
     }
+}
+
+/// Whether the program may write to all of this memory, as the kernel lists it (`/proc/self/maps`, proc(5)).
+fn is_all_writable(address: u64, len: u64) -> bool {
+    let Some(end) = address.checked_add(len) else { return false };
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let mut at = address;
+    for line in maps.lines() {
+        let Some((range, rest)) = line.split_once(' ') else { continue };
+        let mut bounds = range.split('-').map(|bound| u64::from_str_radix(bound, 16).unwrap_or_default());
+        let (from, to) = (bounds.next().unwrap_or_default(), bounds.next().unwrap_or_default());
+        if (from..to).contains(&at) && rest.starts_with("rw") {
+            at = to;
+        }
+    }
+    at >= end
 }
 
 fn pools_of(area: &Area, number: u16) -> PoolsInfo {

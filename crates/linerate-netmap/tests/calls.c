@@ -861,6 +861,14 @@ static void external(char **ports)
 	struct nmreq_register reg = {0};
 	int fd = open("/dev/netmap", O_RDWR);
 	FAULTS(bind_port(fd, ports[0], &reg, &option));
+	/* Nor memory that the program may not write to. */
+	int protections[] = {PROT_READ, PROT_NONE, PROT_READ | PROT_EXEC};
+	for (int n = 0; n < 3; n++) {
+		char *fixed = mmap(NULL, whole, protections[n], MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(fixed != MAP_FAILED);
+		option.address = (uintptr_t)fixed;
+		FAULTS(bind_port(fd, ports[0], &reg, &option));
+	}
 }
 
 int main(int argc, char **argv)

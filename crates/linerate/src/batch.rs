@@ -193,6 +193,7 @@ impl Batch {
         if self.end + room > self.slots.len() {
             self.compact();
         }
+        let room = room.min(self.slots.len() - self.end);
         &mut self.slots[self.end..self.end + room]
     }
 

@@ -239,8 +239,9 @@ impl DmaSpace for Traced {
         self.card.bus().map(memory)
     }
 
-    fn unmap(&self, address: DeviceAddress) {
-        self.card.bus().unmap(address);
+    unsafe fn unmap(&self, address: DeviceAddress) {
+        // SAFETY: as the caller promises.
+        unsafe { self.card.bus().unmap(address) };
     }
 }
 

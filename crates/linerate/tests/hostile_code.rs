@@ -4,11 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Rings, RxRing, Side, TxRing, ValePort};
 use linerate::nic::Config;
 use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::{Batch, Options, model};
 
 /// A region whose numbers of buffers are mostly none of a small one's; Miri takes minutes for a large one.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
@@ -266,4 +266,61 @@ fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
     let mut received = Batch::new();
     assert_eq!(rx.recv(&mut received), 1);
     assert!(received.into_iter().all(|bytes| bytes == [2; 60]));
+}
+
+/// A card whose memory is a host's to map is driven by nobody here, and the other way round.
+#[test]
+fn a_card_has_one_user() {
+    let card = model::Card::new("one", model::from_fn(|_| {}, |_| false));
+    let pages = Pages::Only(PageSize::Ordinary);
+    let region = RegionOptions { buffers: 256, buffer_size: 2048, pages, numa_node: None };
+    let pool = Pool::new(Region::new(&region).unwrap());
+    let config = || Config { ring: 64, ..Config::new("one", pool.clone()) };
+    let port = linerate::drive_model(&card, None, config()).unwrap();
+    assert!(model::Function::new(card.clone()).is_err() && model::Function::of_virtual(card.clone(), 0).is_err());
+    drop(port);
+    let function = model::Function::new(card.clone()).unwrap();
+    assert!(linerate::drive_model(&card, None, config()).is_err());
+    drop(function);
+    assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may be back");
+}
+
+/// netmap(4): 64 slots at most. What is longer, and what has no end, goes no further than its ring.
+#[test]
+fn a_packet_of_more_slots_than_there_may_be_is_dropped_and_counted() {
+    let options = Options { pool: Some(pool(2048)), ring: 256, local: true, ..Options::default() };
+    let [a, mut b] = options.open(["chain{1", "chain}1"]).unwrap();
+    let (mut rx, mut a) = (b.rx(0).unwrap(), Rings::new(a).unwrap());
+    let mut batch = Batch::new();
+    let mut lengths = |a: &mut Rings, slots: &[usize]| {
+        let ring = &mut a.tx[0].ring;
+        for &count in slots {
+            for n in 0..count {
+                let slot = ring.head();
+                ring.set_len(slot, 60, n + 1 < count);
+                ring.advance(1);
+            }
+        }
+        a.tx[0].sync();
+        let mut received = Vec::new();
+        while rx.recv(&mut batch) > 0 {
+            received.extend(batch.packets().map(|packet| packet.slots()));
+            batch.clear();
+        }
+        received
+    };
+    assert_eq!(lengths(&mut a, &[1, 64, 65, 2, 120, 1]), [1, 64, 2, 1]);
+    assert_eq!(a.tx[0].too_long(), 2);
+    // In parts, and without an end: its slots come back.
+    for _ in 0..20 {
+        let ring = &mut a.tx[0].ring;
+        for _ in 0..40 {
+            let slot = ring.head();
+            ring.set_len(slot, 60, true);
+            ring.advance(1);
+        }
+        a.tx[0].sync();
+    }
+    assert_eq!((a.tx[0].too_long(), a.tx[0].ring.space() >= 128), (3, true));
+    assert_eq!(lengths(&mut a, &[1, 3]), [3], "the first is the end of it");
 }

@@ -140,7 +140,7 @@ impl Port {
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
-        let server = Server::start(&path, Box::new(Function::new(card.clone()))).unwrap();
+        let server = Server::start(&path, Box::new(Function::new(card.clone()).unwrap())).unwrap();
         let client = VfioUser::connect(path.to_str().unwrap()).unwrap();
         // SAFETY: this driver is the only one.
         let bar = unsafe { client.bar(0) }.unwrap();

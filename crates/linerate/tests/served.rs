@@ -34,7 +34,7 @@ impl Bench {
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("card");
-        let server = Server::start(&path, Box::new(Function::new(card.clone()))).unwrap();
+        let server = Server::start(&path, Box::new(Function::new(card.clone()).unwrap())).unwrap();
         Bench { card, path, _runner: runner, _server: server, _folder: folder }
     }
 
@@ -195,7 +195,7 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
 #[test]
 fn places_that_cannot_be_served_are_explained() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
-    let function = || Box::new(Function::new(bench.card.clone()));
+    let function = || Box::new(Function::new(bench.card.clone()).unwrap());
     let message = Server::start(&bench.path, function()).map(drop).unwrap_err().to_string();
     assert!(message.contains("somebody serves there already"), "{message}");
     let message = Server::start("/proc/nothing/here".as_ref(), function()).map(drop).unwrap_err().to_string();

@@ -75,7 +75,7 @@ impl DmaSpace for FakeDma {
         })
     }
 
-    fn unmap(&self, _: DeviceAddress) {}
+    unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
 impl Bus for FakeDma {

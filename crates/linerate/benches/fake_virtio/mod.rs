@@ -124,7 +124,7 @@ impl DmaSpace for Memory {
         })
     }
 
-    fn unmap(&self, _: DeviceAddress) {}
+    unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
 impl Bus for Memory {

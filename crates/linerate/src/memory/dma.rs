@@ -24,7 +24,11 @@ pub trait DmaSpace: Send + Sync {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses>;
 
     /// Takes the memory whose first byte the device sees at `address` away from it again.
-    fn unmap(&self, address: DeviceAddress);
+    ///
+    /// # Safety
+    /// The memory is the caller's to take, and the device is told nothing of it any more: other memory may have this
+    /// address from now on.
+    unsafe fn unmap(&self, address: DeviceAddress);
 }
 
 /// A mapping that a device sees, until this value is dropped.
@@ -61,7 +65,8 @@ impl DmaMap {
 
 impl Drop for DmaMap {
     fn drop(&mut self) {
-        self.space.unmap(self.addresses.at(0));
+        // SAFETY: what was mapped for this value; who has told the device an address of it has promised to keep it that long.
+        unsafe { self.space.unmap(self.addresses.at(0)) };
     }
 }
 
@@ -142,7 +147,7 @@ mod tests {
             Ok(self.0.map_or(Addresses::Contiguous(Contiguous(1 << 40)), pages))
         }
 
-        fn unmap(&self, _: DeviceAddress) {}
+        unsafe fn unmap(&self, _: DeviceAddress) {}
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl DmaSpace for Dma {
         Ok(Addresses::Contiguous(Contiguous(address)))
     }
 
-    fn unmap(&self, address: DeviceAddress) {
+    unsafe fn unmap(&self, address: DeviceAddress) {
         self.change().ranges.retain(|range| range.start != address);
     }
 }

@@ -2,11 +2,11 @@
 //! vfio-user, or used by a test.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::dma::{Dma, VECTORS};
 use super::registers::Registers;
 use super::{Card, Kind, virtual_function};
+use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::nic::ixgbe::registers::{RDT, TDT};
 use crate::pci::Interrupt;
@@ -41,23 +41,33 @@ const BUDGET: usize = 64;
 
 impl Function {
     /// Plugs the card in. From now on memory, interrupts and bus mastering are its host's.
-    pub fn new(card: Arc<Card>) -> Function {
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`] while a driver of this process has the card.
+    pub fn new(card: Arc<Card>) -> Result<Function> {
         let dma = card.dma.clone();
         Function::plug(card, None, dma)
     }
 
-    /// Plugs one of its virtual functions in, by number; `None` if it has fewer.
-    pub fn of_virtual(card: Arc<Card>, number: usize) -> Option<Function> {
-        let dma = card.core().virtual_functions.get(number)?.dma.clone();
-        Some(Function::plug(card, Some(number), dma))
+    /// Plugs one of its virtual functions in, by number.
+    ///
+    /// # Errors
+    /// As [`new`](Function::new); [`Error::NotServed`] if it has fewer.
+    pub fn of_virtual(card: Arc<Card>, number: usize) -> Result<Function> {
+        let dma = card.core().virtual_functions.get(number).map(|function| function.dma.clone());
+        let why = "the card has fewer virtual functions";
+        let dma = dma.ok_or_else(|| Error::NotServed { name: format!("{}.vf{number}", card.name()), why })?;
+        Function::plug(card, Some(number), dma)
     }
 
-    fn plug(card: Arc<Card>, number: Option<usize>, dma: Arc<Dma>) -> Function {
-        card.served.store(true, Ordering::Relaxed);
+    fn plug(card: Arc<Card>, number: Option<usize>, dma: Arc<Dma>) -> Result<Function> {
+        if !card.leave_to_hosts() {
+            return Err(Error::PortInUse { name: card.name().to_string() });
+        }
         let config = Config::new(card.kind(), number.is_some());
         let mut function = Function { card, number, dma, config, table: vec![0; TABLE_BYTES as usize] };
         vfio_user::Function::disconnect(&mut function);
-        function
+        Ok(function)
     }
 
     /// Bus mastering, and resets, are asked for in configuration space.
@@ -199,7 +209,7 @@ impl vfio_user::Function for Function {
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
         if self.number.is_none() {
-            self.card.plug_in();
+            self.card.leave_to_hosts();
         }
         self.dma.change().clear();
         self.dma.receivers().clear();

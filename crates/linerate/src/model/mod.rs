@@ -151,6 +151,13 @@ impl std::fmt::Display for Kind {
     }
 }
 
+/// Nobody has the card.
+const FREE: u8 = 0;
+/// A driver of this process has its registers.
+const DRIVEN: u8 = 1;
+/// It is a host's, for good: memory that this process's drivers map is not its to reach.
+const PLUGGED_IN: u8 = 2;
+
 /// One card.
 pub struct Card {
     name: String,
@@ -164,10 +171,8 @@ pub struct Card {
     virtual_functions: usize,
     /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
     watchful: AtomicBool,
-    /// It is plugged in elsewhere: its doorbells are looked at when they are rung.
-    served: AtomicBool,
-    /// A driver has its registers.
-    claimed: AtomicBool,
+    /// By whom it is used: [`FREE`], [`DRIVEN`], [`PLUGGED_IN`].
+    used: AtomicU8,
     /// Off: it begins no DMA and raises no message, by its host's wish.
     bus_master: AtomicBool,
     /// What fails, for tests.
@@ -245,8 +250,7 @@ impl Card {
             core: Mutex::new(core),
             virtual_functions: virtual_functions.min(virtual_function::MOST),
             watchful: AtomicBool::new(true),
-            served: AtomicBool::new(false),
-            claimed: AtomicBool::new(false),
+            used: AtomicU8::new(FREE),
             bus_master: AtomicBool::new(true),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
@@ -285,11 +289,19 @@ impl Card {
 
     /// Its registers, for its one driver; `None` while another one has them, or the card is plugged in elsewhere.
     pub(crate) fn claim(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
-        if self.served.load(Ordering::SeqCst) || self.claimed.swap(true, Ordering::SeqCst) {
-            return None;
-        }
+        self.used.compare_exchange(FREE, DRIVEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let claim = Some(Arc::new(Claim(self.clone())));
         Some(CardBar { card: self.clone(), _runner: runner, _claim: claim })
+    }
+
+    /// Leaves the card to hosts, for good; false while a driver of this process has it.
+    fn leave_to_hosts(&self) -> bool {
+        self.used.compare_exchange(FREE, PLUGGED_IN, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
+    }
+
+    /// Its doorbells are looked at when they are rung.
+    fn is_plugged_in(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == PLUGGED_IN
     }
 
     /// What it is plugged into, for a driver: its address space and its interrupts.
@@ -875,7 +887,7 @@ struct Claim(Arc<Card>);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.claimed.store(false, Ordering::SeqCst);
+        self.0.used.store(FREE, Ordering::SeqCst);
     }
 }
 

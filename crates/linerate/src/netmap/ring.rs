@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{Device, RxQueue, TxQueue};
@@ -232,6 +232,9 @@ pub struct TxRing {
     queue: Box<dyn TxQueue>,
     /// Packets that the queue has not taken yet.
     batch: Batch,
+    /// What comes up to the end of a packet goes with its beginning, which was too long.
+    skips: bool,
+    too_long: u64,
 }
 
 /// A receive ring.
@@ -277,20 +280,29 @@ impl Ring {
 impl TxRing {
     /// A queue in this form. Packets are in buffers of `pool`; where the queue's region is another, it copies them.
     pub fn new(queue: Box<dyn TxQueue>, pool: &Arc<Pool>, slots: usize) -> TxRing {
-        let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new() };
+        let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), skips: false, too_long: 0 };
         ring.sync();
         ring
     }
 
-    /// Sends what is behind head, and makes slots free (`NIOCTXSYNC`).
+    /// Sends what is behind head, and makes slots free (`NIOCTXSYNC`). A packet of more than 64 slots (netmap(4)) is dropped
+    /// and [counted](TxRing::too_long).
     pub fn sync(&mut self) {
-        let TxRing { ring, queue, batch } = self;
+        let TxRing { ring, queue, batch, skips, too_long } = self;
         ring.fit(batch);
+        let mut chain = batch.slots().iter().rev().take_while(|slot| slot.has_more()).count();
         while let Some(mut slot) = ring.take_synced() {
+            let has_more = slot.has_more();
+            if !*skips && chain == MAX_CHAIN {
+                (*skips, *too_long) = (true, *too_long + 1);
+                batch.drop_beginning();
+            }
             // The batch has room for a ring and a chain more; and if it had not, the packet would be dropped.
-            if !batch.push_slot(&mut slot) {
+            if *skips || !batch.push_slot(&mut slot) {
                 batch.put(&[slot.buf()]);
             }
+            *skips &= has_more;
+            chain = if has_more && !*skips { chain + 1 } else { 0 };
         }
         // A packet whose end is missing waits for it.
         let mut beginning = Beginning { slots: Vec::new(), ring };
@@ -306,6 +318,11 @@ impl TxRing {
             ring.put_at_tail(Slot::new(buf, HEADROOM, 0, false));
         }
         ring.time = SystemTime::now();
+    }
+
+    /// How many packets had more than 64 slots, and were dropped.
+    pub fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     /// True if something was sent that the port has not taken yet (`nm_tx_pending`).

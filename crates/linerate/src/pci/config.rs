@@ -123,7 +123,7 @@ mod tests {
         fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
             Ok(Addresses::Contiguous(Contiguous(0)))
         }
-        fn unmap(&self, _: DeviceAddress) {}
+        unsafe fn unmap(&self, _: DeviceAddress) {}
     }
 
     impl Bus for Command {

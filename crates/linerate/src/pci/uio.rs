@@ -90,7 +90,7 @@ impl DmaSpace for Uio {
     }
 
     /// There is nothing to undo: the pages go with the mapping.
-    fn unmap(&self, _: DeviceAddress) {}
+    unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
 impl Bus for Uio {

@@ -83,7 +83,7 @@ impl DmaSpace for Vfio {
         self.space.map(memory)
     }
 
-    fn unmap(&self, address: DeviceAddress) {
+    unsafe fn unmap(&self, address: DeviceAddress) {
         self.space.unmap(address);
     }
 }

@@ -198,7 +198,7 @@ impl DmaSpace for VfioUser {
         Ok(Addresses::Contiguous(Contiguous(address)))
     }
 
-    fn unmap(&self, address: DeviceAddress) {
+    unsafe fn unmap(&self, address: DeviceAddress) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = maps.1.iter().position(|(start, _)| *start == address) {
             let (address, size) = maps.1.remove(at);

@@ -45,8 +45,12 @@ pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
 const MOST_RINGS: u16 = 32;
 const MOST_SLOTS: u32 = 4096;
 const SLOTS: u32 = 1024;
-/// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and its queues'.
+/// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and a few queues'.
+/// A port of more queues counts as several connections.
 const DESCRIPTORS_EACH: usize = 16;
+const RINGS_INCLUDED: usize = 8;
+/// What is said where there is no room.
+const FULL: &str = "the server has as many connections as it may have (ulimit -n, half for a user, some for who manages; a port of many rings counts as several)";
 /// The most connections, each of which is a thread.
 const MOST_CONNECTIONS: usize = 4096;
 
@@ -83,6 +87,8 @@ struct Connected {
     connection: Arc<Connection>,
     thread: JoinHandle<()>,
     user: u32,
+    /// As how many connections it counts.
+    places: usize,
 }
 
 /// A port that one or more programs have.
@@ -261,13 +267,10 @@ impl State {
         let (its_state, its_connection) = (state.clone(), connection.clone());
         // The thread waits here until it is in the list.
         let mut connections = lock(&state.connections);
-        let of_user = connections.values().filter(|connected| connected.user == user).count();
-        if !has_room(most_connections(), connections.len(), of_user, is_trusted(user)) {
+        let [count, of_user] = places(&connections, user);
+        if !has_room(most_connections(), 1, count, of_user, is_trusted(user)) {
             drop(connections);
-            return refuse(
-                &connection,
-                "the server has as many connections as it may have (ulimit -n, half for a user, some for who manages)",
-            );
+            return refuse(&connection, FULL);
         }
         let serve = move || {
             Session {
@@ -286,9 +289,27 @@ impl State {
             drop(its);
         };
         match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
-            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user })),
+            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, places: 1 })),
             Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
         }
+    }
+
+    /// Counts what a port with such rings takes as more connections, where it does: each ring that receives has a descriptor.
+    fn make_room(&self, connection: &Arc<Connection>, rings: &Rings) -> Result<()> {
+        let mut connections = lock(&self.connections);
+        let Some(own) = connections.iter().find(|(_, there)| Arc::ptr_eq(&there.connection, connection)) else {
+            return Ok(()); // a test's
+        };
+        let (number, user, has) = (*own.0, own.1.user, own.1.places);
+        let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
+        let [count, of_user] = places(&connections, user);
+        if !has_room(most_connections(), wants, count - has, of_user - has, is_trusted(user)) {
+            return Err(Error::Refused { why: FULL.to_string(), errno: libc::EAGAIN });
+        }
+        if let Some(own) = connections.get_mut(&number) {
+            own.places = wants;
+        }
+        Ok(())
     }
 
     /// Takes a port or a queue that a program which has just ended may still have: while there is such a program, this tries
@@ -341,11 +362,17 @@ impl State {
     }
 }
 
-/// Whether there is room for one more connection of a user's beside `count`, of which `of_user` are that user's. A user's programs
-/// leave room for others', and all strangers' programs together leave room for managers.
-fn has_room(most: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
+/// Whether there is room for so many `more` connections of a user's beside `count`, of which `of_user` are that user's. A user's
+/// programs leave room for others', and all strangers' programs together leave room for managers.
+fn has_room(most: usize, more: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
     let kept = if is_manager { 0 } else { (most / 8).max(1) };
-    count < most - kept && of_user < (most / 2).max(1)
+    count + more <= most - kept && of_user + more <= (most / 2).max(1)
+}
+
+/// What all connections count as, and those of a user.
+fn places(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
+    let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.places).sum();
+    [sum(&|_| true), sum(&|connected| connected.user == user)]
 }
 
 /// How many connections there is room for, with the descriptors that this process may have.
@@ -491,6 +518,11 @@ impl Session<'_> {
             let why = "only ports of switches have a ':' in their names";
             return Err(Error::NotServed { name: name.to_string(), why });
         }
+        // They would be those of the server's own port, beyond what a program may ask for.
+        if name.contains('?') {
+            let why = "a name has no options here: rings and slots are asked for beside it";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
         match &self.only {
             Some(only) if only != base(name) => {
                 Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
@@ -522,6 +554,26 @@ impl Session<'_> {
         let why = format!(
             "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
             base(name)
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// Who monitors a port sees its packets: for its user, and who manages.
+    fn check_monitor(&self, name: &str) -> Result<()> {
+        let owner = match name.contains(['{', '}']) {
+            true => match lock(&self.state.pipes).get(&pipe_of(name).0) {
+                Some(Pipe::There(pipe)) => Some(pipe.user),
+                _ => None,
+            },
+            false => self.state.served(name).map(|served| served.user),
+        };
+        let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
+        if joins || owner == Some(self.user) || is_trusted(self.user) {
+            return Ok(());
+        }
+        let why = format!(
+            "a monitor sees all packets, and '{name}' is no port of user {}'s\n  to let users see each other's: linerate serve --join-users",
+            self.user
         );
         Err(Error::Refused { why, errno: libc::EPERM })
     }
@@ -558,8 +610,13 @@ impl Session<'_> {
             return state.take_after_others(|| self.open_pipe(&wanted));
         }
         self.check_interface(&wanted.name)?;
+        let is_monitor = wanted.monitor_rx || wanted.monitor_tx;
+        if is_monitor {
+            self.check_monitor(&wanted.name)?;
+        }
+        self.state.make_room(self.connection, &usual(&wanted.rings))?;
         let name = wanted.full_name();
-        let served = match wanted.monitor_rx || wanted.monitor_tx {
+        let served = match is_monitor {
             // Each monitor is a port of its own.
             true => {
                 let rings = usual(&wanted.rings);
@@ -975,6 +1032,41 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_monitored_by_its_user_and_who_manages() {
+        let (server, connection) = (crate::server(), connection());
+        let monitor = |user: u32, name: &str| {
+            let wanted = Wanted { monitor_rx: true, monitor_tx: true, ..wanted(name) };
+            ask(&mut session(&server, &connection, user, None), Request::Open(wanted)).map(drop)
+        };
+        let mut user = session(&server, &connection, STRANGER, None);
+        open(&mut user, "vale96:a").unwrap();
+        ask(&mut session(&server, &connection, own(), None), attach("vale96", "pipe96{1")).unwrap();
+        for name in ["vale96:a", "vale96:pipe96_1", "vale96:none", "pipe96{2"] {
+            assert_eq!(monitor(STRANGER + 1, name), Err(libc::EPERM), "{name}");
+        }
+        assert_eq!((monitor(STRANGER, "vale96:a"), monitor(own(), "vale96:a")), (Ok(()), Ok(())));
+        assert_eq!(monitor(STRANGER, "vale96:pipe96_1"), Err(libc::EPERM), "who manages has attached it");
+        // Of a pipe that is being made nobody knows the user yet.
+        let mut maker = session(&server, &connection, STRANGER, None);
+        open(&mut maker, "pipe96{3").unwrap();
+        assert_eq!(monitor(STRANGER, "pipe96{3"), Err(libc::EPERM));
+        server.state.joins_users.store(true, Ordering::Relaxed);
+        assert_eq!(monitor(STRANGER + 1, "vale96:a"), Ok(()));
+        assert_eq!(monitor(STRANGER + 1, "vale96:pipe96_1"), Err(libc::EPERM));
+    }
+
+    #[test]
+    fn options_are_not_a_part_of_a_name() {
+        let (server, connection) = (crate::server(), connection());
+        let mut user = session(&server, &connection, own(), None);
+        for name in ["vale95:a?queues=64&ring=4096", "pipe95{1?queues=64", "lo?flow=all"] {
+            assert_eq!(open(&mut user, name).unwrap_err(), libc::ENXIO, "{name}");
+            assert_eq!(info(&mut user, name).unwrap_err(), libc::ENXIO, "{name}");
+            assert_eq!(header(&mut user, name, None).unwrap_err(), libc::ENXIO, "{name}");
+        }
+    }
+
+    #[test]
     fn a_question_opens_nothing() {
         let (server, connection) = (crate::server(), connection());
         let mut user = session(&server, &connection, own(), None);
@@ -1035,10 +1127,11 @@ mod tests {
 
     #[test]
     fn connections_are_shared_between_users_and_some_are_kept_for_who_manages() {
-        assert!(has_room(16, 7, 7, false) && !has_room(16, 8, 8, false), "half for a user");
-        assert!(has_room(16, 13, 0, false) && !has_room(16, 14, 0, false), "an eighth is nobody's");
-        assert!(has_room(16, 15, 7, true) && !has_room(16, 16, 0, true));
-        assert!(has_room(2, 0, 0, false) && !has_room(2, 1, 0, false) && has_room(2, 1, 0, true));
+        assert!(has_room(16, 1, 7, 7, false) && !has_room(16, 1, 8, 8, false), "half for a user");
+        assert!(has_room(16, 1, 13, 0, false) && !has_room(16, 1, 14, 0, false), "an eighth is nobody's");
+        assert!(has_room(16, 1, 15, 7, true) && !has_room(16, 1, 16, 0, true));
+        assert!(has_room(2, 1, 0, 0, false) && !has_room(2, 1, 1, 0, false) && has_room(2, 1, 1, 0, true));
+        assert!(has_room(16, 4, 4, 4, false) && !has_room(16, 5, 4, 4, false), "many rings count as several");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) struct PipeState {
     buffers: Buffers,
     pub(super) rings: Rings,
     /// Of the program that has made it.
-    user: u32,
+    pub(super) user: u32,
     ends: [Placed; 2],
     bells: [Bell; 2],
     open: [bool; 2],
