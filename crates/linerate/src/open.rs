@@ -192,7 +192,13 @@ impl Options {
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         let queues = name.number("queues", or(self.queues.into(), 1), 1..=MAX_QUEUES.into())? as u16;
         let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
-        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=MAX_FRAME - FRAME_HEADERS)?;
+        let most = MAX_FRAME - FRAME_HEADERS;
+        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=most)?;
+        if mtu > most {
+            let (option, value) = ("mtu".to_string(), mtu.to_string());
+            let why = format!("it must be a number from 46 to {most}");
+            return Err(Error::BadOption { name: name.short().to_string(), option, value, why });
+        }
         Ok(Config {
             rx_queues: queues,
             tx_queues: if self.tx_queues == 0 || name.option("queues").is_some() { queues } else { self.tx_queues },

@@ -242,6 +242,12 @@ fn sizes_that_cannot_be_are_explained() {
         assert!(message(open(&card, Config { tx_queues: queues, ..good() })).contains("transmit queues"));
     }
     assert!(message(open(&card, Config { max_frame: 20_000, ..good() })).contains("60 to 9728"));
+    for name in ["sim:long", "valeL:a", "long{1", "null:"] {
+        for mtu in [20_000_000, usize::MAX, usize::MAX - 17] {
+            let text = message(linerate::Options { mtu, ..Default::default() }.open([name]));
+            assert!(text.contains("mtu") && text.contains("a number from 46 to"), "{text}");
+        }
+    }
     let text = message(open(&card, Config { pool: pool(2048, 1024), ..good() }));
     assert!(text.contains("buffers of 1024 bytes") && text.contains("2048"), "{text}");
     works(&card, &mut open(&card, good()).unwrap());

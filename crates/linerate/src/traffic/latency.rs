@@ -55,7 +55,7 @@ impl Latency {
         let Some((place, name)) = self.place(frame) else { return };
         let word = place.swap(0, Ordering::Relaxed);
         if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
-            let time = self.now().saturating_sub(word >> NAME_BITS);
+            let time = since(word, self.now());
             self.times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
         }
     }
@@ -82,6 +82,11 @@ impl Latency {
     }
 }
 
+/// Nanoseconds since what a place's word says, of whose time the upper bits are not kept: up to 4 hours and 53 minutes.
+fn since(word: u64, now: u64) -> u64 {
+    now.wrapping_sub(word >> NAME_BITS) & (u64::MAX >> NAME_BITS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +107,13 @@ mod tests {
         // Sequence numbers 0, 2, 4, 6 and 8 of three flows.
         assert_eq!(latency.take().len(), 15);
         assert!(latency.take().is_empty());
+    }
+
+    #[test]
+    fn times_are_right_when_their_upper_bits_change() {
+        for left in [1, (1 << 44) - 1, 1 << 44, u64::MAX >> 1] {
+            assert_eq!(since(left << NAME_BITS | 7, left + 1_000_000), 1_000_000, "{left}");
+        }
     }
 
     #[test]
