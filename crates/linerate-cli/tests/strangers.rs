@@ -95,7 +95,7 @@ fn a_port_s_packets_are_not_for_other_users_monitors() {
     let place = Place::new();
     let _server = place.started(0, "serve --mode 0666", "ports/any");
     let sinks = ["own{1", "vale0:a"]
-        .map(|port| place.started(NOBODY, &format!("sink {port} --seconds 60 --pages ordinary"), "ports"));
+        .map(|port| place.started(NOBODY, &format!("sink {port} --seconds 60 --json --pages ordinary"), "ports"));
     for port in ["own{1", "own}1", "vale0:a"] {
         let said = place.fails(STRANGER, &format!("sink {port}+rt --count 1 --seconds 5 --pages ordinary"));
         assert!(said.contains("a monitor sees all packets") && said.contains("--join-users"), "{said}");
@@ -148,25 +148,6 @@ fn a_server_without_descriptors_says_so_and_goes_on() {
         }
         eventually(true);
     }
-}
-
-/// Each ring that receives takes a descriptor of the server's.
-#[test]
-fn a_user_s_ports_of_many_rings_leave_others_theirs() {
-    let place = Place::new();
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 256; exec \"$0\" serve --mode 0666"]);
-    let mut server = Process::start(command.arg(&place.program).env("LINERATE_PORTS", place.ports()));
-    server.await_output("ports/any");
-    let sink = |n: usize| format!("sink vale0:p{n}?queues=32 --seconds 60 --pages ordinary");
-    let sinks = [0, 1].map(|n| place.started(NOBODY, &sink(n), "ports"));
-    let said = place.fails(NOBODY, &sink(2));
-    assert!(said.contains("a port of many rings counts as several"), "{said}");
-    for user in [STRANGER, 0] {
-        expect(0, &mut place.command(user, "gen vale0:z --count 1 --seconds 30 --pages ordinary"));
-    }
-    sinks.into_iter().for_each(|sink| drop(sink.interrupt()));
-    expect(0, &mut place.command(NOBODY, &sink(2).replace("60", "1")));
 }
 
 #[test]

@@ -194,7 +194,8 @@ impl Options {
         let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
         let most = MAX_FRAME - FRAME_HEADERS;
         let mtu = name.number("mtu", or(self.mtu, 1500), 46..=most)?;
-        if mtu > most {
+        // What who serves ports opens takes packets of netmap's length.
+        if mtu > LONGEST - FRAME_HEADERS {
             let (option, value) = ("mtu".to_string(), mtu.to_string());
             let why = format!("it must be a number from 46 to {most}");
             return Err(Error::BadOption { name: name.short().to_string(), option, value, why });

@@ -1055,6 +1055,34 @@ mod tests {
         assert_eq!(monitor(STRANGER + 1, "vale96:pipe96_1"), Err(libc::EPERM));
     }
 
+    /// Each ring that receives takes a descriptor of the server's.
+    #[test]
+    fn a_user_s_ports_of_many_rings_leave_others_theirs() {
+        let server = crate::server();
+        let (ours, others) = (connection(), connection());
+        let half = most_connections() / 2;
+        let has = |connection: &Arc<Connection>, number: u64, places: usize| {
+            let thread = std::thread::spawn(|| ());
+            let connected = Connected { connection: connection.clone(), thread, user: STRANGER, places };
+            lock(&server.state.connections).insert(number, connected);
+        };
+        has(&ours, 1, 1);
+        has(&others, 2, half - 2);
+        let mut user = session(&server, &ours, STRANGER, None);
+        let mut asked = |rx: u16| {
+            let wanted = Wanted { rings: Rings { rx, ..Rings::default() }, ..wanted("vale94:a") };
+            let result = ask(&mut user, Request::Open(wanted)).map(drop);
+            user.close();
+            (result, lock(&server.state.connections)[&1].places)
+        };
+        assert_eq!(asked(7), (Ok(()), 1));
+        assert_eq!(asked(8), (Ok(()), 2), "the host's is one, too");
+        assert_eq!(asked(23), (Ok(()), 2));
+        assert_eq!(asked(24), (Err(libc::EAGAIN), 2));
+        lock(&server.state.connections).remove(&2);
+        assert_eq!(asked(u16::MAX), (Ok(()), 3));
+    }
+
     #[test]
     fn options_are_not_a_part_of_a_name() {
         let (server, connection) = (crate::server(), connection());
