@@ -171,6 +171,96 @@ fn a_packet_has_the_bytes_that_the_device_wrote_in_however_many_buffers() {
     }
 }
 
+/// The next packet that the driver has offered, as a device reads it.
+fn leave(packets: &Mapping, queue: &mut Queue) -> Option<(fake_virtio::Chain, Vec<u8>)> {
+    let chain = queue.accept()?;
+    let mut bytes = Vec::new();
+    for (address, len) in queue.parts(&chain) {
+        let (at, len) = (address as u32 as usize, len as usize);
+        let whole = words(packets, at & !7, (at % 8 + len).div_ceil(8));
+        let read = whole.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        bytes.extend(read.skip(at % 8).take(len));
+    }
+    Some((chain, bytes))
+}
+
+#[test]
+fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
+    const LONGEST: usize = 9018;
+    let bytes = |n: usize, len: usize| (0..len).map(|at| (at / 251 + at + n) as u8).collect::<Vec<_>>();
+    for (features, vectors) in
+        [SPLIT, PACKED].into_iter().flat_map(|one| [(one, Vectors::Scalar), (one, Vectors::Best)])
+    {
+        let (device, pool) = (Memory::new(features | MERGEABLE), pool());
+        let config = Config { ring: 64, max_frame: LONGEST, vectors, ..Config::new("sends", pool.clone()) };
+        let mut port = fake_virtio::open(&device, config).unwrap();
+        let (rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [_, mut queue] = Queue::pair(&device, 64, features == PACKED);
+        let packets = device.mapped.lock().unwrap()[0].clone();
+        let mut batch = Batch::with_capacity(256);
+        // What is in the buffers from before shall not be taken for a header.
+        batch.alloc(&pool, 200, 1800);
+        batch.into_iter().for_each(|bytes| bytes.fill(0xA5));
+        batch.clear();
+        let (mut all, mut octets, mut dropped) = (0, 0, 0);
+        let mut check = |lens: &[usize]| {
+            for (n, &len) in lens.iter().enumerate() {
+                assert!(batch.push(&pool, &bytes(n, len)), "{n}");
+            }
+            let mut seen = 0;
+            let fit = lens.iter().enumerate().filter(|(_, len)| **len <= LONGEST).map(|(n, &len)| (n, len));
+            let mut fit = fit.peekable();
+            while fit.peek().is_some() {
+                tx.send(&mut batch);
+                let before = seen;
+                while let Some((chain, read)) = leave(&packets, &mut queue) {
+                    let (n, len) = fit.next().expect("nothing is sent twice");
+                    assert!(read[..HEADER] == [0; HEADER] && read[HEADER..] == bytes(n, len), "packet {n} of {lens:?}");
+                    assert_eq!(chain.count, len.div_ceil(pool.region().room()), "{len}");
+                    queue.finish(chain, 0);
+                    seen += 1;
+                    (all, octets) = (all + 1, octets + len);
+                }
+                assert!(seen > before, "it stands still at packet {seen} of {lens:?}");
+            }
+            dropped += lens.len() - seen;
+            tx.send(&mut batch);
+            assert!(batch.is_empty() && tx.buffers() == 0, "{} and {}", batch.len(), tx.buffers());
+        };
+        check(&[60]);
+        check(&[1, 1514, 60, 61, 62, 63, 64]);
+        check(&[60; 33]);
+        check(&[60; 150]);
+        check(&[9000, 60, 3000, 1514, LONGEST, 60, 2 * 1500, 1]);
+        check(&[4000; 60]);
+        check(&[60, 60, LONGEST + 1, 60]);
+        check(&[[60; 9].as_slice(), &[5000], &[60; 9]].concat());
+        // A batch of another region is copied.
+        let other = Pool::new(
+            Region::new(&RegionOptions {
+                buffers: 64,
+                buffer_size: 512,
+                pages: Pages::Only(PageSize::Ordinary),
+                numa_node: None,
+            })
+            .unwrap(),
+        );
+        let mut copied = Batch::new();
+        assert!(copied.push(&other, &bytes(7, 1000)) && copied.push(&other, &bytes(8, 60)));
+        assert_eq!(tx.send(&mut copied), 1000_usize.div_ceil(other.region().room()) + 1);
+        for (n, len) in [(7, 1000), (8, 60)] {
+            let (chain, read) = leave(&packets, &mut queue).expect("a copy");
+            assert!(read[HEADER..] == bytes(n, len));
+            queue.finish(chain, 0);
+        }
+        let statistics = port.statistics().unwrap();
+        assert_eq!((statistics.tx_packets, statistics.tx_bytes), (all, octets as u64));
+        assert_eq!((statistics.drops.tx_too_long, dropped), (1, 1));
+        drop((rx, tx, batch, copied));
+        assert_eq!((pool.available(), other.available()), (1024, 64));
+    }
+}
+
 #[test]
 fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
     // I/O ports that cannot be written to, and whose status stays what it is.

@@ -295,6 +295,21 @@ impl Queue {
         }
     }
 
+    /// Where a chain's buffers are, and how many bytes each has.
+    pub fn parts(&self, chain: &Chain) -> Vec<(DeviceAddress, u32)> {
+        let part = |descriptor: &[AtomicU64; 2]| (descriptor[0].load(Relaxed), descriptor[1].load(Relaxed) as u32);
+        match self {
+            Queue::Split(Split { table, .. }) => {
+                let next = |at: &usize| Some((table[*at][1].load(Relaxed) >> 48) as usize);
+                let all = std::iter::successors(Some(usize::from(chain.id)), next);
+                all.take(chain.count).map(|at| part(&table[at])).collect()
+            }
+            Queue::Packed(Packed { ring, accepted, .. }) => {
+                (accepted - chain.count..*accepted).map(|at| part(&ring[at % ring.len()])).collect()
+            }
+        }
+    }
+
     /// The device has finished with it, and has written so many bytes.
     pub fn finish(&mut self, chain: Chain, written: u32) {
         match self {
