@@ -192,6 +192,26 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     bench.assert_serves();
 }
 
+/// Pins that only power switches, and a card that was out of its slot, are as after power-on for the next client.
+#[test]
+fn the_next_client_finds_a_card_as_after_power_on() {
+    let bench = Bench::new(Box::new(Cable::pair().0), false);
+    let client = bench.connect();
+    // SAFETY: nothing is mapped for the card.
+    let bar = unsafe { client.bar(0) }.unwrap();
+    bar.write(ESDP::OFFSET, 0x0808);
+    assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808);
+    bar.write(CTRL::OFFSET, CTRL::RST);
+    assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808, "a reset leaves it as it is");
+    bench.card.unplug();
+    drop((bar, client));
+    bench.assert_serves();
+    let client = bench.connect();
+    // SAFETY: as above.
+    let bar = unsafe { client.bar(0) }.unwrap();
+    assert_eq!(bar.read(ESDP::OFFSET), 0);
+}
+
 #[test]
 fn places_that_cannot_be_served_are_explained() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);

@@ -61,7 +61,7 @@ impl Function {
     }
 
     fn plug(card: Arc<Card>, number: Option<usize>, dma: Arc<Dma>) -> Result<Function> {
-        if !card.leave_to_hosts() {
+        if !card.claim_for_hosts() {
             return Err(Error::PortInUse { name: card.name().to_string() });
         }
         let config = Config::new(card.kind(), number.is_some());
@@ -209,7 +209,7 @@ impl vfio_user::Function for Function {
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
         if self.number.is_none() {
-            self.card.leave_to_hosts();
+            self.card.plug_in();
         }
         self.dma.change().clear();
         self.dma.receivers().clear();

@@ -151,12 +151,12 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Nobody has the card.
+/// Neither a driver nor a host uses the card.
 const FREE: u8 = 0;
 /// A driver of this process has its registers.
 const DRIVEN: u8 = 1;
-/// It is a host's, for good: memory that this process's drivers map is not its to reach.
-const PLUGGED_IN: u8 = 2;
+/// It is served to hosts, for good: memory that drivers of this process map is not theirs to reach.
+const SERVED: u8 = 2;
 
 /// One card.
 pub struct Card {
@@ -171,7 +171,7 @@ pub struct Card {
     virtual_functions: usize,
     /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
     watchful: AtomicBool,
-    /// By whom it is used: [`FREE`], [`DRIVEN`], [`PLUGGED_IN`].
+    /// By whom it is used: [`FREE`], [`DRIVEN`], [`SERVED`].
     used: AtomicU8,
     /// Off: it begins no DMA and raises no message, by its host's wish.
     bus_master: AtomicBool,
@@ -294,14 +294,14 @@ impl Card {
         Some(CardBar { card: self.clone(), _runner: runner, _claim: claim })
     }
 
-    /// Leaves the card to hosts, for good; false while a driver of this process has it.
-    fn leave_to_hosts(&self) -> bool {
-        self.used.compare_exchange(FREE, PLUGGED_IN, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
+    /// From now on the card is served to hosts; false while a driver of this process has it.
+    fn claim_for_hosts(&self) -> bool {
+        self.used.compare_exchange(FREE, SERVED, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
     }
 
     /// Its doorbells are looked at when they are rung.
-    fn is_plugged_in(&self) -> bool {
-        self.used.load(Ordering::Relaxed) == PLUGGED_IN
+    fn is_served(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == SERVED
     }
 
     /// What it is plugged into, for a driver: its address space and its interrupts.

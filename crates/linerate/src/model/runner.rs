@@ -69,7 +69,7 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
         cards.lock().unwrap_or_else(PoisonError::into_inner).retain(|card| {
             let card = card.upgrade();
             moved += card.as_ref().map_or(0, |card| card.step(BUDGET));
-            all_served &= card.as_ref().is_none_or(|card| card.is_plugged_in());
+            all_served &= card.as_ref().is_none_or(|card| card.is_served());
             card.is_some()
         });
         idle = if moved > 0 { 0 } else { idle + 1 };
