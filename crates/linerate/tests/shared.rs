@@ -250,7 +250,7 @@ fn a_program_that_writes_anything_harms_nobody() {
         let words = self::words(&good.memory.mapping, buffers.at + buffer * buffers.size, buffers.size / 8);
         words.iter().for_each(|word| word.store(SECRET, Relaxed));
     }
-    let done = AtomicBool::new(false);
+    let (done, is_heard) = (AtomicBool::new(false), AtomicBool::new(false));
     let theirs = area(512);
     let bad = End::open(folder, "valeF:bad", &theirs, 64).unwrap();
     // One on its own switch hears all of that.
@@ -258,6 +258,12 @@ fn a_program_that_writes_anything_harms_nobody() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             scribble(&bad, &theirs, OPERATIONS);
+            // Who serves may have had no processor until now.
+            for _ in 0..100 {
+                if !is_heard.load(Relaxed) {
+                    scribble(&bad, &theirs, OPERATIONS / 10);
+                }
+            }
             done.store(true, Relaxed);
         });
         // The two on the other switch go on as if nothing were, one frame after the other.
@@ -269,6 +275,7 @@ fn a_program_that_writes_anything_harms_nobody() {
             while !b.send(&frame(2, exchanged), 100) {}
             assert_eq!(next(&mut a, &mut near, &mut heard), frame(2, exchanged));
             exchanged += 1;
+            is_heard.store(heard > 0, Relaxed);
         }
         println!("{exchanged} frames exchanged, {heard} of anything heard meanwhile");
         assert!(heard > 0);
