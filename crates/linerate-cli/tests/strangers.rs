@@ -100,7 +100,7 @@ fn a_port_s_packets_are_not_for_other_users_monitors() {
         let said = place.fails(STRANGER, &format!("sink {port}+rt --count 1 --seconds 5 --pages ordinary"));
         assert!(said.contains("a monitor sees all packets") && said.contains("--join-users"), "{said}");
     }
-    // Who has the port may, and who manages.
+    // The user whose port it is may monitor it, and root.
     for user in [NOBODY, 0] {
         expect(0, &mut place.command(user, "sink vale0:a+rt --seconds 1 --pages ordinary"));
     }

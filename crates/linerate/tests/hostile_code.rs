@@ -14,8 +14,12 @@ use linerate::{Batch, Options, model};
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
 
 fn pool(buffers: usize) -> Arc<Pool> {
+    pool_of(buffers, 512)
+}
+
+fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
-    Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
 /// Takes all buffers out of a pool, writes each full with a value of its own, and reads them back: no two are the same.
@@ -272,9 +276,7 @@ fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
 #[test]
 fn a_card_has_one_user() {
     let card = model::Card::new("one", model::from_fn(|_| {}, |_| false));
-    let pages = Pages::Only(PageSize::Ordinary);
-    let region = RegionOptions { buffers: 256, buffer_size: 2048, pages, numa_node: None };
-    let pool = Pool::new(Region::new(&region).unwrap());
+    let pool = pool_of(256, 2048);
     let config = || Config { ring: 64, ..Config::new("one", pool.clone()) };
     let port = linerate::drive_model(&card, None, config()).unwrap();
     assert!(model::Function::new(card.clone()).is_err() && model::Function::of_virtual(card.clone(), 0).is_err());

@@ -22,8 +22,12 @@ use proptest::prelude::*;
 mod fake_virtio;
 
 fn pool() -> Arc<Pool> {
+    pool_of(1024, 2048)
+}
+
+fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
-    Pool::new(Region::new(&RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None }).unwrap())
+    Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
 fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
@@ -236,15 +240,7 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
         check(&[60, 60, LONGEST + 1, 60]);
         check(&[[60; 9].as_slice(), &[5000], &[60; 9]].concat());
         // A batch of another region is copied.
-        let other = Pool::new(
-            Region::new(&RegionOptions {
-                buffers: 64,
-                buffer_size: 512,
-                pages: Pages::Only(PageSize::Ordinary),
-                numa_node: None,
-            })
-            .unwrap(),
-        );
+        let other = pool_of(64, 512);
         let mut copied = Batch::new();
         assert!(copied.push(&other, &bytes(7, 1000)) && copied.push(&other, &bytes(8, 60)));
         assert_eq!(tx.send(&mut copied), 1000_usize.div_ceil(other.region().room()) + 1);

@@ -65,7 +65,8 @@ impl DmaMap {
 
 impl Drop for DmaMap {
     fn drop(&mut self) {
-        // SAFETY: what was mapped for this value; who has told the device an address of it has promised to keep it that long.
+        // SAFETY: `new` has mapped it for this value alone; a driver that tells a device its address keeps this value until
+        // the device has stopped.
         unsafe { self.space.unmap(self.addresses.at(0)) };
     }
 }

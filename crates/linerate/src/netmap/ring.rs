@@ -232,8 +232,9 @@ pub struct TxRing {
     queue: Box<dyn TxQueue>,
     /// Packets that the queue has not taken yet.
     batch: Batch,
-    /// What comes up to the end of a packet goes with its beginning, which was too long.
+    /// The beginning of a packet was too long, and was dropped: so are its other slots.
     skips: bool,
+    /// How many packets were.
     too_long: u64,
 }
 

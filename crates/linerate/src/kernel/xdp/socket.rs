@@ -409,11 +409,10 @@ impl Drop for Socket {
 /// The kernel tells it by a bind that succeeds: a queue has one pool of buffers, and is free when the driver has given the
 /// last one up (`xp_clear_dev`). The socket here copies, so that the card gets no buffer of its.
 fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
-    const SLOTS: u32 = 64;
     let until = Instant::now() + longest;
-    let Ok(memory) = Mapping::new(SLOTS as usize * 4096, PageSize::Ordinary, None) else { return false };
+    let Ok(memory) = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None) else { return false };
     loop {
-        match bind_copying((interface, queue), &memory, SLOTS) {
+        match bind_copying((interface, queue), &memory) {
             Ok(_) => return true,
             // The interface is gone, and the card's queue with it.
             Err(Errno::NODEV) => return true,
@@ -423,8 +422,11 @@ fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     }
 }
 
-/// A socket that has an interface's queue, and copies.
-fn bind_copying((interface, queue): (u32, u32), memory: &Mapping, slots: u32) -> std::result::Result<OwnedFd, Errno> {
+/// Buffers, and slots of each ring, of a socket that asks whether a queue is free.
+const PROBE: u32 = 64;
+
+/// Binds a socket that copies to an interface's queue.
+fn bind_copying((interface, queue): (u32, u32), memory: &Mapping) -> std::result::Result<OwnedFd, Errno> {
     let umem = XdpUmemReg {
         addr: memory.address(),
         len: memory.len() as u64,
@@ -435,9 +437,9 @@ fn bind_copying((interface, queue): (u32, u32), memory: &Mapping, slots: u32) ->
     };
     let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     set_xdp_umem_reg(&fd, umem)?;
-    set_xdp_umem_fill_ring_size(&fd, slots)?;
-    set_xdp_umem_completion_ring_size(&fd, slots)?;
-    set_xdp_rx_ring_size(&fd, slots)?;
+    set_xdp_umem_fill_ring_size(&fd, PROBE)?;
+    set_xdp_umem_completion_ring_size(&fd, PROBE)?;
+    set_xdp_rx_ring_size(&fd, PROBE)?;
     bind(&fd, &SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue))?;
     Ok(fd)
 }
@@ -615,8 +617,8 @@ mod tests {
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
             let lo = 1;
             // As if the kernel had not let go yet: another socket has the queue.
-            let memory = Mapping::new(64 * 4096, PageSize::Ordinary, None).unwrap();
-            let busy = bind_copying((lo, 0), &memory, 64).expect("nobody has it");
+            let memory = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None).unwrap();
+            let busy = bind_copying((lo, 0), &memory).expect("the queue is free");
             let fake = Fake::of(lo, true, true, false);
             let pool = fake.pool.clone();
             drop(fake);

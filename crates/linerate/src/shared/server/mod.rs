@@ -547,7 +547,7 @@ impl Session<'_> {
     /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
     /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
     fn check_interface(&self, name: &str) -> Result<()> {
-        let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
+        let is_memory = name.starts_with("vale") || is_pipe(name);
         if is_memory || self.only.is_some() || is_trusted(self.user) || lock(&self.state.lasting).contains_key(name) {
             return Ok(());
         }
@@ -560,7 +560,7 @@ impl Session<'_> {
 
     /// Who monitors a port sees its packets: for its user, and who manages.
     fn check_monitor(&self, name: &str) -> Result<()> {
-        let owner = match name.contains(['{', '}']) {
+        let owner = match is_pipe(name) {
             true => match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(Pipe::There(pipe)) => Some(pipe.user),
                 _ => None,
@@ -581,7 +581,7 @@ impl Session<'_> {
     /// The rings of a port, or those that it would have: nothing is opened for a question.
     fn info(&self, name: &str) -> Result<Rings> {
         let usual = usual(&Rings::default());
-        if name.contains(['{', '}']) {
+        if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(Pipe::There(pipe)) => pipe.rings,
                 _ => usual.of_card(),
@@ -605,7 +605,7 @@ impl Session<'_> {
         if self.served.is_some() || self.pipe.is_some() {
             return Err(Error::BadPeer { why: "it has opened a port already" });
         }
-        if wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx {
+        if is_pipe(&wanted.name) && !wanted.monitor_rx && !wanted.monitor_tx {
             let state = self.state;
             return state.take_after_others(|| self.open_pipe(&wanted));
         }
@@ -621,7 +621,7 @@ impl Session<'_> {
             true => {
                 let rings = usual(&wanted.rings);
                 let device = (self.state.open)(&name, &rings)?;
-                if wanted.name.contains(['{', '}']) {
+                if is_pipe(&wanted.name) {
                     self.shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
                 }
                 Served::new(&name, device, rings.of_card(), self.user)
@@ -753,6 +753,11 @@ pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
         return Err(Error::BadName { name: name.escape_default().to_string(), why: why.to_string() });
     }
     Ok(folder.join(base))
+}
+
+/// Tells whether a name is of a pipe's end.
+fn is_pipe(name: &str) -> bool {
+    name.contains(['{', '}'])
 }
 
 /// The name that a port's socket has: its switch, or its interface.
