@@ -235,7 +235,7 @@ struct Common {
     /// Stop after this many seconds
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Processors for the threads, for example 0,2; in order from 0 if left out
+    /// Processors for the threads, for example 0,2; without it the kernel chooses
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(..1024))]
     cores: Vec<u16>,
     /// What packets' memory is made of
@@ -244,9 +244,9 @@ struct Common {
     /// The NUMA node of packets' memory; near the card is best
     #[arg(long)]
     numa: Option<u32>,
-    /// What a thread does while no packets come
-    #[arg(long, value_enum, default_value_t = Wait::Poll)]
-    wait: Wait,
+    /// How a thread waits while no packets come: poll, but adaptive for a port that another process serves
+    #[arg(long, value_enum)]
+    wait: Option<Wait>,
     /// Between two interrupts of a queue pass at least so many microseconds, if the card can
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(..8192))]
     throttle: u16,

@@ -125,6 +125,15 @@ pub fn send(tx: &mut dyn TxQueue, batch: &mut Batch, chains: bool) -> usize {
     before - batch.packets().count()
 }
 
+/// How long a thread polls a port of another process before it rests, and how long it rests.
+const PATIENCE: Duration = Duration::from_micros(20);
+const REST: Duration = Duration::from_micros(20);
+
+/// Whether a port of this name may be one that another process serves.
+fn is_memory(name: &str) -> bool {
+    name.starts_with("vale") || name.starts_with("netmap:") || name.contains(['{', '}'])
+}
+
 impl Run {
     /// Opens ports of one pool that is large enough for all their queues.
     pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
@@ -153,7 +162,12 @@ impl Run {
             ring: common.ring.into(),
             mtu: common.mtu.into(),
             pool: Some(pool),
-            interrupts: (common.wait != Wait::Poll).then(|| Duration::from_micros(common.throttle.into())),
+            interrupts: match common.wait {
+                Some(Wait::Poll) => None,
+                // A port that another process serves can wake a thread; a card polls unless it was asked to.
+                None if !names.iter().any(|name| is_memory(name)) => None,
+                _ => Some(Duration::from_micros(common.throttle.into())),
+            },
             take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
             ..Options::default()
         };
@@ -175,9 +189,15 @@ impl Run {
         })
     }
 
+    /// Whether another process serves one of the ports.
+    fn is_served(&self) -> bool {
+        self.devices.iter().any(|device| device.info().driver == "served")
+    }
+
     /// One thread's waiting, as chosen.
     pub fn waiter(&self) -> Waiter {
-        Waiter::new(self.common.wait.into())
+        let usual = if self.is_served() { Wait::Adaptive } else { Wait::Poll };
+        Waiter::new(self.common.wait.unwrap_or(usual).into())
     }
 
     /// Shows where the cycles go; for who notes it there.
@@ -206,25 +226,34 @@ impl Run {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let core = match self.common.cores[..] {
-            [] => number % processors,
-            ref cores => cores[number % cores.len()].into(),
+            [] => None,
+            ref cores => Some(usize::from(cores[number % cores.len()])),
         };
         let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
         let counters = work.clone();
-        // With a processor of its own a thread polls on; otherwise it lets others work, too.
+        // With a processor of its own a thread polls on; otherwise it lets others work, too. Where the other side is a process,
+        // it needs a processor to go on.
         let alone = processors > self.queues() as usize;
+        let must_rest = self.is_served() && self.common.wait != Some(Wait::Poll);
         let thread = std::thread::spawn(move || {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(core);
-            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-                eprintln!("note: cannot use processor {core}: {error}; choose others with --cores");
+            if let Some(core) = core {
+                let mut set = rustix::thread::CpuSet::new();
+                set.set(core);
+                if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+                    eprintln!("note: cannot use processor {core}: {error}; choose others with --cores");
+                }
             }
-            let mut before = cycles();
+            let (mut before, mut quiet_since) = (cycles(), None);
             while !stop.load(Ordering::Relaxed) {
                 let packets = turn();
                 let now = cycles();
                 if packets > 0 {
                     counters.add(packets, now - before);
+                    quiet_since = None;
+                } else if must_rest {
+                    if quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        std::thread::sleep(REST);
+                    }
                 } else if alone {
                     std::hint::spin_loop();
                 } else {

@@ -38,7 +38,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
         for load in [0.05, 0.5, 1.5] {
-            let times = measure(plan, load * 1e6, &Common { wait, ..plan.common() })?;
+            let times = measure(plan, load * 1e6, &Common { wait: Some(wait), ..plan.common() })?;
             let mut row = vec![name.into(), Cell::Number(load, 2), Cell::Number(times.lost as f64, 0)];
             row.extend(cells(&times));
             rows.push(row);

@@ -81,10 +81,11 @@ impl Plan {
             queues: 1,
             mtu: 1500,
             seconds: Some(self.time),
-            cores: Vec::new(),
+            // A thread stays on its processor, so that runs are comparable.
+            cores: (0..std::thread::available_parallelism().map_or(1, |count| count.get() as u16)).collect(),
             pages: Pages::Auto,
             numa: None,
-            wait: Wait::Poll,
+            wait: Some(Wait::Poll),
             throttle: 10,
             bind: false,
             force: false,
