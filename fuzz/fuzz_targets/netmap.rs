@@ -4,10 +4,6 @@
 #![no_main]
 #![allow(dead_code, unused_imports, unused_macros)]
 
-use std::os::fd::{AsFd, AsRawFd};
-
-#[path = "../../crates/linerate-netmap/src/areas.rs"]
-mod areas;
 #[path = "../../crates/linerate-netmap/src/control.rs"]
 mod control;
 #[path = "../../crates/linerate-netmap/src/csb.rs"]
@@ -16,16 +12,19 @@ mod csb;
 mod descriptor;
 #[path = "../../crates/linerate-netmap/src/header.rs"]
 mod header;
-#[path = "../../crates/linerate-netmap/src/indirect.rs"]
-mod indirect;
 #[path = "../../crates/linerate-netmap/src/legacy.rs"]
 mod legacy;
-#[path = "../../crates/linerate-netmap/src/port.rs"]
-mod port;
 #[path = "../../crates/linerate-netmap/src/real.rs"]
 mod real;
 #[path = "../../crates/linerate-netmap/src/table.rs"]
 mod table;
+
+/// The server is in this process, and always there.
+mod server {
+    pub fn start() -> linerate::Result<()> {
+        Ok(())
+    }
+}
 
 use header::{mode, request};
 
@@ -49,8 +48,7 @@ const NAMES: [&str; 12] = [
     "vale0:qa",
 ];
 
-/// Whether descriptors are bound to ports that a server in this process has, as with `LINERATE_FUZZ_PORTS=1`: each is a thread,
-/// so that executions are few. Otherwise they are bound to ports without rings, and no server is there.
+/// Whether descriptors are bound to ports, as with `LINERATE_FUZZ_PORTS=1`. Otherwise they are bound to memory without rings.
 fn has_ports() -> bool {
     static PORTS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *PORTS.get_or_init(|| std::env::var_os("LINERATE_FUZZ_PORTS").is_some())
@@ -67,6 +65,9 @@ fn memory() -> usize {
         std::fs::set_permissions(&folder, mode).unwrap();
         // SAFETY: before any other thread reads the environment.
         unsafe { std::env::set_var("LINERATE_PORTS", &folder) };
+        let mut server = linerate::server();
+        server.listen(&std::path::Path::new(&folder).join("any"), None, 0o600, None).unwrap();
+        std::mem::forget(server);
         table::start();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory.
@@ -271,18 +272,22 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
             let at = ring.at as u64 + u64::from(input.u16() % 1280);
             let bytes = input.bytes(16);
             let bytes = if input.u8() & 1 == 0 { bytes.to_vec() } else { input.address().to_le_bytes().to_vec() };
-            use std::os::unix::fs::FileExt;
-            let file = std::fs::File::from(bound.port().memory().as_fd().try_clone_to_owned().unwrap());
-            let _ = file.write_all_at(&bytes, at.min(bound.port().memory().mapping.len() as u64 - 16));
+            let mapping = &bound.port().memory().mapping;
+            for (n, bytes) in bytes.chunks_exact(8).enumerate() {
+                let at = (at as usize / 8 + n).min(mapping.len() / 8 - 1) * 8;
+                // SAFETY: memory that another process can write is never lent as a slice.
+                let word = unsafe { &mapping.words(at, 1)[0] };
+                word.store(u64::from_le_bytes(bytes.try_into().unwrap()), std::sync::atomic::Ordering::Relaxed);
+            }
         }
         6 => {
             let Some(bound) = descriptor.bound().filter(|bound| !bound.has_entries()) else { return };
-            let _ = indirect::sync_tx(bound);
-            let _ = bound.check(false);
+            let _ = bound.sync_tx(descriptor.fd);
+            let _ = bound.check(descriptor.fd, false);
         }
         _ => {
             let Some(bound) = descriptor.bound().filter(|bound| !bound.has_entries()) else { return };
-            let _ = bound.port().sync_rx();
+            let _ = bound.sync_rx(descriptor.fd);
         }
     }
 }

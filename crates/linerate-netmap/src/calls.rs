@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::null;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
@@ -17,8 +17,8 @@ use linerate::Error;
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::{call, errno, fail, guarded, next};
-use crate::table::{self, Descriptor};
-use crate::{control, indirect, legacy, real, waiting};
+use crate::table::{self, Held};
+use crate::{control, legacy, real, waiting};
 
 // Runs when the object is loaded.
 #[used]
@@ -41,7 +41,7 @@ pub fn refuse(error: &Error) -> c_int {
 
 /// Opens a descriptor, if the path is netmap's.
 fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
-    if !real::is_text(path, b"/dev/netmap\0") {
+    if !is_device(path) {
         return None;
     }
     guarded(Some(-1), || table::open(flags & libc::O_CLOEXEC != 0))
@@ -106,16 +106,124 @@ extern "C-unwind" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
     open!(path, 0, creat64(path, mode))
 }
 
+/// Returns whether a path is netmap's.
+fn is_device(path: *const c_char) -> bool {
+    real::is_text(path, b"/dev/netmap\0")
+}
+
+/// Says what `/dev/netmap` is: a character device that all may read and write, of the kind `misc`.
+fn tell_device(at: *mut libc::stat) -> c_int {
+    // SAFETY: integers.
+    let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
+    status.st_mode = libc::S_IFCHR | 0o666;
+    status.st_nlink = 1;
+    status.st_rdev = libc::makedev(10, 60);
+    if real::store(at as u64, &status) { 0 } else { fail(libc::EFAULT) }
+}
+
+macro_rules! tell {
+    ($is_ours:expr, $at:expr, $($next:tt)*) => {
+        if $is_ours { guarded(-1, || tell_device($at)) } else { next!($($next)*) }
+    };
+}
+
+/// `stat` is `stat64` where the C library has both.
+type Stat = libc::stat;
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn stat(path: *const c_char, at: *mut Stat) -> c_int {
+    tell!(is_device(path), at, stat(path, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn stat64(path: *const c_char, at: *mut Stat) -> c_int {
+    tell!(is_device(path), at, stat64(path, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn lstat(path: *const c_char, at: *mut Stat) -> c_int {
+    tell!(is_device(path), at, lstat(path, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn lstat64(path: *const c_char, at: *mut Stat) -> c_int {
+    tell!(is_device(path), at, lstat64(path, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fstatat(folder: c_int, path: *const c_char, at: *mut Stat, flags: c_int) -> c_int {
+    tell!(is_device(path), at, fstatat(folder, path, at, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fstatat64(folder: c_int, path: *const c_char, at: *mut Stat, flags: c_int) -> c_int {
+    tell!(is_device(path), at, fstatat64(folder, path, at, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fstat(fd: c_int, at: *mut Stat) -> c_int {
+    tell!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat(fd, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fstat64(fd: c_int, at: *mut Stat) -> c_int {
+    tell!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat64(fd, at))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn statx(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    at: *mut libc::statx,
+) -> c_int {
+    if !is_device(path) {
+        return next!(statx(folder, path, flags, mask, at));
+    }
+    guarded(-1, || {
+        // SAFETY: integers.
+        let mut status = unsafe { std::mem::zeroed::<libc::statx>() };
+        status.stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK;
+        status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
+        status.stx_nlink = 1;
+        (status.stx_rdev_major, status.stx_rdev_minor) = (10, 60);
+        if real::store(at as u64, &status) { 0 } else { fail(libc::EFAULT) }
+    })
+}
+
+/// All may read and write `/dev/netmap`, and none execute it.
+fn may(mode: c_int) -> c_int {
+    if mode & libc::X_OK == 0 { 0 } else { fail(libc::EACCES) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn access(path: *const c_char, mode: c_int) -> c_int {
+    if is_device(path) { may(mode) } else { next!(access(path, mode)) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    if is_device(path) { may(mode) } else { next!(faccessat(folder, path, mode, flags)) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
+    if is_device(path) { may(mode) } else { next!(euidaccess(path, mode)) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn eaccess(path: *const c_char, mode: c_int) -> c_int {
+    if is_device(path) { may(mode) } else { next!(eaccess(path, mode)) }
+}
+
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close(fd: c_int) -> c_int {
     if !table::may_be_ours(fd) {
         return next!(close(fd));
     }
-    if table::is_protected(fd) && !real::is_ours() {
-        return fail(libc::EBADF);
-    }
     guarded(-1, || {
-        // The number may be another thread's as soon as it is closed; the port is closed when nothing has it.
+        // The number may be another thread's as soon as it is closed.
         let forgotten = table::forget(fd);
         let result = call!(libc::SYS_close, fd) as c_int;
         let errno = errno();
@@ -134,31 +242,14 @@ fn swept(answer: c_int) -> c_int {
     answer
 }
 
-/// Closes a range of numbers, but those that are the library's.
-fn close_all_but_ours(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    while let Some(ours) = table::next_protected(first).filter(|ours| *ours <= last) {
-        if ours > first && next!(close_range(first, ours - 1, flags)) < 0 {
-            return -1;
-        }
-        first = ours + 1;
-    }
-    if first <= last { next!(close_range(first, last, flags)) } else { 0 }
-}
-
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if first > last {
-        return fail(libc::EINVAL);
-    }
-    swept(close_all_but_ours(first, last, flags))
+    swept(next!(close_range(first, last, flags)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn closefrom(first: c_int) {
-    let from = c_uint::try_from(first).unwrap_or(0);
-    if table::next_protected(from).is_some() {
-        close_all_but_ours(from, c_uint::MAX, 0);
-    } else if let Some(closefrom) = real::closefrom() {
+    if let Some(closefrom) = real::closefrom() {
         // SAFETY: the C library's function, with the program's own argument.
         unsafe { closefrom(first) };
     }
@@ -186,17 +277,11 @@ extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if table::is_protected(to) {
-        return fail(libc::EBUSY);
-    }
     duplicated(fd, next!(dup2(fd, to)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if table::is_protected(to) {
-        return fail(libc::EBUSY);
-    }
     duplicated(fd, next!(dup3(fd, to, flags)))
 }
 
@@ -219,8 +304,13 @@ extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if table::may_be_ours(fd) {
-        let answer = guarded(Some(-1), || table::get(fd).map(|held| control(&held, request, argument as u64)));
+    // Some programs keep the request in an int.
+    let number = u64::from(request as u32);
+    if table::may_be_ours(fd) || REQUESTS.contains(&number) {
+        let answer = guarded(Some(-1), || {
+            let held = table::get(fd).or_else(|| table::adopt(fd).filter(|_| REQUESTS.contains(&number)));
+            held.map(|held| control(&held, number, argument as u64))
+        });
         if let Some(answer) = answer {
             return answer;
         }
@@ -228,25 +318,28 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     next!(ioctl(fd, request, argument))
 }
 
+/// The requests that a descriptor of netmap takes.
+const REQUESTS: [u64; 5] = [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO];
+
 /// Answers an ioctl(2) of netmap's.
-fn control(descriptor: &Descriptor, request: c_ulong, argument: u64) -> c_int {
-    // Some programs keep the request in an int.
-    let answer = match u64::from(request as u32) {
-        request @ (NIOCTXSYNC | NIOCRXSYNC) => match descriptor.bound() {
+fn control(held: &Held, request: u64, argument: u64) -> c_int {
+    let answer = match request {
+        NIOCTXSYNC | NIOCRXSYNC => match held.bound() {
             None => return fail(libc::ENXIO),
             // The loop syncs.
             Some(bound) if bound.has_entries() => return fail(libc::EBUSY),
             Some(bound) => {
                 let synced = match request {
-                    NIOCTXSYNC => indirect::sync_tx(bound),
-                    _ => bound.port().sync_rx(),
+                    NIOCTXSYNC => bound.sync_tx(held.fd),
+                    _ => bound.sync_rx(held.fd),
                 };
-                synced.and_then(|()| bound.check(false))
+                waiting::keep_armed(held, bound);
+                synced.and_then(|()| bound.check(held.fd, false))
             }
         },
-        NIOCCTRL => control::answer_at(descriptor, argument),
-        NIOCREGIF => legacy::answer_at(argument, |nmreq| legacy::register(descriptor, nmreq)),
-        NIOCGINFO => legacy::answer_at(argument, |nmreq| legacy::info(descriptor, nmreq)),
+        NIOCCTRL => control::answer_at(held, argument),
+        NIOCREGIF => legacy::answer_at(argument, |nmreq| legacy::register(held, nmreq)),
+        NIOCGINFO => legacy::answer_at(argument, |nmreq| legacy::info(held, nmreq)),
         _ => return fail(libc::EOPNOTSUPP),
     };
     match answer {
@@ -260,16 +353,30 @@ fn control(descriptor: &Descriptor, request: c_ulong, argument: u64) -> c_int {
 
 fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
     let map = |fd: c_int| call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void;
-    // An allocator may map memory before there is anything else: the C library is not asked.
+    // An allocator may map memory before there is anything else: the C library is not asked. A socket cannot be mapped: what
+    // the kernel refuses for that reason may be a descriptor that this process does not know yet.
     if flags & libc::MAP_ANONYMOUS != 0 || !table::may_be_ours(fd) {
-        return map(fd);
+        let mapped = map(fd);
+        if mapped != libc::MAP_FAILED || flags & libc::MAP_ANONYMOUS != 0 || errno() != libc::ENODEV {
+            return mapped;
+        }
     }
     guarded(libc::MAP_FAILED, || {
-        let Some(descriptor) = table::get(fd) else { return map(fd) };
-        let memory = descriptor.bound().map(|bound| bound.port().memory());
+        let Some(held) = table::get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
+        let seen = held.bound().map(|bound| bound.port().region().1);
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
-        match (memory, end) {
-            (Some(memory), Some(end)) if end <= memory.mapping.len() => map(memory.as_fd().as_raw_fd()),
+        match (seen, end) {
+            (Some(seen), Some(end)) if end <= seen => match linerate::shared::memory_of(real::bell(fd)) {
+                Ok(Some(memory)) => map(memory.as_raw_fd()),
+                Ok(None) => {
+                    refuse(&crate::descriptor::gone());
+                    libc::MAP_FAILED
+                }
+                Err(error) => {
+                    refuse(&error);
+                    libc::MAP_FAILED
+                }
+            },
             _ => {
                 fail(libc::EINVAL);
                 libc::MAP_FAILED

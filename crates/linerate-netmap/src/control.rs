@@ -1,20 +1,19 @@
 //! `NIOCCTRL`: the requests of netmap's API 14, and their options.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
 
-use linerate::shared::{Area, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder};
+use linerate::shared::{Choice, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder, memory_of, open_by};
 use linerate::{Error, Result};
 
-use crate::descriptor::{Bound, client, shared};
+use crate::csb;
+use crate::descriptor::{Bound, client, gone, with_server};
 use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
-use crate::port::Port;
-use crate::real::{Plain, call, fetch, store};
-use crate::table::Descriptor;
-use crate::{areas, csb};
+use crate::real::{Plain, bell, call, fetch, store};
+use crate::table::Held;
 
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
     Err(Error::Refused { why: why.into(), errno })
@@ -47,11 +46,11 @@ fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Resu
 ///
 /// # Errors
 /// As netmap.
-pub fn answer_at(descriptor: &Descriptor, address: u64) -> Result<()> {
+pub fn answer_at(descriptor: &Held, address: u64) -> Result<()> {
     with(address, |header| answer(descriptor, header))
 }
 
-pub fn answer(descriptor: &Descriptor, header: &mut Header) -> Result<()> {
+pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
     if !(API..=MOST_API).contains(&header.version) {
         let why = format!("the program wants version {} of netmap's API, and this is {API}", header.version);
         header.version = API;
@@ -117,7 +116,8 @@ const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();
 /// What the options of a registration say.
 #[derive(Default)]
 struct Chosen {
-    memory: Option<Arc<Area>>,
+    /// Memory by this plan, over the program's own at this address; and where the option is.
+    external: Option<(u64, Plan, u64)>,
     csb: Option<At>,
     offsets: Offsets,
 }
@@ -146,7 +146,10 @@ fn choose(first: u64) -> Result<Chosen> {
     }
     for (at, option) in options {
         let result = match option.reqtype {
-            option::EXTMEM => with(at, |option| external(option).map(|area| chosen.memory = Some(area))),
+            option::EXTMEM => with(at, |option: &mut OptExtmem| {
+                chosen.external = Some((option.usrptr, external(option)?, at));
+                Ok(())
+            }),
             option::OFFSETS => with(at, |option| offsets(option).map(|offsets| chosen.offsets = offsets)),
             option::CSB => {
                 chosen.csb = Some((at, option));
@@ -159,7 +162,7 @@ fn choose(first: u64) -> Result<Chosen> {
     Ok(chosen)
 }
 
-fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Register) -> Result<()> {
+fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) -> Result<()> {
     let is_bound = || refused("the descriptor is bound to a port already", libc::EBUSY);
     if descriptor.bound().is_some() {
         return is_bound();
@@ -167,23 +170,26 @@ fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Regi
     let chosen = choose(first)?;
     let bind = || {
         let wanted = wanted(name, register)?;
-        let area = match chosen.memory {
-            Some(area) => area,
-            None if register.mem_id == 0 && is_pipe(&wanted) => {
-                // The process at the other end has all of this memory, so nothing else is in it.
-                let mut plan = Plan::of_pipe(&wanted.rings);
-                plan.buffers.count += register.extra_bufs.min(MOST_EXTRA) as usize;
-                areas::add(Area::new(plan)?)?.1
-            }
-            None => areas::area(register.mem_id)?.1,
+        let memory = Choice {
+            number: register.mem_id,
+            plan: chosen.external.map(|(_, plan, _)| plan),
+            extra: register.extra_bufs,
+            offsets: chosen.offsets,
         };
-        let port = match register.mode {
-            mode::NULL => Arc::new(Port::new(SharedPort::null(wanted, &area)?)),
-            _ => shared(&wanted, || client(&wanted.name)?.open(wanted.clone(), &area, chosen.offsets))?,
-        };
-        register.extra_bufs = port.extra_buffers(register.extra_bufs);
-        fill(register, &port)?;
-        let bound = Bound::new(port, register.flags);
+        let (fd, folder) = (bell(descriptor.fd), folder());
+        let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
+        let port = with_server(&wanted.name, open)?;
+        if let Some((address, plan, at)) = chosen.external {
+            map_over(address, plan.len(), descriptor)?;
+            let mem_id = port.region().0;
+            with(at, |option: &mut OptExtmem| {
+                option.info = PoolsInfo { memsize: option.info.memsize, ..pools_of(&plan, mem_id) };
+                Ok(())
+            })?;
+        }
+        register.extra_bufs = port.extra_buffers();
+        fill(register, &port);
+        let bound = Bound::new(port);
         if let Some(option) = chosen.csb {
             csb::enable_by(&bound, option)?;
         }
@@ -193,13 +199,6 @@ fn register(descriptor: &Descriptor, name: &str, first: u64, register: &mut Regi
         Some(bound) => bound.map(drop),
         None => is_bound(),
     }
-}
-
-/// The most buffers that a pipe's own memory has beside those of its rings.
-const MOST_EXTRA: u32 = 1 << 20;
-
-fn is_pipe(wanted: &Wanted) -> bool {
-    wanted.name.contains(['{', '}']) && !wanted.monitor_rx && !wanted.monitor_tx && wanted.which != Which::None
 }
 
 /// Packets begin where slots say.
@@ -224,7 +223,7 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         mode::NIC_SW => Which::AllAndHost,
         mode::ONE_NIC => Which::One(register.ringid & 0xFFF),
         mode::ONE_SW => Which::OneOfHost(register.ringid & 0xFFF),
-        mode::NULL => Which::None,
+        mode::NULL => Which::Memory,
         other => return refused(format!("there is no mode {other} (NR_REG_*)"), libc::EINVAL),
     };
     // The old way to name a pipe.
@@ -239,8 +238,9 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         which,
         receive_only: has(flag::RX_RINGS_ONLY),
         transmit_only: has(flag::TX_RINGS_ONLY),
-        monitor_rx: has(flag::MONITOR_RX),
-        monitor_tx: has(flag::MONITOR_TX),
+        monitor_rx: has(flag::MONITOR_RX) || has(flag::ZCOPY_MON),
+        monitor_tx: has(flag::MONITOR_TX) || has(flag::ZCOPY_MON),
+        zero_copy: has(flag::ZCOPY_MON),
         exclusive: has(flag::EXCLUSIVE),
         rings: Rings {
             tx: register.tx_rings,
@@ -251,23 +251,25 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
             rx_slots: register.rx_slots,
         },
         takes_header: has(flag::ACCEPT_VNET_HDR),
+        shares: true,
+        flags: register.flags,
     })
 }
 
 /// What there is now.
-fn fill(register: &mut Register, port: &SharedPort) -> Result<()> {
-    let rings = port.rings();
+fn fill(register: &mut Register, port: &SharedPort) {
+    let (rings, (number, len)) = (port.rings(), port.region());
     register.offset = port.placed().at as u64;
-    register.memsize = port.memory().mapping.len() as u64;
+    register.memsize = len as u64;
     (register.tx_slots, register.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (register.tx_rings, register.rx_rings) = (rings.tx, rings.rx);
     (register.host_tx_rings, register.host_rx_rings) = (rings.host_tx, rings.host_rx);
-    register.mem_id = areas::number_of(port.memory())?;
-    Ok(())
+    register.mem_id = number;
 }
 
-/// Memory of the program's own, which ours takes the place of: the same addresses, shared with the server of the ports.
-fn external(option: &mut OptExtmem) -> Result<Arc<Area>> {
+/// Plans memory of the program's own (EXTMEM): the port's memory takes its place, at the same addresses, shared with the
+/// server.
+fn external(option: &mut OptExtmem) -> Result<Plan> {
     let info = &mut option.info;
     let mut plan = Plan::default();
     // How many there can be, and how long each, as in netmap.
@@ -295,25 +297,20 @@ fn external(option: &mut OptExtmem) -> Result<Arc<Area>> {
     if !option.usrptr.is_multiple_of(PAGE as u64) || option.usrptr == 0 {
         return refused("external memory begins with a page", libc::EINVAL);
     }
-    let area = Area::new(plan)?;
-    map_over(option.usrptr, &area)?;
-    let (number, area) = areas::add(area)?;
-    *info = PoolsInfo { memsize: info.memsize, ..pools_of(&area, number) };
-    Ok(area)
+    // Memory that is not the program's to write is not made so.
+    match is_all_writable(option.usrptr, plan.len() as u64) {
+        true => Ok(plan),
+        false => fault(),
+    }
 }
 
 const PAGE: usize = 4096;
 
-/// Puts an area where the program has memory of its own.
-fn map_over(address: u64, area: &Area) -> Result<()> {
-    use std::os::fd::{AsFd, AsRawFd};
+/// Puts a port's memory where the program has memory of its own.
+fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
+    let memory = memory_of(bell(descriptor.fd))?.ok_or_else(gone)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    let (fd, len) = (area.memory.as_fd().as_raw_fd(), area.memory.mapping.len());
-    // Memory that is not the program's to write is not made so.
-    if !is_all_writable(address, len as u64) {
-        return fault();
-    }
-    let mapped = call!(libc::SYS_mmap, address, len, protection, flags, fd, 0);
+    let mapped = call!(libc::SYS_mmap, address, len, protection, flags, memory.as_raw_fd(), 0);
     match mapped as u64 == address {
         true => Ok(()),
         false => refused("external memory cannot be shared", libc::EINVAL),
@@ -336,43 +333,44 @@ fn is_all_writable(address: u64, len: u64) -> bool {
     at >= end
 }
 
-fn pools_of(area: &Area, number: u16) -> PoolsInfo {
-    let Plan { ports, rings, buffers } = area.plan;
+fn pools_of(plan: &Plan, number: u16) -> PoolsInfo {
+    let Plan { ports, rings, buffers, .. } = *plan;
     PoolsInfo {
-        memsize: area.memory.mapping.len() as u64,
+        memsize: plan.len() as u64,
         mem_id: number,
         _pad: [0; 3],
         if_offset: 0,
         if_total: ports.count as u32,
         if_size: ports.size as u32,
-        ring_offset: area.plan.rings_at() as u64,
+        ring_offset: plan.rings_at() as u64,
         ring_total: rings.count as u32,
         ring_size: rings.size as u32,
-        buf_offset: area.plan.buffers_at() as u64,
+        buf_offset: plan.buffers_at() as u64,
         buf_total: buffers.count as u32,
         buf_size: buffers.size as u32,
     }
 }
 
-fn pools(descriptor: &Descriptor, info: &mut PoolsInfo) -> Result<()> {
+fn pools(descriptor: &Held, info: &mut PoolsInfo) -> Result<()> {
     let asked = match descriptor.bound() {
-        Some(bound) if info.mem_id == 0 => areas::number_of(bound.port().memory())?,
+        Some(bound) if info.mem_id == 0 => bound.port().region().0,
         _ => info.mem_id,
     };
-    let (number, area) = areas::area(asked)?;
-    *info = pools_of(&area, number);
+    let (number, plan) = client("any")?.pools(asked)?;
+    *info = pools_of(&plan, number);
     Ok(())
 }
 
-fn port_info(descriptor: &Descriptor, name: &str, info: &mut PortInfo) -> Result<()> {
-    let (number, area) = areas::area(info.mem_id)?;
-    info.memsize = area.memory.mapping.len() as u64;
+fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
+    let server = client(if name.is_empty() { "any" } else { name })?;
+    let (number, plan) = server.pools(info.mem_id)?;
+    info.memsize = plan.len() as u64;
     info.mem_id = number;
     let rings = match descriptor.bound() {
         Some(bound) => *bound.port().rings(),
         // Of the memory alone.
         None if name.is_empty() => return Ok(()),
-        None => client(name)?.info(name)?,
+        None => server.info(name)?,
     };
     (info.tx_slots, info.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (info.tx_rings, info.rx_rings) = (rings.tx, rings.rx);
@@ -399,7 +397,7 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
     let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, ..Rings::default() };
-    request.port_index = find(name)?.attach(switch, port, host, rings)?;
+    request.port_index = client(name)?.attach(switch, port, host, rings)?;
     Ok(())
 }
 
@@ -449,8 +447,8 @@ fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
         tx_slots: request.tx_slots,
         rx_slots: request.rx_slots,
     };
-    find(name)?.create(name, rings)?;
-    request.mem_id = areas::GLOBAL;
+    client(name)?.create(name, rings)?;
+    request.mem_id = 1;
     Ok(())
 }
 

@@ -11,8 +11,8 @@ use linerate::shared::SharedPort;
 use crate::control::{At, fault, options, refused, set_status};
 use crate::descriptor::Bound;
 use crate::header::{Header, NmOption, OptCsb, OptMode, SyncKloopStart, option};
-use crate::real::{call, fetch, fetch_all, kernel_poll, read, write};
-use crate::table::Descriptor;
+use crate::real::{bell, call, fetch, fetch_all, kernel_poll, read, write};
+use crate::table::Held;
 
 /// An entry for what the program tells: `struct nm_csb_atok`.
 #[repr(C)]
@@ -78,7 +78,7 @@ fn rings(bound: &Bound) -> Vec<BoundRing> {
 }
 
 /// From now on head, cur and tail are where the program says (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
-pub fn enable(descriptor: &Descriptor, first: u64) -> Result<()> {
+pub fn enable(descriptor: &Held, first: u64) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let found = options(first)?.into_iter().find(|(_, option)| option.reqtype == option::CSB);
     match found {
@@ -127,7 +127,7 @@ const RUNNING: u32 = 1;
 const STOPPING: u32 = 2;
 
 /// Asks the loop to end, and waits for that; one that has not begun ends when it begins.
-pub fn stop(descriptor: &Descriptor) -> Result<()> {
+pub fn stop(descriptor: &Held) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     if !bound.has_entries() {
         return refused("the port has no entries", libc::EINVAL);
@@ -141,6 +141,8 @@ pub fn stop(descriptor: &Descriptor) -> Result<()> {
 
 /// What a loop syncs.
 struct Loop<'a> {
+    fd: i32,
+    bound: &'a Bound,
     port: &'a SharedPort,
     rings: Vec<BoundRing>,
     entries: Entries,
@@ -149,7 +151,7 @@ struct Loop<'a> {
 }
 
 /// Syncs until it is stopped.
-pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
+pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let Some(entries) = bound.entries.get().copied() else { return refused("the port has no entries", libc::EINVAL) };
     if header.body == 0 {
@@ -164,7 +166,8 @@ pub fn run(descriptor: &Descriptor, header: &Header) -> Result<()> {
     if bound.kloop.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING != 0 {
         return refused("the loop runs already", libc::EBUSY);
     }
-    let syncs = Loop { port: bound.port(), rings: rings(bound), entries, events };
+    let (fd, port) = (descriptor.fd, bound.port());
+    let syncs = Loop { fd, bound, port, rings: rings(bound), entries, events };
     let sleep = Duration::from_micros(start.sleep_us.into());
     while bound.kloop.load(Ordering::SeqCst) & STOPPING == 0 {
         if !syncs.turn() {
@@ -201,7 +204,7 @@ fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i
 impl Loop<'_> {
     /// Hands on what the program has told, and tells it what has come; true if anything has changed.
     fn turn(&self) -> bool {
-        let Loop { port, rings, entries, events } = self;
+        let Loop { fd, bound, port, rings, entries, events } = self;
         let mut before = Vec::with_capacity(rings.len());
         for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
             let told = entries.told(n);
@@ -211,8 +214,8 @@ impl Loop<'_> {
             before.push(port.indices(receives, number));
             port.set_head(receives, number, head, cur);
         }
-        let _ = port.sync_tx();
-        let _ = port.sync_rx();
+        let _ = bound.sync_tx(*fd);
+        let _ = bound.sync_rx(*fd);
         let mut changed = false;
         for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
             let (told, tell) = (entries.told(n), entries.tell(n));
@@ -235,8 +238,7 @@ impl Loop<'_> {
 
     /// Waits for the program or the port, not longer than it asks for.
     fn rest(&self, sleep: Duration) {
-        let Loop { port, entries, events, .. } = self;
-        use std::os::fd::AsRawFd;
+        let Loop { fd, port, entries, events, .. } = self;
         // So that it notices when it shall end.
         const LONGEST: Duration = Duration::from_millis(10);
         let wakes = !events.is_empty() && events.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
@@ -244,19 +246,18 @@ impl Loop<'_> {
             let _ = kernel_poll(&mut [], Some(sleep.min(LONGEST)));
             return;
         }
-        port.arm(true, true);
+        port.arm(bell(*fd), true, true, true);
         (0..entries.count).for_each(|n| entries.tell(n).need_kick.store(1, Ordering::SeqCst));
         fence(Ordering::SeqCst);
         if !self.turn() {
             let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut all: Vec<_> = events.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
-            all.push(wait(port.event().as_raw_fd()));
+            all.push(wait(*fd));
             let _ = kernel_poll(&mut all, Some(LONGEST));
             for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
                 let mut count = 0u64;
                 let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);
             }
         }
-        port.disarm();
     }
 }

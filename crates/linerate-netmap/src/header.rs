@@ -110,6 +110,7 @@ pub mod mode {
 pub mod flag {
     pub const MONITOR_TX: u64 = 0x100;
     pub const MONITOR_RX: u64 = 0x200;
+    pub const ZCOPY_MON: u64 = 0x400;
     pub const EXCLUSIVE: u64 = 0x800;
     pub const RX_RINGS_ONLY: u64 = 0x2000;
     pub const TX_RINGS_ONLY: u64 = 0x4000;

@@ -10,7 +10,7 @@ use crate::header::{
     flag, mode, request, ringid, set_text, text,
 };
 use crate::real::Plain;
-use crate::table::Descriptor;
+use crate::table::Held;
 
 /// The version that the last programs of the API before were written for.
 const LEAST_API: u32 = 11;
@@ -29,7 +29,7 @@ pub fn answer_at(address: u64, answer: impl FnOnce(&mut Nmreq) -> Result<()>) ->
     with(address, answer)
 }
 
-fn ask<T: Plain>(descriptor: &Descriptor, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
+fn ask<T: Plain>(descriptor: &Held, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
     let mut header = header(name, reqtype, std::ptr::from_mut(body) as u64);
     control::answer(descriptor, &mut header)?;
     Ok(header)
@@ -45,7 +45,7 @@ fn check(nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-pub fn info(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
+pub fn info(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     check(nmreq)?;
     if nmreq.cmd == command::BDG_LIST {
         return list(descriptor, nmreq);
@@ -69,7 +69,7 @@ pub fn info(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-pub fn register(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
+pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     check(nmreq)?;
     match nmreq.cmd {
         0 => bind(descriptor, nmreq),
@@ -118,7 +118,7 @@ pub fn register(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
     }
 }
 
-fn bind(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
+fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = registration(nmreq);
     ask(descriptor, &nmreq.name, request::REGISTER, &mut body)?;
     let Ok(memsize) = u32::try_from(body.memsize) else {
@@ -165,7 +165,7 @@ fn registration(nmreq: &Nmreq) -> Register {
     }
 }
 
-fn list(descriptor: &Descriptor, nmreq: &mut Nmreq) -> Result<()> {
+fn list(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = ValeList { bridge_idx: nmreq.arg1, _pad: 0, port_idx: nmreq.arg2.into() };
     let header = ask(descriptor, &nmreq.name, request::VALE_LIST, &mut body)?;
     set_text(&mut nmreq.name, &text(&header.name));

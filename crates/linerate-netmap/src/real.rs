@@ -2,20 +2,19 @@
 //! the kernel.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
 
 /// A system call that answers with an int; errno(3) is set where it fails.
 macro_rules! call {
-    ($number:expr, $($argument:expr),*) => {
+    ($number:expr, $($argument:expr),* $(,)?) => {
         // SAFETY: the kernel checks what the arguments point at.
         unsafe { libc::syscall($number, $($argument as libc::c_long),*) }
     };
@@ -90,6 +89,19 @@ functions! {
     __open64_2: fn(*const c_char, c_int) -> c_int;
     __openat_2: fn(c_int, *const c_char, c_int) -> c_int;
     __openat64_2: fn(c_int, *const c_char, c_int) -> c_int;
+    stat: fn(*const c_char, *mut libc::stat) -> c_int;
+    stat64: fn(*const c_char, *mut libc::stat) -> c_int;
+    lstat: fn(*const c_char, *mut libc::stat) -> c_int;
+    lstat64: fn(*const c_char, *mut libc::stat) -> c_int;
+    fstatat: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    fstatat64: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    fstat: fn(c_int, *mut libc::stat) -> c_int;
+    fstat64: fn(c_int, *mut libc::stat) -> c_int;
+    statx: fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+    access: fn(*const c_char, c_int) -> c_int;
+    faccessat: fn(c_int, *const c_char, c_int, c_int) -> c_int;
+    euidaccess: fn(*const c_char, c_int) -> c_int;
+    eaccess: fn(*const c_char, c_int) -> c_int;
     close: fn(c_int) -> c_int;
     close_range: fn(c_uint, c_uint, c_int) -> c_int;
     closefrom: fn(c_int);
@@ -110,6 +122,12 @@ functions! {
     epoll_wait: fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
     epoll_pwait: fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
+}
+
+/// Borrows a number of the program's for a call that it is used in.
+pub fn bell<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: it is not -1, since it was found in the table; a program that closes it meanwhile gets the kernel's errors.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// Finds the functions and remembers stderr, when the object is loaded.
@@ -170,75 +188,18 @@ pub fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-thread_local! {
-    /// How many calls of [`guarded`] a thread is in.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Returns whether the thread is in [`guarded`], so that what it calls is not the program's doing.
-pub fn is_ours() -> bool {
-    DEPTH.get() > 0
-}
-
 /// Runs work of ours in a thread of the program's. The thread is not cancelled meanwhile; a panic ends here, as `EIO`.
 pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     let mut before = 0;
-    DEPTH.set(DEPTH.get() + 1);
     // SAFETY: there is room for the state.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
     let result = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         fail(libc::EIO);
         panicked
     });
-    DEPTH.set(DEPTH.get() - 1);
     // SAFETY: the state that it had.
     unsafe { pthread_setcancelstate(before, null_mut()) };
     result
-}
-
-/// Runs work that starts threads. These inherit the signal mask, which blocks all signals but those of faults: the program's
-/// signals are for its own threads.
-pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::<sigset_t>::uninit();
-    let mut before = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: sigfillset(3) fills the set in, and it is changed only then.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-            libc::sigdelset(all.as_mut_ptr(), fault);
-        }
-    }
-    // SAFETY: a set that is filled in, and room for the one before it.
-    let changed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
-    let result = work();
-    if changed {
-        // SAFETY: the set that there was.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
-    }
-    result
-}
-
-/// State of a process, behind a lock. A child of fork(2) begins with none, and leaves its parent's as it is.
-pub struct OfProcess<T>(Mutex<Option<(u32, T)>>);
-
-impl<T: Default> OfProcess<T> {
-    pub const fn new() -> OfProcess<T> {
-        OfProcess(Mutex::new(None))
-    }
-
-    /// Works on the state of this process.
-    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = std::process::id();
-        let state = match place.take() {
-            Some((process, state)) if process == own => state,
-            inherited => {
-                std::mem::forget(inherited);
-                T::default()
-            }
-        };
-        work(&mut place.insert((own, state)).1)
-    }
 }
 
 /// The most bytes that are copied by ourselves.
@@ -370,6 +331,10 @@ unsafe impl Plain for epoll_event {}
 unsafe impl Plain for libc::timespec {}
 // SAFETY: as above.
 unsafe impl Plain for timeval {}
+// SAFETY: as above.
+unsafe impl Plain for libc::stat {}
+// SAFETY: as above.
+unsafe impl Plain for libc::statx {}
 
 /// Copies `count` values from the program's memory; `None` if they are not there.
 pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
@@ -433,9 +398,4 @@ pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>) -> c_int {
     let time = timeout.map(timespec);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, 0, 8) as c_int
-}
-
-/// Returns whether a descriptor is readable now.
-pub fn is_readable(fd: c_int) -> bool {
-    kernel_poll(&mut [pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(Duration::ZERO)) > 0
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::descriptor::Bound;
-use crate::real::{call, errno, fail};
+use crate::real::{bell, call, errno, fail};
 
 /// A socket that stands for `/dev/netmap`: free, or bound to a port.
 pub struct Descriptor {
@@ -27,6 +27,8 @@ pub struct Descriptor {
     /// The process that has opened it.
     process: AtomicU32,
     is_binding: AtomicBool,
+    /// What an epoll(7) waits for, as bits of poll(2): its server is to send a token whenever that is there.
+    pub watched: AtomicU32,
     bound: AtomicPtr<Bound>,
 }
 
@@ -36,12 +38,16 @@ const ALONE: u32 = u32::MAX;
 /// All descriptors, the newest first.
 static ALL: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
 
-/// A use of a descriptor. The last one that is dropped ends the descriptor, and closes its port.
-pub struct Held(&'static Descriptor);
+/// A use of a descriptor, by one of its numbers. The last one that is dropped ends the descriptor.
+pub struct Held {
+    descriptor: &'static Descriptor,
+    /// The number.
+    pub fd: c_int,
+}
 
 impl Held {
     /// Makes a descriptor for a new socket, of a free one if there is any.
-    fn new(cookie: u64) -> Held {
+    fn new(fd: c_int, cookie: u64) -> Held {
         // SAFETY: null, or a descriptor, which is never freed.
         let mut free = unsafe { ALL.load(Acquire).as_ref() };
         while let Some(descriptor) = free {
@@ -58,6 +64,7 @@ impl Held {
                 cookie: AtomicU64::new(0),
                 process: AtomicU32::new(0),
                 is_binding: AtomicBool::new(false),
+                watched: AtomicU32::new(0),
                 bound: AtomicPtr::new(null_mut()),
             }));
             let itself = std::ptr::from_ref(descriptor).cast_mut();
@@ -71,8 +78,9 @@ impl Held {
         descriptor.cookie.store(cookie, Relaxed);
         descriptor.process.store(std::process::id(), Relaxed);
         descriptor.is_binding.store(false, Relaxed);
+        descriptor.watched.store(0, Relaxed);
         descriptor.uses.store(1, Release);
-        Held(descriptor)
+        Held { descriptor, fd }
     }
 }
 
@@ -80,28 +88,28 @@ impl Deref for Held {
     type Target = Descriptor;
 
     fn deref(&self) -> &Descriptor {
-        self.0
+        self.descriptor
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let one_less = |uses| if uses == 1 { Some(ALONE) } else { Some(uses - 1) };
-        if self.0.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
-            self.0.end();
+        if self.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
+            self.end();
         }
     }
 }
 
 impl Descriptor {
     /// Adds a use, unless the descriptor is free.
-    fn hold(&'static self) -> Option<Held> {
+    fn hold(&'static self, fd: c_int) -> Option<Held> {
         let one_more = |uses| if uses == 0 || uses >= ALONE - 1 { None } else { Some(uses + 1) };
-        self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held(self))
+        self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held { descriptor: self, fd })
     }
 
-    /// Closes the port. A child leaves what it has inherited as it is: the port is its parent's, and the child of a program
-    /// with threads cannot free memory.
+    /// Forgets the port; the server closes it when the kernel has closed the last descriptor of all processes. A child leaves
+    /// what it has inherited as it is: the child of a program with threads cannot free memory.
     fn end(&self) {
         if self.process.load(Relaxed) != std::process::id() {
             return;
@@ -207,29 +215,25 @@ pub fn get(fd: c_int) -> Option<Held> {
     }
     let place = place(fd)?;
     let found = place.load(Acquire);
-    // `LIBRARY` has no use to be held.
     // SAFETY: null, or a descriptor, which is never freed.
-    let held = unsafe { found.as_ref() }?.hold()?;
+    let held = unsafe { found.as_ref() }?.hold(fd)?;
     if cookie_of(fd) == Some(held.cookie()) {
         return Some(held);
     }
     // The number was closed past us.
     if is_ours_to_change() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
         COUNT.fetch_sub(1, Relaxed);
-        drop(Held(held.0));
+        drop(Held { descriptor: held.descriptor, fd });
     }
     None
 }
 
 /// Takes over the use that a place of the table had.
-fn taken(before: *mut Descriptor) -> Option<Held> {
-    if std::ptr::eq(before, &raw const LIBRARY) {
-        return None;
-    }
+fn taken(before: *mut Descriptor, fd: c_int) -> Option<Held> {
     // SAFETY: null, or a descriptor, which is never freed.
     let before = unsafe { before.as_ref() }?;
     COUNT.fetch_sub(1, Relaxed);
-    Some(Held(before))
+    Some(Held { descriptor: before, fd })
 }
 
 /// Removes a number that is about to be closed, without asking the kernel. Its port is closed when the result is dropped, if
@@ -239,45 +243,17 @@ pub fn forget(fd: c_int) -> Option<Held> {
     if place.load(Relaxed).is_null() || !is_ours_to_change() {
         return None;
     }
-    taken(place.swap(null_mut(), AcqRel))
+    taken(place.swap(null_mut(), AcqRel), fd)
 }
 
 fn put(fd: c_int, descriptor: Held) -> bool {
     let Some(place) = place_to_be(fd) else { return false };
     COUNT.fetch_add(1, Relaxed);
-    let before = place.swap(std::ptr::from_ref(descriptor.0).cast_mut(), AcqRel);
+    let before = place.swap(std::ptr::from_ref(descriptor.descriptor).cast_mut(), AcqRel);
     // The use is the table's from now on.
     std::mem::forget(descriptor);
-    drop(taken(before));
+    drop(taken(before, fd));
     true
-}
-
-/// Stands in the table for numbers that the library itself has: connections and memory of ports.
-static LIBRARY: Descriptor = Descriptor {
-    next: AtomicPtr::new(null_mut()),
-    uses: AtomicU32::new(ALONE),
-    cookie: AtomicU64::new(0),
-    process: AtomicU32::new(0),
-    is_binding: AtomicBool::new(false),
-    bound: AtomicPtr::new(null_mut()),
-};
-
-/// Marks a number as the library's. The program cannot know of it, and does not mean it when it closes all numbers that there
-/// are; its children do.
-pub fn protect(fd: c_int) {
-    if !is_ours_to_change() {
-        return;
-    }
-    let (own, library) = (std::process::id(), (&raw const LIBRARY).cast_mut());
-    if LIBRARY.process.swap(own, Relaxed) != own {
-        // A child's numbers are not what its parent's were.
-        for (_, place) in filled() {
-            let _ = place.compare_exchange(library, null_mut(), AcqRel, Relaxed);
-        }
-    }
-    if let Some(place) = place_to_be(fd) {
-        drop(taken(place.swap(library, AcqRel)));
-    }
 }
 
 /// Returns the numbers that the table has something for.
@@ -286,39 +262,63 @@ fn filled() -> impl Iterator<Item = (usize, &'static Place)> {
     pages.flat_map(|(at, page)| (at..).zip(page)).filter(|(_, place)| !place.load(Relaxed).is_null())
 }
 
-fn is_library(place: &Place) -> bool {
-    std::ptr::eq(place.load(Relaxed), &raw const LIBRARY) && LIBRARY.process.load(Relaxed) == std::process::id()
-}
-
-/// Returns whether a number is the library's.
-pub fn is_protected(fd: c_int) -> bool {
-    place(fd).is_some_and(is_library)
-}
-
-/// Returns the next number from `first` on that is the library's.
-pub fn next_protected(first: u32) -> Option<u32> {
-    let mut found = filled().filter(|(n, place)| *n >= first as usize && is_library(place));
-    found.next().map(|(n, _)| n as u32)
-}
-
 /// Opens a descriptor; -1 as open(2). `None` in a child that borrows its parent's memory, where there can be none.
 pub fn open(closes_on_exec: bool) -> Option<c_int> {
     if !is_ours_to_change() {
         return None;
     }
     sweep();
-    // An unconnected socket has an identity, and epoll(7) accepts it.
+    // It has an identity, epoll(7) accepts it, and it will be connected to the port's server.
     let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
-    let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | close, 0) as c_int;
+    let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | close, 0) as c_int;
     if fd < 0 {
         return Some(fd);
     }
-    let is_put = cookie_of(fd).is_some_and(|cookie| put(fd, Held::new(cookie)));
+    let is_put = cookie_of(fd).is_some_and(|cookie| put(fd, Held::new(fd, cookie)));
     if !is_put {
         call!(libc::SYS_close, fd);
         return Some(fail(libc::EMFILE));
     }
     Some(fd)
+}
+
+/// Returns an option of a socket; `None` if it is no socket.
+fn option_of(fd: c_int, option: c_int) -> Option<c_int> {
+    let (mut value, mut len) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
+    let (value_at, len_at) = (&raw mut value, &raw mut len);
+    let found = call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, value_at, len_at) == 0;
+    found.then_some(value)
+}
+
+/// Takes up a descriptor of netmap's that another process has opened, or this one before it was executed. `None` if it is
+/// none. errno(3) stays as it is.
+pub fn adopt(fd: c_int) -> Option<Held> {
+    if fd < 0 || !is_ours_to_change() {
+        return None;
+    }
+    let before = errno();
+    let is_socket = option_of(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+        && option_of(fd, libc::SO_TYPE) == Some(libc::SOCK_SEQPACKET);
+    let adopted = if is_socket { adopt_socket(fd) } else { None };
+    fail(before);
+    adopted
+}
+
+fn adopt_socket(fd: c_int) -> Option<Held> {
+    let descriptor = Held::new(fd, cookie_of(fd)?);
+    // One that is not connected is bound to nothing yet.
+    if linerate::shared::server_of(bell(fd)).is_some() {
+        let port = linerate::shared::adopt(bell(fd)).ok()??;
+        descriptor.bind(|| Ok::<_, ()>(Bound::new(port)))?.ok()?;
+    }
+    // Whoever has opened or duplicated the number meanwhile knows better what it is.
+    let place = place_to_be(fd)?;
+    let adopted = std::ptr::from_ref(descriptor.descriptor).cast_mut();
+    if place.compare_exchange(null_mut(), adopted, AcqRel, Relaxed).is_ok() {
+        COUNT.fetch_add(1, Relaxed);
+        std::mem::forget(descriptor);
+    }
+    get(fd)
 }
 
 /// Records that the kernel has made `to` the same as `from`.

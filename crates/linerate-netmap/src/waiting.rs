@@ -9,16 +9,16 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ptr::null;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, pollfd, sigset_t};
 
-use crate::descriptor::Bound;
-use crate::port::Waiter;
+use crate::descriptor::{Bound, gone};
 use crate::real::{
-    Fault, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next, store,
-    timespec, write, write_each,
+    Fault, bell, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next,
+    store, tell, timespec, write, write_each,
 };
 use crate::table::{self, Held};
 
@@ -73,13 +73,13 @@ fn wait(fd: c_int) -> pollfd {
 }
 
 /// Syncs what `events` are about, and returns which of them are there. `must` checks the server in any case.
-fn ready(bound: &Bound, events: i16, must: bool) -> i16 {
+fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
-        good &= crate::indirect::sync_tx(bound).is_ok();
+        good &= bound.sync_tx(held.fd).is_ok();
     }
     if events & IN != 0 || bound.do_rx_poll {
-        good &= port.sync_rx().is_ok();
+        good &= bound.sync_rx(held.fd).is_ok();
     }
     if events & OUT != 0 && port.can_send() {
         there |= events & OUT;
@@ -87,7 +87,22 @@ fn ready(bound: &Bound, events: i16, must: bool) -> i16 {
     if events & IN != 0 && port.can_receive() {
         there |= events & IN;
     }
-    if good && bound.check(must).is_ok() { there } else { libc::POLLERR }
+    keep_armed(held, bound);
+    if bound.check(held.fd, must).is_err() {
+        if !bound.is_gone.swap(true, Ordering::Relaxed) {
+            tell(&gone().to_string());
+        }
+        good = false;
+    }
+    if good { there } else { libc::POLLERR }
+}
+
+/// Where an epoll(7) has the descriptor, the kernel knows whether something is there: a token is, or the server will send one.
+pub fn keep_armed(held: &Held, bound: &Bound) {
+    let watched = held.watched.load(Ordering::Relaxed) as i16;
+    if watched != 0 {
+        bound.port().keep_armed(bell(held.fd), watched & OUT != 0, watched & IN != 0);
+    }
 }
 
 /// A descriptor that is ours, and the events that a call waits for.
@@ -98,17 +113,15 @@ struct Ours {
 
 impl Ours {
     fn ready(&self, must: bool) -> i16 {
-        self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(bound, self.events, must))
+        self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(&self.descriptor, bound, self.events, must))
     }
 
-    fn wait(&self) -> Option<Answer<Waiter>> {
-        let port = self.descriptor.bound()?.port();
-        Some(Waiter::new(port, self.events & OUT != 0, self.events & IN != 0))
-    }
-
-    /// Returns what tells it from others.
-    fn identity(&self) -> (u64, i16) {
-        (self.descriptor.cookie(), self.events)
+    /// Asks for a token, by which the kernel wakes the thread. Look once more after this. `is_in_vain`: the last one has
+    /// brought nothing.
+    fn arm(&self, is_in_vain: bool) {
+        if let Some(bound) = self.descriptor.bound() {
+            bound.port().arm(bell(self.descriptor.fd), self.events & OUT != 0, self.events & IN != 0, is_in_vain);
+        }
     }
 }
 
@@ -129,9 +142,6 @@ trait Question {
 
 /// A call that a thread is in.
 struct Call {
-    /// Its places at the ports that it waits for, and which ports those are. They go before the ports may be closed.
-    waiters: Vec<Waiter>,
-    waits_for: Vec<(u64, i16)>,
     question: Box<dyn Question>,
     end: Option<Instant>,
     mask: *const sigset_t,
@@ -175,8 +185,7 @@ fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
 fn begin(question: Box<dyn Question>, longest: Longest, mask: *const sigset_t) -> bool {
     // A time that no clock can show is for ever.
     let end = longest.and_then(|longest| Instant::now().checked_add(longest));
-    let call =
-        Call { question, end, mask, waiters: Vec::new(), waits_for: Vec::new(), events: Vec::new(), has_slept: false };
+    let call = Call { question, end, mask, events: Vec::new(), has_slept: false };
     last(|calls| calls.push(call)).is_some()
 }
 
@@ -198,24 +207,13 @@ impl Call {
         if let Some(answer) = self.question.look(is_over, self.has_slept) {
             return Some(answer);
         }
-        let waits_for: Vec<_> = self.question.ours().iter().map(Ours::identity).collect();
-        if self.waits_for != waits_for {
-            self.waiters.clear();
-            for one in self.question.ours() {
-                match one.wait() {
-                    Some(Ok(waiter)) => self.waiters.push(waiter),
-                    Some(Err(errno)) => return Some(Err(errno)),
-                    None => {}
-                }
-            }
-            self.waits_for = waits_for;
-            // What came before they waited is found now.
-            if let Some(answer) = self.question.look(false, false) {
-                return Some(answer);
-            }
+        self.question.ours().iter().for_each(|one| one.arm(self.has_slept));
+        // What came before that is found now.
+        if let Some(answer) = self.question.look(false, self.has_slept) {
+            return Some(answer);
         }
         self.events = self.question.others();
-        self.events.extend(self.waiters.iter().flat_map(|waiter| waiter.descriptors().map(wait)));
+        self.events.extend(self.question.ours().iter().map(|one| wait(one.descriptor.fd)));
         None
     }
 
@@ -226,7 +224,6 @@ impl Call {
 
     fn woken(&mut self) {
         self.has_slept = true;
-        self.waiters.iter().for_each(Waiter::hear);
     }
 }
 
@@ -484,8 +481,8 @@ pub fn select(
     })
 }
 
-/// A descriptor of ours that an epoll(7) of the program's watches. The kernel's epoll has it as well, without events: so
-/// that the kernel knows which epoll watches what, whatever has become of their numbers.
+/// A descriptor of ours that an epoll(7) of the program's watches. The kernel's epoll has it as well, for tokens: so that the
+/// kernel knows which epoll watches what, whatever has become of their numbers, and wakes whoever waits for that epoll.
 #[derive(Clone, Copy)]
 struct Watched {
     epoll: c_int,
@@ -493,9 +490,16 @@ struct Watched {
     cookie: u64,
     events: u32,
     data: u64,
+    /// What the kernel has in the place of `data`.
+    tag: u64,
     /// It was reported once (`EPOLLONESHOT`), and is silent until the program changes it.
     is_off: bool,
 }
+
+/// In front of a tag's number: no program's data begins like this.
+const TAG: u64 = 0x6E6D_7C21_0000_0000;
+const TAGS: u64 = 0xFFFF_FFFF_0000_0000;
+static LAST_TAG: AtomicU32 = AtomicU32::new(0);
 
 /// Nothing is dropped while it is locked: these are numbers.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
@@ -504,8 +508,8 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn kernel_change(epoll: c_int, change: c_int, fd: c_int, data: u64) -> c_int {
-    let mut event = epoll_event { events: 0, u64: data };
+fn kernel_change(epoll: c_int, change: c_int, fd: c_int, one: &Watched) -> c_int {
+    let mut event = epoll_event { events: if one.is_off { 0 } else { libc::EPOLLIN as u32 }, u64: one.tag };
     call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int
 }
 
@@ -519,13 +523,25 @@ pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event)
             None => return Some(fail(libc::EFAULT)),
         },
     };
-    let one = Watched { epoll, fd, cookie: descriptor.cookie(), events: event.events, data: event.u64, is_off: false };
-    let answer = kernel_change(epoll, change, fd, one.data);
+    let tag = TAG | u64::from(LAST_TAG.fetch_add(1, Ordering::Relaxed));
+    let one =
+        Watched { epoll, fd, cookie: descriptor.cookie(), events: event.events, data: event.u64, tag, is_off: false };
+    let answer = kernel_change(epoll, change, fd, &one);
     if answer == 0 {
         let mut all = watched();
         all.retain(|other| (other.epoll, other.fd) != (epoll, fd));
         if change != libc::EPOLL_CTL_DEL {
             all.push(one);
+        }
+        let mine = all.iter().filter(|other| other.cookie == one.cookie);
+        let waits_for = mine.fold(0, |events, other| events | other.events);
+        drop(all);
+        descriptor.watched.store(waits_for & (IN | OUT) as u32, Ordering::Relaxed);
+        if let Some(bound) = descriptor.bound() {
+            // The kernel tells at once what is there now.
+            let (before, events) = (errno(), waits_for as i16 & (IN | OUT));
+            ready(&descriptor, bound, events, false);
+            fail(before);
         }
     }
     Some(answer)
@@ -538,11 +554,24 @@ struct Epoll {
     ours: Vec<Ours>,
 }
 
+/// The most events that are taken from the kernel at once.
+const MOST_EVENTS: usize = 1024;
+
 impl Epoll {
-    fn kernel(&self, from: usize) -> c_int {
-        // The kernel checks where it writes.
-        let at = self.events.wrapping_add((from * size_of::<epoll_event>()) as u64);
-        call!(libc::SYS_epoll_pwait, self.epoll, at, self.most - from, 0, 0, 8) as c_int
+    /// Takes events from the kernel, up to `most`, and returns them without those of ours, and whether there were such.
+    ///
+    /// # Errors
+    /// errno(3).
+    fn kernel(&self, most: usize) -> Answer<(Vec<epoll_event>, bool)> {
+        let mut events = vec![epoll_event { events: 0, u64: 0 }; most.min(MOST_EVENTS)];
+        let count = call!(libc::SYS_epoll_pwait, self.epoll, events.as_mut_ptr(), events.len(), 0, 0, 8);
+        if count < 0 {
+            return Err(errno());
+        }
+        events.truncate(count as usize);
+        events.retain(|event| event.u64 & TAGS != TAG);
+        let is_ours = events.len() < count as usize;
+        Ok((events, is_ours))
     }
 
     /// Returns what this epoll(7) watches of ours, and removes what was closed or replaced past us.
@@ -550,7 +579,7 @@ impl Epoll {
         let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
             let descriptor = table::get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
-            let is_watched = kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, one.data) == 0;
+            let is_watched = kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, &one) == 0;
             if let (Some(descriptor), true) = (descriptor, is_watched) {
                 return Some((one, descriptor));
             }
@@ -559,42 +588,62 @@ impl Epoll {
         };
         all.into_iter().filter_map(still).collect()
     }
-}
 
-impl Question for Epoll {
-    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+    /// What is there of ours.
+    fn found(&mut self, must: bool) -> Vec<(Watched, epoll_event)> {
         let watched_now = self.watched();
         self.ours.clear();
         let mut found = Vec::new();
         for (one, descriptor) in watched_now.into_iter().filter(|(one, _)| !one.is_off) {
             // The events of epoll(7) have the numbers of poll(2)'s.
             let ours = Ours { descriptor, events: one.events as i16 & (IN | OUT) };
-            let there = ours.ready(has_slept);
+            let there = ours.ready(must);
             if there != 0 && found.len() < self.most {
                 found.push((one, epoll_event { events: there as u16 as u32, u64: one.data }));
             }
             self.ours.push(ours);
         }
-        if found.is_empty() {
-            return match self.kernel(0) {
-                0 if !is_over => None,
-                ..0 => Some(Err(errno())),
-                count => Some(Ok(count)),
-            };
-        }
+        found
+    }
+
+    fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> Answer {
+        let all = found.iter().map(|(_, event)| *event).chain(others);
         let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64);
-        let events: Vec<_> = found.iter().enumerate().map(|(n, (_, event))| (at(n), *event)).collect();
+        let events: Vec<_> = all.enumerate().map(|(n, event)| (at(n), event)).collect();
         if !write_each(&events) {
-            return Some(Err(libc::EFAULT));
+            return Err(libc::EFAULT);
         }
         for (told, _) in found.iter().filter(|(one, _)| one.events & libc::EPOLLONESHOT as u32 != 0) {
             let same = |one: &&mut Watched| (one.epoll, one.fd, one.cookie) == (told.epoll, told.fd, told.cookie);
             if let Some(one) = watched().iter_mut().find(same) {
                 one.is_off = true;
+                kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, one);
             }
         }
-        let more = if found.len() < self.most { self.kernel(found.len()).max(0) } else { 0 };
-        Some(Ok(found.len() as c_int + more))
+        Ok(events.len() as c_int)
+    }
+}
+
+impl Question for Epoll {
+    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+        let mut found = self.found(has_slept);
+        let (mut others, mut is_ours) = (Vec::new(), false);
+        if found.len() < self.most {
+            match self.kernel(self.most - found.len()) {
+                Ok(there) => (others, is_ours) = there,
+                Err(errno) if found.is_empty() => return Some(Err(errno)),
+                Err(_) => {}
+            }
+        }
+        if found.is_empty() && is_ours {
+            // A token that has brought nothing is read, so that the kernel does not go on telling of it.
+            self.ours.iter().for_each(|one| one.arm(true));
+            found = self.found(true);
+        }
+        if found.is_empty() && others.is_empty() && !is_over {
+            return None;
+        }
+        Some(self.report(&found, others))
     }
 
     fn ours(&self) -> &[Ours] {

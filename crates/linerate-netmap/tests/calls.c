@@ -354,7 +354,7 @@ static void vforks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
-/* A child's ports are in memory of its own, not where its parent's are or will be. */
+/* A child shares the ports that it opens as its parent has; others are in memory of their own. */
 static void child_opens(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -365,7 +365,7 @@ static void child_opens(char **ports)
 	if (child == 0) {
 		struct nmreq_register reg = {0};
 		int fd = open("/dev/netmap", O_RDWR);
-		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == -1 && errno == EBUSY);
+		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == 0 && reg.nr_mem_id == port.mem_id);
 		struct port own = open_port(ports[1]);
 		/* One number is one memory, for programs that exchange buffers. */
 		CHECK(own.mem_id != port.mem_id);
@@ -443,6 +443,8 @@ static void closes(char **ports)
 		munmap(bytes, 4096);
 		CHECK(!is_bound(high));
 		CHECK(syscall(SYS_close, high) == 0);
+		/* The port's memory has gone with it. */
+		reg.nr_mem_id = 0;
 		if ((fd = open("/dev/netmap", O_RDWR)) < 0 || bind_port(fd, ports[0], &reg, NULL) < 0) {
 			fprintf(stderr, "%s: the port is not free\n", ways[n].name);
 			exit(1);
@@ -461,7 +463,7 @@ static void closes_all(char **ports)
 		if (fd != to.fd && fd != from.fd)
 			CHECK(close(fd) == -1 && errno == EBADF);
 	int first = to.fd < from.fd ? to.fd : from.fd, second = to.fd < from.fd ? from.fd : to.fd;
-	CHECK(close_range(first + 1, second - 1, 0) == 0 && close_range(second + 1, ~0U, 0) == 0);
+	CHECK((first + 1 == second || close_range(first + 1, second - 1, 0) == 0) && close_range(second + 1, ~0U, 0) == 0);
 	send_one(&from);
 	CHECK(poll_for_ever(to.fd) == 1);
 	/* All of them: the ports are free, and others can be opened. */
@@ -871,6 +873,225 @@ static void external(char **ports)
 	}
 }
 
+/* Takes up a port by a descriptor that another process, or another program, has opened. */
+static struct port taken_up(int fd, size_t len, size_t offset)
+{
+	struct port port = {.fd = fd, .len = len};
+	port.memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(port.memory != MAP_FAILED);
+	port.nifp = NETMAP_IF(port.memory, offset);
+	return port;
+}
+
+static size_t offset_of(const struct port *port)
+{
+	return (char *)port->nifp - port->memory;
+}
+
+/* What a program does with a descriptor that it has got: calls inherited FD LEN OFFSET. */
+static void inherited(char **arguments)
+{
+	struct port port = taken_up(atoi(arguments[0]), strtoul(arguments[1], NULL, 0), strtoul(arguments[2], NULL, 0));
+	struct pollfd event = {.fd = port.fd, .events = POLLOUT};
+	CHECK(poll(&event, 1, -1) == 1 && event.revents == POLLOUT);
+	send_one(&port);
+	CHECK(is_bound(port.fd));
+}
+
+static pid_t run_inherited(const struct port *port, int fd)
+{
+	char number[16], len[32], offset[32];
+	snprintf(number, sizeof number, "%d", fd);
+	snprintf(len, sizeof len, "%zu", port->len);
+	snprintf(offset, sizeof offset, "%zu", offset_of(port));
+	pid_t child = fork();
+	if (child == 0) {
+		dup2(STDERR_FILENO, STDOUT_FILENO);
+		execl("/proc/self/exe", "calls", "inherited", number, len, offset, NULL);
+		_exit(127);
+	}
+	CHECK(child > 0);
+	return child;
+}
+
+static void ended_well(pid_t child)
+{
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void took(struct port *port)
+{
+	struct netmap_ring *ring = NETMAP_RXRING(port->nifp, 0);
+	while (nm_ring_empty(ring))
+		CHECK(poll_for_ever(port->fd) == 1);
+	ring->head = ring->cur = nm_ring_next(ring, ring->head);
+	CHECK(ioctl(port->fd, NIOCRXSYNC, NULL) == 0);
+}
+
+/* A descriptor means the same in a program that is executed, and lives as long as anybody has it. */
+static void executes(char **ports)
+{
+	struct port to = open_port(ports[0]), from = open_port(ports[1]);
+	pid_t child = run_inherited(&from, from.fd);
+	CHECK(close(from.fd) == 0);
+	ended_well(child);
+	took(&to);
+	/* Whoever opens the port now is the only one. */
+	char alone[64];
+	snprintf(alone, sizeof alone, "%s/x", ports[1]);
+	struct port again = open_port(alone);
+	/* By a number that none of the C library's functions has made. */
+	int high = syscall(SYS_dup, again.fd);
+	CHECK(high >= 0 && is_bound(high));
+	ended_well(run_inherited(&again, high));
+	took(&to);
+}
+
+static void send_descriptor(int socket, int fd)
+{
+	char byte = 0, space[CMSG_SPACE(sizeof fd)] = {0};
+	struct iovec part = {&byte, 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+	struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+	control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(control), &fd, sizeof fd);
+	CHECK(sendmsg(socket, &message, 0) == 1);
+}
+
+static int receive_descriptor(int socket)
+{
+	char byte, space[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec part = {&byte, 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+	int fd;
+	CHECK(recvmsg(socket, &message, 0) == 1);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+	return fd;
+}
+
+/* A descriptor means the same in a process that it is passed to, while its opener has it and after it was killed. */
+static void passes(char **ports)
+{
+	struct port to = open_port(ports[0]);
+	int ends[2], sizes[2];
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(sizes) == 0);
+	pid_t opener = fork();
+	if (opener == 0) {
+		struct port port = open_port(ports[1]);
+		/* One that is bound to nothing, too. */
+		send_descriptor(ends[1], open("/dev/netmap", O_RDWR));
+		send_descriptor(ends[1], port.fd);
+		size_t told[2] = {port.len, offset_of(&port)};
+		CHECK(write(sizes[1], told, sizeof told) == sizeof told);
+		pause();
+	}
+	int unbound = receive_descriptor(ends[0]), fd = receive_descriptor(ends[0]);
+	size_t told[2];
+	CHECK(read(sizes[0], told, sizeof told) == sizeof told);
+	struct port port = taken_up(fd, told[0], told[1]);
+	send_one(&port);
+	took(&to);
+	CHECK(kill(opener, SIGKILL) == 0 && waitpid(opener, NULL, 0) == opener);
+	send_one(&port);
+	took(&to);
+	CHECK(ioctl(unbound, NIOCTXSYNC, NULL) == -1 && errno == ENXIO);
+	struct nmreq_register reg = {0};
+	char alone[64];
+	snprintf(alone, sizeof alone, "%s/x", ports[1]);
+	CHECK(bind_port(unbound, alone, &reg, NULL) == -1 && errno == EBUSY);
+	CHECK(close(fd) == 0 && bind_port(unbound, alone, &reg, NULL) == 0 && is_bound(unbound));
+	/* What is none of netmap's stays what it is. */
+	CHECK(ioctl(ends[0], NIOCTXSYNC, NULL) == -1 && errno == ENOTTY);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, ends[0], 0) == MAP_FAILED && errno == ENODEV);
+}
+
+/* A port that a program and its children send on: each frame comes out once. */
+static void shared_by_children(char **ports)
+{
+	enum { CHILDREN = 3, FRAMES = 3000 };
+	struct port to = open_port(ports[0]), from = open_port(ports[1]);
+	/* They take turns, as they must with netmap. */
+	int turn[2];
+	CHECK(pipe(turn) == 0 && write(turn[1], "t", 1) == 1);
+	pid_t children[CHILDREN];
+	for (int n = 0; n < CHILDREN; n++)
+		if ((children[n] = fork()) == 0) {
+			struct netmap_ring *ring = NETMAP_TXRING(from.nifp, 0);
+			for (int frame = 0; frame < FRAMES; frame++) {
+				char byte;
+				CHECK(read(turn[0], &byte, 1) == 1);
+				while (nm_ring_space(ring) == 0) {
+					struct pollfd event = {.fd = from.fd, .events = POLLOUT};
+					CHECK(poll(&event, 1, -1) == 1);
+				}
+				send_one(&from);
+				CHECK(write(turn[1], &byte, 1) == 1);
+			}
+			_exit(0);
+		}
+	for (int frame = 0; frame < CHILDREN * FRAMES; frame++)
+		took(&to);
+	for (int n = 0; n < CHILDREN; n++)
+		ended_well(children[n]);
+	CHECK(ioctl(to.fd, NIOCRXSYNC, NULL) == 0 && nm_ring_empty(NETMAP_RXRING(to.nifp, 0)));
+}
+
+/* Whatever waits for an epoll that waits for a port is woken, as long as there is something, and not longer. */
+static void nested(char **ports)
+{
+	struct port to = open_port(ports[0]), from = open_port(ports[1]);
+	int inner = epoll_create1(0), outer = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5}, got[3];
+	CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, to.fd, &event) == 0);
+	event.data.u64 = 6;
+	CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event) == 0);
+	for (int round = 0; round < 200; round++) {
+		struct pollfd waits = {.fd = inner, .events = POLLIN};
+		CHECK(epoll_wait(outer, got, 3, 0) == 0 && poll(&waits, 1, 0) == 0);
+		send_one(&from);
+		if (round % 2)
+			CHECK(poll(&waits, 1, -1) == 1);
+		/* It is there until it is taken. */
+		for (int again = 0; again < 2; again++) {
+			CHECK(epoll_wait(outer, got, 3, -1) == 1 && got[0].data.u64 == 6);
+			CHECK(epoll_wait(inner, got, 3, -1) == 1 && got[0].data.u64 == 5 && got[0].events == EPOLLIN);
+		}
+		took(&to);
+		/* The token of what was there may still be. */
+		while (epoll_wait(outer, got, 3, 0) == 1)
+			CHECK(epoll_wait(inner, got, 3, 0) == 0);
+	}
+	/* Others' events are as they were. */
+	int ends[2];
+	CHECK(pipe(ends) == 0);
+	event.data.u64 = 7;
+	CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, ends[0], &event) == 0 && write(ends[1], "x", 1) == 1);
+	CHECK(epoll_wait(inner, got, 3, -1) == 1 && got[0].data.u64 == 7);
+	send_one(&from);
+	while (epoll_wait(inner, got, 3, -1) != 2)
+		;
+}
+
+/* netmap's device is a file of its kind for who asks. */
+static void looks(char **ports)
+{
+	(void)ports;
+	struct stat found;
+	CHECK(stat("/dev/netmap", &found) == 0 && S_ISCHR(found.st_mode));
+	CHECK(lstat("/dev/netmap", &found) == 0 && S_ISCHR(found.st_mode));
+	CHECK(fstatat(AT_FDCWD, "/dev/netmap", &found, 0) == 0 && S_ISCHR(found.st_mode));
+	struct statx extended;
+	CHECK(statx(AT_FDCWD, "/dev/netmap", 0, STATX_TYPE, &extended) == 0 && S_ISCHR(extended.stx_mode));
+	CHECK(access("/dev/netmap", R_OK | W_OK) == 0 && access("/dev/netmap", X_OK) == -1 && errno == EACCES);
+	CHECK(faccessat(AT_FDCWD, "/dev/netmap", F_OK, 0) == 0 && euidaccess("/dev/netmap", R_OK) == 0);
+	int fd = open("/dev/netmap", O_RDWR);
+	CHECK(fstat(fd, &found) == 0 && S_ISCHR(found.st_mode));
+	CHECK(stat("/dev/netmap2", &found) == -1 && errno == ENOENT && stat("/dev/null", &found) == 0);
+	const char *volatile none = NULL;
+	CHECK(stat(none, &found) == -1 && errno == EFAULT && access((char *)1, F_OK) == -1 && errno == EFAULT);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -881,6 +1102,8 @@ int main(int argc, char **argv)
 		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},           {"confined", confined},           {"child-opens", child_opens},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
+		{"inherited", inherited}, {"executes", executes}, {"passes", passes}, {"nested", nested},
+		{"shared-by-children", shared_by_children}, {"looks", looks},
 	};
 	alarm(DEADLINE);
 	for (unsigned n = 0; argc > 1 && n < sizeof cases / sizeof *cases; n++)

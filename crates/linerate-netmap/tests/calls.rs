@@ -2,6 +2,7 @@
 //! cancellation, and pointers and numbers that are wrong.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kit::World;
@@ -67,6 +68,34 @@ fn a_child_opens_ports_of_its_own() {
 }
 
 #[test]
+fn a_descriptor_means_the_same_in_a_program_that_is_executed() {
+    fine("executes valeC17:a valeC17:b");
+    fine("executes x{17 x}17");
+}
+
+#[test]
+fn a_descriptor_means_the_same_in_a_process_that_it_is_passed_to() {
+    fine("passes valeC18:a valeC18:b");
+    fine("passes x{18 x}18");
+}
+
+#[test]
+fn what_a_program_and_its_children_send_comes_out_once() {
+    fine("shared-by-children x{19 x}19");
+}
+
+#[test]
+fn an_epoll_that_waits_for_an_epoll_is_woken() {
+    fine("nested valeC20:a valeC20:b");
+    fine("nested x{20 x}20");
+}
+
+#[test]
+fn the_device_is_there_for_who_looks() {
+    fine("looks");
+}
+
+#[test]
 fn a_number_that_is_closed_in_any_way_is_not_ours_any_more() {
     fine("closes valeC5:a/x");
 }
@@ -101,29 +130,47 @@ fn descriptors_are_duplicated_and_replaced_by_every_call() {
     fine("duplicated valeC8:a/x");
 }
 
-/// Those of a process are its program's to take: none may end up in a thread that it does not know.
+/// The server is a process of its own, which is no child of the program's: it has none of its threads, signals, descriptors.
 #[test]
-fn our_threads_take_no_signals() {
+fn a_server_is_started_beside_the_program() {
     let world = World::new();
     let mut serving = world.calls("serves valeC9:a").spawn().unwrap();
     let mut output = BufReader::new(serving.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    // SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCHLD, SIGPROF.
-    let signals = [1, 2, 10, 12, 14, 15, 17, 27].into_iter().fold(0u64, |all, signal| all | 1 << (signal - 1));
-    let mut threads = 0;
-    for task in std::fs::read_dir(format!("/proc/{}/task", serving.id())).unwrap() {
-        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_string();
-        let blocked = u64::from_str_radix(&field("SigBlk:"), 16).unwrap();
-        let (name, is_main) = (field("Name:"), field("Pid:") == serving.id().to_string());
-        assert_eq!(blocked & signals, if is_main { 0 } else { signals }, "{name}");
-        threads += usize::from(!is_main);
-    }
-    assert!(threads > 0);
+    let own = format!("/proc/{}", serving.id());
+    assert_eq!(std::fs::read_dir(format!("{own}/task")).unwrap().count(), 1, "no thread of ours");
+    let children = std::fs::read_to_string(format!("{own}/task/{}/children", serving.id()));
+    assert_eq!(children.unwrap_or_default().trim(), "");
+    let server = world.server_process();
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_string();
+    assert_ne!(field("PPid:"), serving.id().to_string());
+    assert_eq!(u64::from_str_radix(&field("SigBlk:"), 16).unwrap(), 0);
+    // It goes when nobody has used it for a while, and not before.
     serving.kill().unwrap();
     serving.wait().unwrap();
+    while Path::new(&format!("/proc/{server}")).exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(std::fs::read_dir(world.folder.path()).unwrap().flatten().all(|entry| entry.file_name() == ".lock"));
+}
+
+/// A server whose folder was taken away is found by nobody, and stays for nobody.
+#[test]
+fn a_server_goes_where_its_folder_has_gone() {
+    let world = World::new();
+    let mut serving = world.calls("serves valeC9:b").spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(serving.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let server = world.server_process();
+    drop(world);
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    while Path::new(&format!("/proc/{server}")).exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -321,7 +321,7 @@ fn names_and_numbers_have_limits() {
     assert!(opened("vale3:").contains("letters, digits"));
     assert!(opened("vale3:a-b").contains("letters, digits"));
     assert!(opened("vale 3:a").contains("letters, digits"));
-    assert!(opened("vale3:a_name_too_long").contains("15 characters"));
+    assert!(opened("vale3:a_name_that_is_too_long").contains("15 characters each"));
     // One port less than there are numbers, since each has a ring of its own.
     let small =
         |n: usize| ValePort::open("vale3", &format!("p{n}"), Config { ring: 64, ..Config::new("", pool.clone()) });

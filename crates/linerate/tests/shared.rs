@@ -4,15 +4,16 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Barrier};
 
 use linerate::memory::Mapping;
-use linerate::shared::{Area, Client, Offsets, Place, Plan, Rings, Server, SharedPort, Wanted, Which};
+use linerate::shared::{Choice, Client, Place, Rings, Server, SharedPort, Wanted, Which};
 
 /// 64-bit words of memory that another process sees, too.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -23,6 +24,8 @@ fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
 /// Where things are in a ring (`struct netmap_ring`), in bytes.
 const SLOTS: usize = 256;
 const SLOT: usize = 16;
+/// The word, and the one before, by which threads take turns to sync a ring.
+const LOCK: usize = 144;
 /// `NS_MOREFRAG`, where flags are in a slot's first word.
 const MORE: u64 = 0x20 << 48;
 
@@ -34,6 +37,7 @@ fn serve(folder: &Path) -> Server {
 
 /// A port, as a program of netmap's uses it.
 struct End {
+    descriptor: OwnedFd,
     port: SharedPort,
     tx: Place,
     rx: Place,
@@ -41,14 +45,38 @@ struct End {
 }
 
 impl End {
-    fn open(folder: &Path, name: &str, area: &Arc<Area>, slots: u32) -> linerate::Result<End> {
+    fn open(folder: &Path, name: &str, slots: u32) -> linerate::Result<End> {
         let rings = Rings { tx_slots: slots, rx_slots: slots, ..Rings::default() };
         let wanted = Wanted { name: name.to_string(), which: Which::All, rings, ..Wanted::default() };
-        let port = Client::find(folder, name)?.expect("it is served").open(wanted, area, Offsets::default())?;
+        let (descriptor, port) = Client::find(folder, name)?.expect("it is served").open(wanted, Choice::default())?;
         let place = |places: &[Option<Place>]| places[0].expect("it was asked for");
         let (tx, rx) = (place(&port.placed().tx), place(&port.placed().rx));
         let heads = [false, true].map(|receives| port.indices(receives, 0).0 as usize);
-        Ok(End { port, tx, rx, heads })
+        Ok(End { descriptor, port, tx, rx, heads })
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn sync_tx(&self) -> linerate::Result<()> {
+        self.port.sync_tx(self.bell(), |_, _| None)
+    }
+
+    fn sync_rx(&self) -> linerate::Result<()> {
+        self.port.sync_rx(self.bell())
+    }
+
+    /// The buffers that are in its rings, each of which is there once.
+    fn check_buffers(&self) {
+        let rings = [self.tx, self.rx].map(|ring| (0..ring.slots).map(move |slot| (ring, slot)));
+        let mut all: Vec<u32> =
+            rings.into_iter().flatten().map(|(ring, slot)| self.slot(ring, slot).load(Relaxed) as u32).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "a buffer is in two slots");
+        assert!(all.iter().all(|buffer| self.port.memory().buffer(*buffer).is_some()));
     }
 
     fn slot(&self, ring: Place, slot: usize) -> &AtomicU64 {
@@ -62,7 +90,7 @@ impl End {
 
     /// Sends whole words; false if there is no room. With parts of so many words at most.
     fn send(&mut self, frame: &[u64], part: usize) -> bool {
-        self.port.sync_tx().unwrap();
+        self.sync_tx().unwrap();
         let (ring, (_, tail)) = (self.tx, self.port.indices(false, 0));
         let mut head = self.heads[0];
         let parts = frame.len().div_ceil(part);
@@ -81,13 +109,13 @@ impl End {
         }
         self.heads[0] = head;
         self.port.set_head(false, 0, head as u32, head as u32);
-        self.port.sync_tx().unwrap();
+        self.sync_tx().unwrap();
         true
     }
 
     /// The next frame.
     fn receive(&mut self) -> Option<Vec<u64>> {
-        self.port.sync_rx().unwrap();
+        self.sync_rx().unwrap();
         let (ring, (_, tail)) = (self.rx, self.port.indices(true, 0));
         let (mut head, mut frame) = (self.heads[1], Vec::new());
         while head != tail as usize {
@@ -122,12 +150,6 @@ impl Random {
     }
 }
 
-fn area(buffers: usize) -> Arc<Area> {
-    let mut plan = Plan::default();
-    plan.buffers.count = buffers;
-    Arc::new(Area::new(plan).unwrap())
-}
-
 /// In front of each frame that is good.
 const MARK: u64 = 0x5EC2_E7F0_0D5E_C2E7;
 const SECRET: u64 = 0xDEAD_5EC2_E75E_C2E7;
@@ -144,13 +166,9 @@ fn frame(from: u64, number: u64) -> Vec<u64> {
 fn programs_that_sleep_do_not_stop_a_switch() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let area = area(100_000);
-    let asleep: Vec<_> =
-        (0..20).map(|n| End::open(folder.path(), &format!("vale6:z{n}"), &area, 1024).unwrap()).collect();
-    let (mut from, mut to) = (
-        End::open(folder.path(), "vale6:a", &area, 1024).unwrap(),
-        End::open(folder.path(), "vale6:b", &area, 1024).unwrap(),
-    );
+    let asleep: Vec<_> = (0..20).map(|n| End::open(folder.path(), &format!("vale6:z{n}"), 1024).unwrap()).collect();
+    let (mut from, mut to) =
+        (End::open(folder.path(), "vale6:a", 1024).unwrap(), End::open(folder.path(), "vale6:b", 1024).unwrap());
     let (mut sent, mut heard) = (0, 0);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while heard < 50_000 {
@@ -188,7 +206,7 @@ fn a_pipe_s_memory_is_the_pipe_s_alone() {
         batch.push(&pool, &MARK.to_ne_bytes().repeat(8));
         public.send(&mut batch);
     }
-    let joined = End::open(folder.path(), "secret}1", &area(100), 64).unwrap();
+    let joined = End::open(folder.path(), "secret}1", 64).unwrap();
     let mapping = &joined.port.memory().mapping;
     let has = |wanted: u64| words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == wanted);
     assert!(has(MARK) && !has(SECRET));
@@ -241,27 +259,25 @@ fn a_program_that_writes_anything_harms_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let folder = folder.path();
-    let good = area(4096);
-    let (mut a, mut b) =
-        (End::open(folder, "valeG:a", &good, 64).unwrap(), End::open(folder, "valeG:b", &good, 64).unwrap());
+    let (mut a, mut b) = (End::open(folder, "valeG:a", 64).unwrap(), End::open(folder, "valeG:b", 64).unwrap());
     // What nobody sends: behind all rings.
-    let buffers = good.memory.buffers;
-    for buffer in buffers.count - 1000..buffers.count {
-        let words = self::words(&good.memory.mapping, buffers.at + buffer * buffers.size, buffers.size / 8);
+    let memory = a.port.memory().clone();
+    let buffers = memory.buffers;
+    for buffer in buffers.count - 100..buffers.count {
+        let words = self::words(&memory.mapping, buffers.at + buffer * buffers.size, buffers.size / 8);
         words.iter().for_each(|word| word.store(SECRET, Relaxed));
     }
     let (done, is_heard) = (AtomicBool::new(false), AtomicBool::new(false));
-    let theirs = area(512);
-    let bad = End::open(folder, "valeF:bad", &theirs, 64).unwrap();
+    let bad = End::open(folder, "valeF:bad", 64).unwrap();
     // One on its own switch hears all of that.
-    let mut near = End::open(folder, "valeF:near", &good, 64).unwrap();
+    let mut near = End::open(folder, "valeF:near", 64).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            scribble(&bad, &theirs, OPERATIONS);
+            scribble(&bad, OPERATIONS);
             // Who serves may have had no processor until now.
             for _ in 0..100 {
                 if !is_heard.load(Relaxed) {
-                    scribble(&bad, &theirs, OPERATIONS / 10);
+                    scribble(&bad, OPERATIONS / 10);
                 }
             }
             done.store(true, Relaxed);
@@ -280,12 +296,12 @@ fn a_program_that_writes_anything_harms_nobody() {
         println!("{exchanged} frames exchanged, {heard} of anything heard meanwhile");
         assert!(heard > 0);
     });
-    let (mapping, secret) = (&theirs.memory.mapping, SECRET);
+    let (mapping, secret) = (&bad.port.memory().mapping, SECRET);
     let found = words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
     assert!(!found, "no byte of another's memory is read");
     // The port itself can be closed, and opened again.
     drop(bad);
-    let mut again = End::open(folder, "valeF:bad", &area(512), 64).unwrap();
+    let mut again = End::open(folder, "valeF:bad", 64).unwrap();
     while !again.send(&frame(3, 7), 256) {}
     let got = loop {
         match near.receive() {
@@ -309,8 +325,8 @@ fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
     }
 }
 
-fn scribble(end: &End, area: &Area, operations: u64) {
-    let mapping = &area.memory.mapping;
+fn scribble(end: &End, operations: u64) {
+    let (mapping, (_, seen)) = (&end.port.memory().mapping, end.port.region());
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     for operation in 0..operations {
         let ring = if random.next() & 1 == 0 { end.tx } else { end.rx };
@@ -318,29 +334,33 @@ fn scribble(end: &End, area: &Area, operations: u64) {
         let slot = random.below(ring.slots);
         match random.below(16) {
             // All of the ring, or all that there is.
-            0 => in_ring(random.below(SLOTS / 8 + ring.slots * 2) * 8).store(random.next(), Relaxed),
+            0 => match random.below(SLOTS / 8 + ring.slots * 2) * 8 {
+                // Its own syncs wait for this one.
+                LOCK => {}
+                at => in_ring(at).store(random.next(), Relaxed),
+            },
             1 => {
-                let word = random.below(mapping.len() / 8);
+                let word = random.below(seen / 8);
                 words(mapping, word * 8, 1)[0].store(random.next(), Relaxed);
             }
             // Slots that are nearly right, and chains of them.
             2..=6 => {
-                let (buffer, len) = (random.below(520) as u64, random.below(2100) as u64);
+                let (buffer, len) = (random.below(270) as u64, random.below(2100) as u64);
                 let flags = if random.below(4) == 0 { MORE } else { 0 };
                 end.slot(ring, slot).store(buffer | len << 32 | flags, Relaxed);
             }
             // Packets for all.
             7..=8 => {
-                let buffer = end.buffer(2 + random.below(500) as u64);
+                let buffer = end.buffer(2 + random.below(250) as u64);
                 buffer[0].store(u64::MAX, Relaxed);
                 buffer[random.below(buffer.len())].store(random.next(), Relaxed);
             }
             // How far it is (`nm_csb_atok`), mostly inside the ring; and that it waits.
             9..=12 => in_ring(128).store(random.below(ring.slots + 1) as u64, Relaxed),
             13 => in_ring(128).store(random.next(), Relaxed),
-            14 => in_ring([136, 192, 200][random.below(3)]).store(random.next() & 1, Relaxed),
+            14 => in_ring([136, 192, 200, 208][random.below(4)]).store(random.next() & 0xFFF, Relaxed),
             _ => {
-                let _ = (end.port.sync_tx(), end.port.sync_rx());
+                let _ = (end.sync_tx(), end.sync_rx());
             }
         }
         if operation % 4096 == 0 {
@@ -355,7 +375,6 @@ fn scribble(end: &End, area: &Area, operations: u64) {
 fn worker() {
     let Some(folder) = std::env::var_os("LINERATE_TEST_WORKER") else { return };
     let (folder, input) = (Path::new(&folder), std::io::stdin());
-    let area = area(2048);
     let mut ends: Vec<Option<End>> = (0..3).map(|_| None).collect();
     for line in input.lock().lines() {
         let line = line.unwrap();
@@ -363,7 +382,7 @@ fn worker() {
         let end: usize = words[1].parse().unwrap();
         let answer = match words[0] {
             "open" => {
-                ends[end] = Some(End::open(folder, words[2], &area, 16).unwrap());
+                ends[end] = Some(End::open(folder, words[2], 16).unwrap());
                 "opened".to_string()
             }
             "header" => {
@@ -371,7 +390,7 @@ fn worker() {
                 format!("header {:?}", client.header(words[2], Some(12)).map_err(|error| error.to_string()))
             }
             "close" => {
-                ends[end] = None;
+                ends[end].take().unwrap().check_buffers();
                 "closed".to_string()
             }
             "send" => {
@@ -383,13 +402,13 @@ fn worker() {
             // How much of what was sent found no room in a pipe yet, now that it was looked at again.
             "pending" => {
                 let end = ends[end].as_mut().unwrap();
-                end.port.sync_tx().unwrap();
+                end.sync_tx().unwrap();
                 let (head, tail) = end.port.indices(false, 0);
                 format!("pending {}", (head as usize + 2 * end.tx.slots - 1 - tail as usize) % end.tx.slots)
             }
             _ => {
                 // A pipe's frames that found no room are moved on.
-                ends[end].as_mut().unwrap().port.sync_tx().unwrap();
+                ends[end].as_mut().unwrap().sync_tx().unwrap();
                 let mut numbers = Vec::new();
                 while let Some(got) = ends[end].as_mut().unwrap().receive() {
                     assert_eq!(got, frame(1, got[3]));
@@ -402,7 +421,7 @@ fn worker() {
         std::io::stdout().flush().unwrap();
     }
     drop(ends);
-    println!("answer free {}", area.free_buffers());
+    println!("answer done");
 }
 
 struct Worker {
@@ -440,7 +459,7 @@ impl Worker {
 }
 
 /// Ten thousand schedules over a pipe and a switch between two processes: what is sent comes out once, whole and in order,
-/// whatever is opened and closed in between, and in the end each process has all its buffers.
+/// whatever is opened and closed in between, and at each end each buffer is in one slot.
 #[test]
 fn nothing_is_lost_or_doubled_between_processes() {
     const SCHEDULES: u64 = 10_000;
@@ -504,7 +523,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
     assert!(exchanged > 10_000 && on_switch > 1_000, "{exchanged} {on_switch}");
     for worker in &mut workers {
         drop(worker.child.stdin.take());
-        assert_eq!(worker.answer(), format!("free {}", 2048 - 2));
+        assert_eq!(worker.answer(), "done");
         assert!(worker.child.wait().unwrap().success());
     }
 }
@@ -531,7 +550,7 @@ fn a_header_is_for_the_user_whose_port_it_is() {
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let mut server = linerate::server();
     server.listen(&folder.path().join("any"), None, 0o666, None).unwrap();
-    let _end = End::open(folder.path(), "vale0:a", &area(64), 16).unwrap();
+    let _end = End::open(folder.path(), "vale0:a", 16).unwrap();
     // Where this program lies another user may have no way to.
     let program = folder.path().join("worker");
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
@@ -553,14 +572,13 @@ fn a_header_is_for_the_user_whose_port_it_is() {
 fn what_a_program_had_that_was_killed_is_the_next_ones_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let area = area(1024);
     for round in 0..40 {
         let name = ["vale9:a", "p{9"][round % 2];
         let mut worker = Worker::start(folder.path());
         assert_eq!(worker.ask(&format!("open 0 {name}")), "opened");
         worker.child.kill().unwrap();
         worker.child.wait().unwrap();
-        if let Err(error) = End::open(folder.path(), name, &area, 64) {
+        if let Err(error) = End::open(folder.path(), name, 64) {
             panic!("round {round}: {error}");
         }
     }
@@ -570,9 +588,9 @@ fn what_a_program_had_that_was_killed_is_the_next_ones_at_once() {
 fn of_two_who_want_a_port_alone_at_once_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let (areas, begin) = ([area(64), area(64)], Barrier::new(2));
+    let begin = Barrier::new(2);
     for round in 0..200 {
-        let had = areas.each_ref().map(|area| {
+        let had = [(); 2].map(|()| {
             let (folder, begin) = (folder.path(), &begin);
             move || {
                 let wanted = Wanted {
@@ -583,7 +601,7 @@ fn of_two_who_want_a_port_alone_at_once_one_has_it() {
                 };
                 let client = Client::find(folder, "vale0:a").unwrap().expect("it is served");
                 begin.wait();
-                let port = client.open(wanted, area, Offsets::default());
+                let port = client.open(wanted, Choice::default());
                 begin.wait();
                 port.is_ok()
             }

@@ -72,6 +72,19 @@ impl World {
         command
     }
 
+    /// The process that serves because a program has started it.
+    pub fn server_process(&self) -> u32 {
+        let mut socket = None;
+        for entry in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
+            socket = socket.or(Some(entry.path()).filter(|path| path.to_string_lossy().contains("/any.")));
+        }
+        let address = rustix::net::SocketAddrUnix::new(socket.expect("a server's socket")).unwrap();
+        let ours =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).unwrap();
+        rustix::net::connect(&ours, &address).unwrap();
+        rustix::net::sockopt::socket_peercred(&ours).unwrap().pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
     /// Runs a case of `calls.c`.
     pub fn calls(&self, words: &str) -> Command {
         let mut command = Command::new(calls());

@@ -72,6 +72,8 @@ pub struct Mapping {
 /// What the bytes are behind.
 enum Backing {
     File(OwnedFd),
+    /// Another process's file: what is mapped needs no descriptor.
+    OfPeer,
     /// Miri, which knows neither memfd_create(2) nor a shared mmap(2), sees each access to memory of its own.
     #[cfg(miri)]
     Heap(std::alloc::Layout),
@@ -191,7 +193,9 @@ impl Mapping {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
             return Err(Error::system("mapping another process's memory", why));
         }
-        Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)
+        let mut mapping = Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
+        mapping.backing = Backing::OfPeer;
+        Ok(mapping)
     }
 
     /// Where the process sees it, for the kernel; a device's address is another thing.
@@ -256,9 +260,13 @@ impl Mapping {
 
     /// The memfd, to be passed to another process. With it these bytes are written behind the back of who owns them, so
     /// it is not public.
+    ///
+    /// # Panics
+    /// For another process's memory.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         match &self.backing {
             Backing::File(file) => file.as_fd(),
+            Backing::OfPeer => panic!("another process's memory has no descriptor here"),
             #[cfg(miri)]
             Backing::Heap(_) => panic!("memory of Miri's has no file"),
         }
@@ -345,8 +353,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match &self.backing {
-            // SAFETY: mapped by us with this length, and nothing borrows from it any more.
-            Backing::File(_) => drop(unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) }),
+            Backing::File(_) | Backing::OfPeer => {
+                // SAFETY: mapped by us with this length, and nothing borrows from it any more.
+                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+            }
             #[cfg(miri)]
             // SAFETY: allocated by us with this layout, and nothing borrows from it any more.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },

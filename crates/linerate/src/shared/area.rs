@@ -1,5 +1,5 @@
-//! Memory that a program has made for its ports, in netmap's form: a pool each of descriptions of ports
-//! (`struct netmap_if`), of rings and of buffers, with objects of one size each.
+//! Memory for ports, in netmap's form: a pool each of descriptions of ports (`struct netmap_if`), of rings and of buffers,
+//! with objects of one size each. The server makes it and hands out its parts; programs map it.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lock;
 use super::memory::{Buffers, FIRST_BUFFER, Memory};
-use super::message::Connection;
 use super::ring::{
-    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL,
+    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL, ZONE,
 };
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -22,12 +21,17 @@ const NI_BUFS_HEAD: usize = 32;
 const NI_HOST_TX_RINGS: usize = 36;
 const NI_HOST_RX_RINGS: usize = 40;
 const RING_OFS: usize = 56;
+/// Bytes of a description without its rings.
+pub const DESCRIPTION: usize = RING_OFS;
+
+/// The most runs of buffers in no ring.
+const MOST_RUNS: usize = 1024;
 
 /// netmap's version of all this (`NETMAP_API`).
 pub const API: u32 = 14;
 
 /// Objects of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objects {
     /// How many.
     pub count: usize,
@@ -36,7 +40,7 @@ pub struct Objects {
 }
 
 /// What memory is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Descriptions of ports.
     pub ports: Objects,
@@ -44,33 +48,35 @@ pub struct Plan {
     pub rings: Objects,
     /// Packets' buffers.
     pub buffers: Objects,
+    /// Slots that have a zone for packets in no buffer (`NS_INDIRECT`), behind what programs see.
+    pub zones: usize,
 }
 
-/// 128 ports, 256 rings of up to 4,096 slots, 32,768 buffers of 2 KiB. Memory that nobody uses is not there, so that it
-/// costs nothing.
+/// 128 ports, 512 rings of up to 4,096 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Memory that is not
+/// used costs nothing.
 impl Default for Plan {
     fn default() -> Plan {
         Plan {
             ports: Objects { count: 128, size: 1024 },
-            rings: Objects { count: 256, size: (SLOTS + 4096 * SLOT).next_multiple_of(4096) },
-            buffers: Objects { count: 32_768, size: 2048 },
+            rings: Objects { count: 512, size: (SLOTS + 4096 * SLOT).next_multiple_of(4096) },
+            buffers: Objects { count: 163_840, size: 2048 },
+            zones: 0,
         }
     }
 }
 
 impl Plan {
-    /// Room for both ends of a pipe with such rings, and nothing else.
-    pub fn of_pipe(rings: &Rings) -> Plan {
-        let count = |asked: u16| usize::from(asked.max(1));
-        let slots = |asked: u32| if asked == 0 { 1024 } else { asked as usize };
-        // Rings have the longest size that there is, since those of a pipe that is there are its maker's choice.
-        let rings_of_end = count(rings.tx) + count(rings.rx);
-        let buffers_of_end = count(rings.tx) * slots(rings.tx_slots) + count(rings.rx) * slots(rings.rx_slots);
+    /// Room for so many ports with these rings, `extra` buffers, and nothing else.
+    pub fn of_ports(ports: usize, rings: &Rings, extra: u32) -> Plan {
+        let (tx, rx) = (usize::from(rings.all_tx()), usize::from(rings.all_rx()));
+        let buffers = ports * (tx * rings.tx_slots as usize + rx * rings.rx_slots as usize) + extra as usize;
+        let longest = rings.tx_slots.max(rings.rx_slots) as usize;
         let usual = Plan::default();
         Plan {
-            ports: Objects { count: 2, ..usual.ports },
-            rings: Objects { count: 2 * rings_of_end, ..usual.rings },
-            buffers: Objects { count: FIRST_BUFFER as usize + 2 * buffers_of_end, ..usual.buffers },
+            ports: Objects { count: ports, size: (RING_OFS + (tx + rx) * 8).next_multiple_of(1024) },
+            rings: Objects { count: ports * (tx + rx), size: (SLOTS + longest * SLOT).next_multiple_of(4096) },
+            buffers: Objects { count: FIRST_BUFFER as usize + buffers, ..usual.buffers },
+            zones: 0,
         }
     }
 
@@ -84,10 +90,23 @@ impl Plan {
         (self.rings_at() + self.rings.count * self.rings.size).next_multiple_of(4096)
     }
 
-    /// Bytes of all.
+    /// Bytes of all that programs see.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         (self.buffers_at() + self.buffers.count * self.buffers.size).next_multiple_of(4096)
+    }
+
+    /// Returns whether there can be such memory.
+    fn is_possible(&self) -> bool {
+        // What is free is noted for each of them.
+        let fits = |objects: &Objects, count: usize, size: usize, align: usize| {
+            objects.count <= count && (64..=size).contains(&objects.size) && objects.size.is_multiple_of(align)
+        };
+        fits(&self.ports, 10_000, 1 << 16, 8)
+            && fits(&self.rings, 4096, 1 << 20, 64)
+            && fits(&self.buffers, 1 << 21, 1 << 16, 8)
+            && self.zones <= 1 << 17
+            && self.len() <= 1 << 37
     }
 
     /// As many buffers as so many bytes have room for.
@@ -98,36 +117,70 @@ impl Plan {
     }
 }
 
-/// A program's memory, and what of it is free.
+/// Memory for ports, and what of it is free.
 pub struct Area {
     /// The memory itself.
     pub memory: Arc<Memory>,
     /// What is where in it.
     pub plan: Plan,
     free: Mutex<Free>,
-    /// What pipes still use whose other end is another process's.
-    lent: Mutex<Vec<Lent>>,
-}
-
-/// Ports that are closed here and used elsewhere, until who serves them says that they are not.
-pub struct Lent {
-    pub connection: Connection,
-    pub placed: Vec<Placed>,
 }
 
 struct Free {
     ports: Vec<usize>,
     rings: Vec<usize>,
     buffers: Vec<u32>,
+    /// By buffer: it is among those. A program may name a buffer twice.
+    is_free: Vec<bool>,
+    /// Where the next ring's zones begin.
+    zone: usize,
 }
 
 impl Free {
     fn all(plan: &Plan) -> Free {
+        let first = (FIRST_BUFFER as usize).min(plan.buffers.count);
         Free {
             ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
             rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
             buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
+            is_free: (0..plan.buffers.count).map(|n| n >= first).collect(),
+            zone: plan.len(),
         }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let buffer = self.buffers.pop()?;
+        self.is_free[buffer as usize] = false;
+        Some(buffer)
+    }
+
+    /// Takes a buffer back; false if it is none, or free already.
+    fn give(&mut self, buffer: u32) -> bool {
+        match self.is_free.get_mut(buffer as usize) {
+            Some(is_free) if !*is_free && buffer >= FIRST_BUFFER => {
+                *is_free = true;
+                self.buffers.push(buffer);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Parts of an area, which are free again when this is dropped.
+pub struct Lease {
+    /// The area.
+    pub area: Arc<Area>,
+    /// Rings, of a pipe both ends'.
+    pub rings: Vec<Placed>,
+    /// A port's description.
+    pub description: Option<usize>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.rings.iter().for_each(|placed| self.area.remove_rings(placed));
+        self.description.iter().for_each(|at| self.area.remove_description(*at));
     }
 }
 
@@ -145,7 +198,7 @@ pub struct Placed {
 }
 
 /// Where in their buffers packets begin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offsets {
     /// Of each slot's last word; 0: nothing.
     pub mask: u64,
@@ -184,18 +237,15 @@ impl Rings {
 
 impl Area {
     /// # Errors
-    /// [`Error::System`] without memory.
+    /// [`Error::System`] without memory, [`Error::AreaFull`] for a plan that cannot be.
     pub fn new(plan: Plan) -> Result<Area> {
-        let mapping = Mapping::lazy(plan.len())?;
+        if !plan.is_possible() {
+            return Err(Error::AreaFull { what: "room for so many objects of such a size" });
+        }
+        let mapping = Mapping::lazy(plan.len() + plan.zones * ZONE)?;
         let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
         let memory = Arc::new(Memory { mapping, buffers });
-        Ok(Area { memory, plan, free: Mutex::new(Free::all(&plan)), lent: Mutex::default() })
-    }
-
-    /// Frees everything, for the next execution of a fuzz target.
-    #[cfg(fuzzing)]
-    pub fn reset(&self) {
-        *lock(&self.free) = Free::all(&self.plan);
+        Ok(Area { memory, plan, free: Mutex::new(Free::all(&plan)) })
     }
 
     /// Makes a port: its description, and those rings that are wanted, full of buffers.
@@ -210,13 +260,23 @@ impl Area {
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
     ) -> Result<Placed> {
-        self.take_back();
+        let placed = self.place_rings(rings, tx_wanted, rx_wanted, offsets)?;
+        self.describe(name, rings, &placed).inspect_err(|_| self.remove_rings(&placed))
+    }
+
+    /// Makes those rings of a port that are wanted, full of buffers. Nothing describes them yet.
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`]; then nothing has changed.
+    pub fn place_rings(
+        &self,
+        rings: &Rings,
+        tx_wanted: impl Fn(u16) -> bool,
+        rx_wanted: impl Fn(u16) -> bool,
+        offsets: Offsets,
+    ) -> Result<Placed> {
         let full = |what: &'static str| Error::AreaFull { what };
         let mut free = lock(&self.free);
-        let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
-        if RING_OFS + count * 8 > self.plan.ports.size {
-            return Err(full("room for so many rings in a port's description"));
-        }
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
         if SLOTS + longest * SLOT > self.plan.rings.size {
             return Err(full("room for so many slots in a ring"));
@@ -224,21 +284,35 @@ impl Area {
         let tx = (0..rings.all_tx()).filter(|n| tx_wanted(*n)).count();
         let rx = (0..rings.all_rx()).filter(|n| rx_wanted(*n)).count();
         let buffers = tx * rings.tx_slots as usize + rx * rings.rx_slots as usize;
-        if free.ports.is_empty() || free.rings.len() < tx + rx || free.buffers.len() < buffers {
+        if free.rings.len() < tx + rx || free.buffers.len() < buffers {
             return Err(full("rings and buffers left"));
         }
-        let at = free.ports.pop().unwrap_or_default();
         let mut one = |number: u16, slots: u32, receives: bool| {
-            let place = Place { at: free.rings.pop().unwrap_or_default(), slots: slots as usize };
-            let kept = free.buffers.len() - slots as usize;
-            self.write_ring(place, number, receives, offsets, free.buffers.drain(kept..));
+            let end = free.zone + slots as usize * ZONE;
+            let has_zone = !receives && end <= self.memory.mapping.len();
+            let zone = if has_zone { std::mem::replace(&mut free.zone, end) } else { 0 };
+            let place = Place { at: free.rings.pop().unwrap_or_default(), slots: slots as usize, zone };
+            self.write_ring(place, number, receives, offsets, std::iter::from_fn(|| free.take()).take(slots as usize));
             Some(place)
         };
         let tx: Vec<_> =
             (0..rings.all_tx()).map(|n| if tx_wanted(n) { one(n, rings.tx_slots, false) } else { None }).collect();
         let rx: Vec<_> =
             (0..rings.all_rx()).map(|n| if rx_wanted(n) { one(n, rings.rx_slots, true) } else { None }).collect();
-        let placed = Placed { at, tx, rx, offset_mask: offsets.mask };
+        Ok(Placed { at: 0, tx, rx, offset_mask: offsets.mask })
+    }
+
+    /// Makes a description of a port with these rings. Returns them with the place of the description.
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`].
+    pub fn describe(&self, name: &str, rings: &Rings, placed: &Placed) -> Result<Placed> {
+        let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
+        if RING_OFS + count * 8 > self.plan.ports.size {
+            return Err(Error::AreaFull { what: "room for so many rings in a port's description" });
+        }
+        let at = lock(&self.free).ports.pop().ok_or(Error::AreaFull { what: "descriptions of ports left" })?;
+        let placed = Placed { at, ..placed.clone() };
         self.write_port(name, rings, &placed);
         Ok(placed)
     }
@@ -288,81 +362,79 @@ impl Area {
         }
     }
 
-    /// A port is gone, and whatever buffers are in its rings are free: the program may have exchanged them.
+    /// Frees a port's part: its rings and its description.
+    #[cfg(test)]
     pub fn remove(&self, placed: &Placed) {
+        self.remove_rings(placed);
+        self.remove_description(placed.at);
+    }
+
+    /// Frees rings, and whatever buffers are in them: the program may have exchanged them.
+    fn remove_rings(&self, placed: &Placed) {
         let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
             if let Ok(ring) = ring::Ring::new(&self.memory, *place) {
-                free.buffers.extend((0..place.slots).map(|n| ring.slot(n).buffer).filter(|n| self.is_buffer(*n)));
+                for slot in 0..place.slots {
+                    free.give(ring.slot(slot).buffer);
+                }
             }
             free.rings.push(place.at);
         }
-        free.ports.push(placed.at);
-        self.take_extra_back(placed, &mut free);
     }
 
-    /// Takes note of what a pipe still uses.
-    pub(super) fn lend(&self, lent: Lent) {
-        lock(&self.lent).push(lent);
+    /// Frees a port's description, and the buffers that are chained there.
+    fn remove_description(&self, at: usize) {
+        let mut free = lock(&self.free);
+        free.ports.push(at);
+        // What a program chains in a circle ends where it has begun.
+        let mut next = [0; 4];
+        self.memory.mapping.read(at + NI_BUFS_HEAD, &mut next);
+        while free.give(u32::from_ne_bytes(next)) {
+            let Some(at) = self.memory.buffer(u32::from_ne_bytes(next)) else { break };
+            self.memory.mapping.read(at, &mut next);
+        }
     }
 
-    /// What is not used any more is free again.
-    fn take_back(&self) {
-        let mut lent = lock(&self.lent);
-        let (ended, going_on) = lent.drain(..).partition(|lent| lent.connection.has_ended());
-        *lent = going_on;
-        let ended: Vec<Lent> = ended;
-        ended.iter().flat_map(|lent| &lent.placed).for_each(|placed| self.remove(placed));
-    }
-
-    /// How many buffers are in no ring.
+    /// Returns how many buffers are in no ring.
+    #[cfg(test)]
     pub fn free_buffers(&self) -> usize {
-        self.take_back();
         lock(&self.free).buffers.len()
     }
 
-    /// So many buffers side by side, by the first of them.
-    pub(super) fn take_run(&self, count: usize) -> Option<u32> {
-        let free = &mut lock(&self.free).buffers;
-        // The last are taken first.
-        free.sort_unstable_by(|a, b| b.cmp(a));
-        let at = free.windows(count).position(|run| run[0] as usize == run[count - 1] as usize + count - 1)?;
-        free.drain(at..at + count).next_back()
-    }
-
-    pub(super) fn give_run(&self, first: u32, count: usize) {
-        lock(&self.free).buffers.extend(first..first + count as u32);
-    }
-
-    fn is_buffer(&self, number: u32) -> bool {
-        self.memory.buffer(number).is_some()
-    }
-
-    /// Chains up to so many buffers, which are in no ring, through their first words, the first in the port's
-    /// description; tells how many.
-    pub fn extra(&self, placed: &Placed, count: u32) -> u32 {
+    /// Takes up to `count` buffers that are in no ring, as runs: a first buffer, and how many there are. Their owner chains them.
+    pub fn take_extra(&self, count: u32) -> Vec<(u32, u32)> {
         let mut free = lock(&self.free);
-        let kept = free.buffers.len().saturating_sub(count as usize);
-        let (mut head, mut chained) = (0u32, 0);
-        for buffer in free.buffers.drain(kept..) {
-            let Some(at) = self.memory.buffer(buffer) else { continue };
-            self.memory.mapping.write(at, &head.to_ne_bytes());
-            (head, chained) = (buffer, chained + 1);
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for _ in 0..count {
+            let Some(buffer) = free.take() else { break };
+            let count = runs.len();
+            match runs.last_mut() {
+                Some((first, len)) if *first + *len == buffer => *len += 1,
+                _ if count < MOST_RUNS => runs.push((buffer, 1)),
+                _ => {
+                    free.give(buffer);
+                    break;
+                }
+            }
         }
-        self.memory.mapping.write(placed.at + NI_BUFS_HEAD, &head.to_ne_bytes());
-        chained
+        runs
     }
+}
 
-    fn take_extra_back(&self, placed: &Placed, free: &mut Free) {
-        let mut next = [0; 4];
-        self.memory.mapping.read(placed.at + NI_BUFS_HEAD, &mut next);
-        // A program that chains them in a circle has its own buffers free often, no more than there are.
-        for _ in 0..self.plan.buffers.count {
-            let buffer = u32::from_ne_bytes(next);
-            let Some(at) = self.memory.buffer(buffer) else { break };
-            free.buffers.push(buffer);
-            self.memory.mapping.read(at, &mut next);
+impl Memory {
+    /// Chains buffers that are in no ring through their first words, the first in the description of the port at `at`. Returns
+    /// how many there are.
+    pub fn chain_extra(&self, at: usize, runs: &[(u32, u32)]) -> u32 {
+        let (mut head, mut chained) = (0u32, 0);
+        for &(first, len) in runs.iter().rev() {
+            for buffer in (first..first.saturating_add(len)).rev() {
+                let Some(at) = self.buffer(buffer) else { continue };
+                self.mapping.write(at, &head.to_ne_bytes());
+                (head, chained) = (buffer, chained + 1);
+            }
         }
+        self.mapping.write(at + NI_BUFS_HEAD, &head.to_ne_bytes());
+        chained
     }
 }
 
@@ -371,17 +443,21 @@ mod tests {
     use super::*;
 
     fn area(ports: Objects, rings: Objects, buffers: usize) -> Area {
-        Area::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 } }).unwrap()
+        Area::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 }, zones: 0 }).unwrap()
     }
 
     fn place(area: &Area, rings: &Rings) -> Result<Placed> {
         area.place("a", rings, |_| true, |_| true, Offsets::default())
     }
 
+    fn extra(area: &Area, placed: &Placed, count: u32) -> u32 {
+        area.memory.chain_extra(placed.at, &area.take_extra(count))
+    }
+
     #[test]
     fn pools_follow_each_other_on_pages_of_their_own() {
         let objects = |count: usize, size: usize| Objects { count, size };
-        let plan = Plan { ports: objects(5, 1024), rings: objects(3, 4352), buffers: objects(7, 2048) };
+        let plan = Plan { ports: objects(5, 1024), rings: objects(3, 4352), buffers: objects(7, 2048), zones: 0 };
         assert_eq!((plan.rings_at(), plan.buffers_at(), plan.len()), (8192, 24_576, 40_960));
     }
 
@@ -395,19 +471,50 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_s_memory_has_room_for_both_ends_and_nothing_else() {
+    fn a_port_s_memory_has_room_for_what_was_asked_for_and_nothing_else() {
         let rings = Rings { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..Rings::default() };
-        for (rings, buffers) in [(rings, 2 * (3 * 64 + 2 * 16)), (Rings::default(), 2 * 2 * 1024)] {
-            let plan = Plan::of_pipe(&rings);
-            assert_eq!((plan.ports.count, plan.buffers.count), (2, buffers + FIRST_BUFFER as usize));
-            assert_eq!(plan.rings.count, 2 * usize::from(rings.tx.max(1) + rings.rx.max(1)));
-        }
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let plan = Plan::of_ports(2, &rings, 5);
+        let buffers = 2 * (3 * 64 + 2 * 16) + 5;
+        assert_eq!((plan.ports.count, plan.rings.count), (2, 2 * 5));
+        assert_eq!(plan.buffers.count, buffers + FIRST_BUFFER as usize);
+        let area = Area::new(plan).unwrap();
         let ends = [place(&area, &rings).unwrap(), place(&area, &rings).unwrap()];
-        assert_eq!(area.free_buffers(), 0);
+        assert_eq!((extra(&area, &ends[0], 100), area.free_buffers()), (5, 0));
         assert!(place(&area, &Rings { tx: 1, ..Rings::default() }).is_err());
         ends.iter().for_each(|end| area.remove(end));
-        assert_eq!(area.free_buffers(), 2 * (3 * 64 + 2 * 16));
+        assert_eq!(area.free_buffers(), buffers);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_refused() {
+        let good = Plan::of_ports(1, &Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() }, 0);
+        assert!(Area::new(good).is_ok());
+        let objects = |count: usize, size: usize| Objects { count, size };
+        for plan in [
+            Plan { ports: objects(usize::MAX, 1024), ..good },
+            Plan { ports: objects(1, 0), ..good },
+            Plan { rings: objects(1, 100), ..good },
+            Plan { rings: objects(1, usize::MAX & !63), ..good },
+            Plan { buffers: objects(1 << 20, 1 << 17), ..good },
+            Plan { buffers: objects(usize::MAX, 2048), ..good },
+            Plan { zones: usize::MAX, ..good },
+            Plan { ports: objects(10_001, 1024), ..good },
+            Plan { rings: objects(4097, 1024), ..good },
+            Plan { buffers: objects((1 << 21) + 1, 2048), ..good },
+        ] {
+            assert!(matches!(Area::new(plan).map(drop), Err(Error::AreaFull { .. })), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn rings_that_send_have_zones_as_far_as_there_are() {
+        let rings = Rings { tx: 2, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let plan = Plan { zones: 4, ..Plan::of_ports(1, &rings, 0) };
+        let area = Area::new(plan).unwrap();
+        assert_eq!(area.memory.mapping.len(), plan.len() + 4 * ZONE);
+        let placed = place(&area, &rings).unwrap();
+        let zone = |place: &Option<Place>| place.unwrap().zone;
+        assert_eq!((zone(&placed.tx[0]), zone(&placed.tx[1]), zone(&placed.rx[0])), (plan.len(), 0, 0));
     }
 
     #[test]
@@ -423,7 +530,7 @@ mod tests {
             placed
         };
         assert!(fits(port, ring, buffers));
-        assert!(!fits(Objects { size: port.size - 1, ..port }, ring, buffers), "the description is too short");
+        assert!(!fits(Objects { size: port.size - 8, ..port }, ring, buffers), "the description is too short");
         assert!(!fits(port, Objects { size: ring.size - 64, ..ring }, buffers), "rings are too short");
         assert!(!fits(Objects { count: 0, ..port }, ring, buffers), "no description is free");
         assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
@@ -484,7 +591,10 @@ mod tests {
             for slot in (0..slots).map(|slot| place.at + SLOTS + slot * SLOT) {
                 let (what, pointer) = (word(&area, slot), word(&area, slot + 8));
                 assert_eq!((what >> 32, pointer), (if receives { 0 } else { 2048 }, 0x1200));
-                assert!(seen.insert(what as u32) && area.is_buffer(what as u32), "a buffer is in one slot");
+                assert!(
+                    seen.insert(what as u32) && area.memory.buffer(what as u32).is_some(),
+                    "a buffer is in one slot"
+                );
             }
         }
     }
@@ -495,7 +605,7 @@ mod tests {
         let port = Objects { count: 2, size: 1024 };
         let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
         let placed = place(&area, &rings).unwrap();
-        assert_eq!(area.extra(&placed, 5), 5);
+        assert_eq!(extra(&area, &placed, 5), 5);
         assert_eq!(area.free_buffers(), 20 - 8 - 5);
         // The chain of extra buffers leads through their first words, and ends with 0.
         let mut next = half(&area, placed.at + NI_BUFS_HEAD) as u32;
@@ -512,7 +622,7 @@ mod tests {
 
         // More than there are is what there is.
         let placed = place(&area, &rings).unwrap();
-        assert_eq!((area.extra(&placed, 100), area.free_buffers()), (12, 0));
+        assert_eq!((extra(&area, &placed, 100), area.free_buffers()), (12, 0));
         area.remove(&placed);
         assert_eq!(area.free_buffers(), 20);
 
@@ -525,34 +635,23 @@ mod tests {
         area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
         area.remove(&placed);
         assert_eq!(area.free_buffers(), 16, "what is named by nothing is lost to this program");
-        assert!(lock(&area.free).buffers.iter().all(|buffer| area.is_buffer(*buffer)));
+        assert!(lock(&area.free).buffers.iter().all(|buffer| area.memory.buffer(*buffer).is_some()));
 
         // A chain in a circle comes to an end.
         let placed = place(&area, &rings).unwrap();
-        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &5u32.to_ne_bytes());
-        area.memory.mapping.write(area.memory.buffer(5).unwrap(), &5u32.to_ne_bytes());
+        let [(own, 1)] = area.take_extra(1)[..] else { panic!("one is free") };
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        area.memory.mapping.write(area.memory.buffer(own).unwrap(), &own.to_ne_bytes());
         area.remove(&placed);
-        assert_eq!(area.free_buffers(), 16 + area.plan.buffers.count);
-    }
+        assert_eq!(area.free_buffers(), 16);
 
-    #[test]
-    fn what_a_pipe_still_uses_is_free_when_its_connection_ends() {
-        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
-        let port = Objects { count: 2, size: 1024 };
-        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 16);
-        let (first, second) = (place(&area, &rings).unwrap(), place(&area, &rings).unwrap());
-        let lend = |placed: Placed| {
-            let [ours, theirs] = Connection::pair().unwrap();
-            area.lend(Lent { connection: ours, placed: vec![placed] });
-            theirs
-        };
-        let ends = [lend(first), lend(second)];
-        assert_eq!(area.free_buffers(), 0);
-        assert!(place(&area, &rings).is_err());
-        let [first, _second] = ends;
-        drop(first);
-        assert_eq!(area.free_buffers(), 8);
-        assert!(place(&area, &rings).is_ok(), "it has been taken back once");
-        assert_eq!(area.free_buffers(), 0);
+        // A buffer that is named twice is free once.
+        let placed = place(&area, &rings).unwrap();
+        let slot = placed.tx[0].unwrap().at + SLOTS;
+        let own = half(&area, slot) as u32;
+        (0..4).for_each(|n| area.memory.mapping.write(slot + n * SLOT, &own.to_ne_bytes()));
+        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        area.remove(&placed);
+        assert_eq!(area.free_buffers(), 16 - 3);
     }
 }

@@ -1,34 +1,45 @@
 //! Asking who serves ports: for a port, and for what is managed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use super::area::{Area, Offsets, Placed, Rings};
+use super::area::{Plan, Rings};
 use super::lock;
-use super::memory::Memory;
-use super::message::{Bell, Connection, PortState, Reply, Request, Wanted};
+use super::memory::{Buffers, Memory};
+use super::message::{Choice, Connection, PortState, Reply, Request, Wanted, ask_by};
+use super::ring::Place;
 use super::server::socket_of;
-use super::shared_port::{Lease, SharedPort};
-use super::sides::Sides;
-use super::socket::connect_to;
+use super::shared_port::SharedPort;
+pub use super::socket::server_of;
+use super::socket::{connect_socket, connect_to, own_socket_in};
 use crate::error::{Error, Result};
-use crate::port::MacAddress;
 
 /// The socket of all names that have none of their own.
 pub const ANY: &str = "any";
 
-/// Where to ask for a port of this name: who serves its switch or interface, or all of them.
-fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 2]> {
-    Ok([socket_of(folder, name)?, folder.join(ANY)])
+/// Where to ask for a port of this name: the server of its switch or interface, or of all names, or the one that programs of
+/// netmap's have started.
+fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
+    Ok([socket_of(folder, name)?, folder.join(ANY), own_socket_in(folder)?])
 }
 
 /// A connection to who serves ports.
 pub struct Client {
-    pub(super) connection: Connection,
+    connection: Connection,
     /// One asks at a time.
     asking: Mutex<()>,
+}
+
+fn unanswered(error: std::io::Error) -> Error {
+    Error::System { call: "asking the server of the port", source: error }
+}
+
+fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
+    match answer {
+        (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
+        answer => Ok(answer),
+    }
 }
 
 impl Client {
@@ -62,17 +73,14 @@ impl Client {
         Ok(clients)
     }
 
-    pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
         let _asking = lock(&self.asking);
         let answer = self.connection.ask(request, descriptors).map_err(|error| {
             // An answer that comes later would be taken for the next one's.
             self.connection.end();
-            Error::System { call: "asking the server of the port", source: error }
+            unanswered(error)
         })?;
-        match answer {
-            (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
-            answer => Ok(answer),
-        }
+        accepted(answer)
     }
 
     fn done(&self, request: &Request) -> Result<u32> {
@@ -144,78 +152,82 @@ impl Client {
         }
     }
 
-    /// Opens a port, in memory of this process, or of the other end's if it is a pipe that is there.
+    /// Describes memory by its number, or for 0 that of this process: returns its number, and what is in it.
     ///
     /// # Errors
-    /// [`Error::Refused`], [`Error::AreaFull`].
-    pub fn open(self, wanted: Wanted, area: &Arc<Area>, offsets: Offsets) -> Result<SharedPort> {
-        let missing = || Error::BadPeer { why: "a descriptor is missing" };
-        let (reply, mut descriptors) = self.ask(&Request::Open(wanted.clone()), &[])?;
-        let (name, which) = (wanted.full_name(), wanted.which);
-        let lease = |placed: Vec<Placed>| Some(Lease { area: area.clone(), placed });
-        let buffers = area.memory.buffers;
-        let mut start = |request: &Request| {
-            descriptors = self.ask(request, &[area.memory.as_fd()])?.1;
-            Ok::<_, Error>(area.memory.clone())
-        };
-        let (rings, mac, memory, placed, other, lease) = match reply {
-            Reply::Opened { rings, first_of_pipe: false, mac } => {
-                let monitors = wanted.monitor_rx || wanted.monitor_tx;
-                let placed = area.place(
-                    &name,
-                    &rings,
-                    |n| which.has(n, rings.tx) && !wanted.receive_only && !monitors,
-                    |n| which.has(n, rings.rx) && !wanted.transmit_only,
-                    offsets,
-                )?;
-                let lease = lease(vec![placed.clone()]);
-                let memory = start(&Request::Start { buffers, placed: placed.clone() })?;
-                (rings, mac, memory, placed, None, lease)
-            }
-            Reply::Opened { rings, mac, .. } => {
-                let card = |n: u16| n < rings.tx;
-                let mine = area.place(&name, &rings, card, card, offsets)?;
-                let mut lease = lease(vec![mine.clone()]);
-                let other = area.place(&other_end(&name), &rings, card, card, offsets)?;
-                lease.iter_mut().for_each(|lease| lease.placed.push(other.clone()));
-                let (master, slave) = if name.contains('{') { (&mine, &other) } else { (&other, &mine) };
-                let (master, slave) = (master.clone(), slave.clone());
-                let memory = start(&Request::StartPipe { buffers, master, slave })?;
-                (rings, mac, memory, mine, Some(other), lease)
-            }
-            Reply::Joined { mine, .. } if offsets.mask != 0 && offsets.mask != mine.offset_mask => {
-                let why = "the pipe's other end has packets begin elsewhere".to_string();
-                return Err(Error::Refused { why, errno: libc::EINVAL });
-            }
-            Reply::Joined { rings, buffers, mine, other } => {
-                let memory = if descriptors.is_empty() { None } else { Some(descriptors.remove(0)) };
-                let memory = Memory::of_peer(memory.ok_or_else(missing)?, buffers)?;
-                (rings, [0; 6], memory, mine, Some(other), None)
-            }
-            _ => return Err(Error::BadPeer { why: "its answer is another's" }),
-        };
-        let bell = Bell::new(descriptors.pop().ok_or_else(missing)?);
-        let sides = Sides::new(&memory, &placed, other.as_ref())?;
-        let mac = MacAddress(mac);
-        Ok(SharedPort {
-            client: Some(self),
-            wanted,
-            rings,
-            mac,
-            memory,
-            placed,
-            lease,
-            sides,
-            bell,
-            armed: AtomicU64::new(0),
-        })
+    /// [`Error::Refused`].
+    pub fn pools(&self, number: u16) -> Result<(u16, Plan)> {
+        match self.ask(&Request::Pools { number }, &[])?.0 {
+            Reply::Pools { number, plan } => Ok((number, plan)),
+            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+        }
+    }
+
+    /// Opens a port. The connection is its descriptor: the port is closed with it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn open(self, wanted: Wanted, memory: Choice) -> Result<(OwnedFd, SharedPort)> {
+        let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
+        Ok((self.connection.into_fd(), port))
     }
 }
 
-/// The name of a pipe's other end.
-fn other_end(name: &str) -> String {
-    match name.contains('}') {
-        true => name.replace('}', "{"),
-        false => name.replace('{', "}"),
+/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the port's
+/// server. `None` if there is no server.
+///
+/// # Errors
+/// As [`Client::find`] and [`Client::open`].
+pub fn open_by(fd: BorrowedFd<'_>, folder: &Path, wanted: Wanted, memory: Choice) -> Result<Option<SharedPort>> {
+    if server_of(fd).is_none() {
+        let mut is_connected = false;
+        for socket in sockets(folder, &wanted.name)? {
+            is_connected = is_connected || connect_socket(fd, &socket)?;
+        }
+        if !is_connected {
+            return Ok(None);
+        }
     }
+    let answer = ask_by(fd, &Request::Open { wanted, memory }, &[]).map_err(unanswered)?;
+    opened(accepted(answer)?, true).map(Some)
+}
+
+/// Describes the port that a descriptor stands for, which another process has opened. `None` if it stands for none.
+///
+/// # Errors
+/// [`Error::Refused`] and those of [`Client::find`].
+pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
+    let Some(client) = of(fd)? else { return Ok(None) };
+    opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)
+}
+
+/// Returns the memory of the port that a descriptor stands for.
+///
+/// # Errors
+/// As [`adopt`].
+pub fn memory_of(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    let Some(client) = of(fd)? else { return Ok(None) };
+    Ok(client.ask(&Request::Adopt, &[fd])?.1.pop())
+}
+
+/// Where copies of what a descriptor's port sends into a pipe go.
+pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<Place>, Vec<OwnedFd>)> {
+    let client = of(fd)?.ok_or(Error::BadPeer { why: "the server of the port is gone" })?;
+    match client.ask(&Request::Shadow, &[fd])? {
+        (Reply::Shadow { buffers, places }, descriptors) => Ok((buffers, places, descriptors)),
+        _ => Err(Error::BadPeer { why: "its answer is another's" }),
+    }
+}
+
+/// Connects to the server that a descriptor is connected to.
+fn of(fd: BorrowedFd<'_>) -> Result<Option<Client>> {
+    let Some(path) = server_of(fd) else { return Ok(None) };
+    Ok(connect_to(&path)?.map(Client::new))
+}
+
+fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
+    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its answer is another's" }) };
+    let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
+    let memory = Memory::of_peer(memory, opened.buffers)?;
+    SharedPort::new(*opened, memory, begins)
 }

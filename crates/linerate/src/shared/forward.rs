@@ -68,14 +68,14 @@ mod tests {
         ring.set_slot(flags.len(), Slot { flags: NS_FORWARD, ..marked });
         producer.pass(flags.len() + 1);
         producer.tell();
-        let program = Program::new(ring.clone());
+        let program = Program::begin(ring.clone());
         program.set(flags.len() as u32, flags.len() as u32);
         program
     }
 
     /// A transmit ring with so many free slots.
     fn free(ring: &Ring, slots: usize) -> Program {
-        let mut program = Program::new(ring.clone());
+        let program = Program::begin(ring.clone());
         program.done((slots + 1) % ring.place.slots);
         program.learn();
         program

@@ -1,6 +1,10 @@
-//! What goes over the socket between a program and who serves its ports: a request and an answer, each one message of
-//! JSON (`SOCK_SEQPACKET`, unix(7)), with memory and bells as descriptors beside it.
+//! What goes over the socket between a program and the server of its ports (`SOCK_SEQPACKET`, unix(7)): requests and answers,
+//! each one message of JSON with descriptors beside it; and tokens, of one byte, by which each side wakes the other.
+//!
+//! A program's descriptor is its end of such a connection. The kernel knows it: it is readable while a token is there or
+//! the server is gone, and the server learns when the last process has closed it.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::area::{Placed, Rings};
+use super::area::{Offsets, Placed, Plan, Rings};
 use super::memory::Buffers;
 use super::ring::Place;
 
@@ -34,6 +38,8 @@ pub enum Which {
     OneOfHost(u16),
     /// None: a port to ask about.
     None,
+    /// No port either: memory alone.
+    Memory,
 }
 
 impl Which {
@@ -45,7 +51,7 @@ impl Which {
             Which::AllAndHost => true,
             Which::One(one) => number < card && number == one,
             Which::OneOfHost(one) => number >= card && number - card == one,
-            Which::None => false,
+            Which::None | Which::Memory => false,
         }
     }
 
@@ -70,20 +76,68 @@ pub struct Wanted {
     pub monitor_rx: bool,
     /// A monitor of what it sends.
     pub monitor_tx: bool,
-    /// Nobody else may have the port meanwhile.
+    /// A monitor of both that gets the port's own buffers, when the port is done with them.
+    pub zero_copy: bool,
+    /// No other descriptor may have the port meanwhile.
     pub exclusive: bool,
     /// How many rings, of how many slots; 0: as usual.
     pub rings: Rings,
     /// The program can deal with a header of virtio-net's in front of each packet.
     pub takes_header: bool,
+    /// Another descriptor of this user's that has opened the port in the same way may share its rings.
+    pub shares: bool,
+    /// The program's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
+    pub flags: u64,
+}
+
+/// Where a port's rings and buffers are to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The number of memory that is there; 0: memory of the port's own, or for an interface, that of the process.
+    pub number: u16,
+    /// New memory by this plan, instead.
+    pub plan: Option<Plan>,
+    /// Buffers that are in no ring.
+    pub extra: u32,
+    /// Where in their buffers packets begin.
+    pub offsets: Offsets,
+}
+
+/// A port's rings in memory that comes with this as a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// What it was opened as.
+    pub wanted: Wanted,
+    /// How many rings the port has.
+    pub rings: Rings,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// The number of the memory.
+    pub number: u16,
+    /// How much of the memory the program sees, in bytes.
+    pub len: usize,
+    /// Where the buffers are.
+    pub buffers: Buffers,
+    /// Where the rings are.
+    pub placed: Placed,
+    /// Those of a pipe's other end.
+    pub other: Option<Placed>,
+    /// Buffers in no ring, as runs: a first buffer, and how many there are.
+    pub extra: Vec<(u32, u32)>,
 }
 
 impl Wanted {
+    /// Returns whether it monitors another port.
+    pub fn is_monitor(&self) -> bool {
+        self.monitor_rx || self.monitor_tx || self.zero_copy
+    }
+
     /// The port's name, a monitor's with its suffix.
     pub fn full_name(&self) -> String {
-        let (r, t) = (if self.monitor_rx { "r" } else { "" }, if self.monitor_tx { "t" } else { "" });
-        match self.monitor_rx || self.monitor_tx {
-            true => format!("{}/{r}{t}", self.name),
+        let flag = |is_set: bool, flag: &'static str| if is_set { flag } else { "" };
+        let (z, r, t) = (flag(self.zero_copy, "z"), flag(self.monitor_rx, "r"), flag(self.monitor_tx, "t"));
+        match self.is_monitor() {
+            true => format!("{}/{z}{r}{t}", self.name),
             false => self.name.clone(),
         }
     }
@@ -107,23 +161,19 @@ pub struct PortState {
 /// What a program asks for.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Open a port.
-    Open(Wanted),
-    /// Here are its rings, and with this message the memory.
-    Start {
-        buffers: Buffers,
-        placed: Placed,
+    /// Open a port; the connection is its descriptor from then on.
+    Open {
+        wanted: Wanted,
+        memory: Choice,
     },
-    /// Here are both ends of a pipe, and with this message the memory.
-    StartPipe {
-        buffers: Buffers,
-        master: Placed,
-        slave: Placed,
-    },
-    /// Where copies of what it sends into a pipe go, for the pipe's monitors.
+    /// Describe the port of the descriptor that comes with this.
+    Adopt,
+    /// Where copies of what the descriptor that comes with this sends into a pipe go, for the pipe's monitors.
     Shadow,
-    /// The port is not needed any more.
-    Close,
+    /// Describe memory; 0: that of the process.
+    Pools {
+        number: u16,
+    },
     /// How many rings a port has.
     Info {
         name: String,
@@ -160,16 +210,12 @@ pub enum Request {
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The port is there, with so many rings; where it is a pipe's first end, both ends are to be made.
-    Opened { rings: Rings, first_of_pipe: bool, mac: [u8; 6] },
-    /// It begins; with this message comes a bell.
-    Started,
-    /// The pipe was there already: with this message come its memory and a bell.
-    Joined { rings: Rings, buffers: Buffers, mine: Placed, other: Placed },
-    /// By transmit ring, the ring for copies; with this message come its memory and a bell. None: nobody wants them.
+    /// The port is there; with this message comes its memory.
+    Opened(Box<Opened>),
+    /// By transmit ring, the ring for copies; with this message comes its memory. None: there are no monitors.
     Shadow { buffers: Buffers, places: Vec<Place> },
-    /// The port is closed; its memory is used on by a pipe's other end, or by nobody.
-    Closed { still_used: bool },
+    /// The memory's number, and what is in it.
+    Pools { number: u16, plan: Plan },
     /// How many rings it has.
     Info { rings: Rings },
     /// It is done; the port has this number, or its header this length.
@@ -178,6 +224,16 @@ pub enum Reply {
     List(Vec<PortState>),
     /// It was refused.
     Refused { why: String, errno: i32 },
+}
+
+/// A message as the server reads it.
+pub enum Message {
+    /// The program wants the server to look at its rings.
+    Token,
+    /// The server's own, sent through a descriptor to learn whose it is.
+    Proof([u8; 16]),
+    /// Something else, with descriptors.
+    Request(Vec<u8>, Vec<OwnedFd>),
 }
 
 /// How long the other side may take: to answer, to accept, to make room for a message.
@@ -202,84 +258,187 @@ impl Connection {
     ///
     /// # Errors
     /// What socketpair(2) answers.
+    #[cfg(any(test, fuzzing))]
     pub fn pair() -> io::Result<[Connection; 2]> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok([Connection { socket: a }, Connection { socket: b }])
     }
 
+    /// Sends a message.
+    ///
     /// # Errors
     /// What sendmsg(2) answers.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
-        }
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        send(self.as_fd(), message, descriptors)
     }
 
+    /// Receives an answer. Tokens are passed over.
+    ///
     /// # Errors
-    /// `UnexpectedEof` if the other end is gone, `InvalidData` if what it says is nonsense, and what recvmsg(2) answers.
+    /// `UnexpectedEof` if the other end is gone, `InvalidData` for what is no answer, and what recvmsg(2) answers.
+    #[cfg(test)]
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
-        let mut bytes = vec![0; LONGEST];
+        loop {
+            if let Message::Request(bytes, descriptors) = receive(self.as_fd(), RecvFlags::empty())? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    }
+
+    /// Waits for the next message, without an end.
+    ///
+    /// # Errors
+    /// As [`next`](Connection::next).
+    pub fn wait(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::empty())
+    }
+
+    /// Reads the next message, without waiting for one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and what recvmsg(2) answers.
+    pub fn next(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::DONTWAIT)
+    }
+
+    /// Sends a token. If the other side has not read the last ones yet, those wake it.
+    pub fn ring(&self) {
+        ring_bell(self.as_fd());
+    }
+}
+
+/// A message that only wakes.
+const TOKEN: &[u8] = &[1];
+/// In front of a proof.
+const PROOF: &[u8] = b"linerate-proof:";
+
+/// Sends a token through a descriptor.
+pub fn ring_bell(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::send(fd, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Sends a proof through a descriptor.
+///
+/// # Errors
+/// `WouldBlock` if there is no room for it, and what else send(2) answers.
+pub fn send_proof(fd: BorrowedFd<'_>, proof: [u8; 16]) -> io::Result<()> {
+    rustix::net::send(fd, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Reads the tokens that a program's descriptor has. A server that sends tokens without end is not waited for.
+pub fn read_tokens(fd: BorrowedFd<'_>) {
+    for _ in 0..64 {
+        match rustix::net::recv(fd, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+            Ok((_, count)) if count > 0 => {}
+            _ => break,
+        }
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+thread_local! {
+    /// Where messages are received.
+    static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
+}
+
+fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Message> {
+    BYTES.with_borrow_mut(|bytes| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let part = &mut [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg(&self.socket, part, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let part = &mut [IoSliceMut::new(bytes)];
+        let received = recvmsg(socket, part, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
         let mut descriptors = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(more) = message {
                 descriptors.extend(more);
             }
         }
-        if received.bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let bytes = &bytes[..received.bytes];
+        match (bytes, bytes.strip_prefix(PROOF).and_then(|proof| proof.try_into().ok())) {
+            ([], _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            (TOKEN, _) => Ok(Message::Token),
+            (_, Some(proof)) => Ok(Message::Proof(proof)),
+            _ => Ok(Message::Request(bytes.to_vec(), descriptors)),
         }
-        Ok((serde_json::from_slice(&bytes[..received.bytes])?, descriptors))
+    })
+}
+
+/// Sends a request through a socket and waits for its answer, at most [`PATIENCE`] for each.
+///
+/// # Errors
+/// `TimedOut`, and what [`send`](Connection::send) and [`receive`](Connection::receive) answer.
+pub fn ask_by<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    request: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<(T, Vec<OwnedFd>)> {
+    wait_for(socket, PollFlags::OUT)?;
+    let sent = send(socket, request, descriptors);
+    // A server that refuses a connection may have said why before it was asked.
+    if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        sent?;
+    }
+    let next = || -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            // A token is no answer.
+            wait_for(socket, PollFlags::IN)?;
+            if let Message::Request(bytes, descriptors) = receive(socket, RecvFlags::DONTWAIT)? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    };
+    match next() {
+        // It has closed the connection without reading the request; what it has said before is still here.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(),
+        answer => answer,
+    }
+}
+
+fn wait_for(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+        match poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&timeout)) {
+            Ok(0) => {
+                let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
 impl Connection {
-    /// Sends a request and waits for its answer, at most [`PATIENCE`] for each.
+    /// Asks through the connection: see [`ask_by`].
     ///
     /// # Errors
-    /// `TimedOut`, and what [`send`](Connection::send) and [`receive`](Connection::receive) answer.
+    /// The same.
     pub fn ask<T: DeserializeOwned>(
         &self,
         request: &impl Serialize,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(T, Vec<OwnedFd>)> {
-        self.wait(PollFlags::OUT)?;
-        let sent = self.send(request, descriptors);
-        // A server that refuses a connection may have said why before it was asked.
-        if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
-            sent?;
-        }
-        self.wait(PollFlags::IN)?;
-        match self.receive() {
-            // It has closed the connection without reading the request; what it has said before is still here.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.receive(),
-            answer => answer,
-        }
+        ask_by(self.as_fd(), request, descriptors)
     }
 
-    fn wait(&self, events: PollFlags) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
-            match poll(&mut [PollFd::new(self, events)], Some(&timeout)) {
-                Ok(0) => {
-                    let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-                }
-                Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    /// Its socket.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
     }
 
     /// Ends the connection for both sides.
@@ -287,28 +446,35 @@ impl Connection {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Whose process is at the other end.
+    /// User and number of the process at the other end.
     ///
     /// # Errors
     /// What getsockopt(2) answers.
-    pub fn user(&self) -> io::Result<u32> {
-        Ok(rustix::net::sockopt::socket_peercred(&self.socket)?.uid.as_raw())
+    pub fn peer(&self) -> io::Result<(u32, u32)> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket)?;
+        Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
     }
 
     /// True once the other end is gone.
     pub fn has_ended(&self) -> bool {
-        is_there(self, PollFlags::RDHUP)
+        has_ended(self.as_fd())
     }
 
     /// True once the other end is gone, or has something to say.
+    #[cfg(test)]
     pub fn has_news(&self) -> bool {
-        is_there(self, PollFlags::IN)
+        is_there(self.as_fd(), PollFlags::IN)
     }
 }
 
+/// True once the other end of a socket is gone.
+pub fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    is_there(socket, PollFlags::RDHUP)
+}
+
 /// Tells whether one of the events has come, without waiting for it.
-fn is_there(socket: &impl AsFd, events: PollFlags) -> bool {
-    let mut event = [PollFd::new(socket, events)];
+fn is_there(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let mut event = [PollFd::from_borrowed_fd(socket, events)];
     poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
 }
 
@@ -318,67 +484,16 @@ impl AsFd for Connection {
     }
 }
 
-/// What wakes the other side, and is woken by it. It is a pair of sockets rather than of eventfds: on those, who shares
-/// one can make the other's write wait for ever.
-pub struct Bell {
-    socket: OwnedFd,
-}
-
-impl Bell {
-    /// Both ends.
-    ///
-    /// # Errors
-    /// What socketpair(2) answers.
-    pub fn pair() -> io::Result<[Bell; 2]> {
-        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok([Bell { socket: a }, Bell { socket: b }])
-    }
-
-    pub fn new(socket: OwnedFd) -> Bell {
-        Bell { socket }
-    }
-
-    /// Wakes the other side. If it has not heard the last times yet, it will.
-    pub fn ring(&self) {
-        let _ = rustix::net::send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    }
-
-    /// Was heard.
-    pub fn silence(&self) {
-        // Who rings without end is not waited for.
-        for _ in 0..64 {
-            match rustix::net::recv(&self.socket, &mut [0; 8][..], RecvFlags::DONTWAIT) {
-                Ok((_, count)) if count > 0 => {}
-                _ => break,
-            }
-        }
-    }
-
-    /// Tells whether the other side has rung since this was asked last.
-    #[cfg(test)]
-    pub fn was_rung(&self) -> bool {
-        let rung = is_there(self, PollFlags::IN);
-        self.silence();
-        rung
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Bell {
-    /// Its socket, for another process.
-    pub fn into_fd(self) -> OwnedFd {
-        self.socket
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// Returns whether a token has come since this was asked last.
+    pub fn was_rung(connection: &Connection) -> bool {
+        let is_rung = connection.has_news();
+        read_tokens(connection.as_fd());
+        is_rung
+    }
 
     #[test]
     fn rings_of_the_card_come_before_those_of_the_host() {
@@ -440,7 +555,7 @@ mod tests {
         for _ in 0..100 {
             let [ours, theirs] = Connection::pair().unwrap();
             let server = std::thread::spawn(move || {
-                theirs.wait(PollFlags::IN).unwrap();
+                wait_for(theirs.as_fd(), PollFlags::IN).unwrap();
                 theirs.send(&"no", &[]).unwrap();
             });
             assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
@@ -449,20 +564,33 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_is_rung_without_end_is_heard_and_silenced() {
-        let [ours, theirs] = Bell::pair().unwrap();
-        let rings = || is_there(&ours, PollFlags::IN);
-        assert!(!rings());
+    fn tokens_without_end_are_read_to_the_end_and_are_no_answers() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!was_rung(&ours));
         // It does not wait for the other side.
         (0..10_000).for_each(|_| theirs.ring());
-        while rings() {
-            ours.silence();
+        while ours.has_news() {
+            read_tokens(ours.as_fd());
         }
         theirs.ring();
-        assert!(rings());
-        ours.silence();
-        assert!(!rings());
+        theirs.send(&7, &[]).unwrap();
+        theirs.ring();
+        assert_eq!(ours.receive::<u32>().unwrap().0, 7);
+        assert!(was_rung(&ours) && !was_rung(&ours));
+        theirs.ring();
+        assert!(matches!(ours.next(), Ok(Message::Token)));
+        assert_eq!(ours.next().map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(ours);
         theirs.ring();
+    }
+
+    #[test]
+    fn a_proof_comes_out_where_the_descriptor_leads() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        send_proof(theirs.as_fd(), [7; 16]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
+        // What is not as long as one is something else.
+        theirs.send(&"linerate-proof:", &[]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Request(..))));
     }
 }

@@ -6,18 +6,24 @@
 //! direction, and moves in a sync only:
 //!
 //! ```text
-//!     program:   head        what it has released; kick: ring the bell when there is something
-//!     server:    hwtail      up to where slots are the program's; kick: ring the bell when head has moved
+//!     program:   head        up to where it has released slots
+//!                tail        the tail that its last sync has shown it
+//!                lock        held by the thread that syncs
+//!                waits       whether a token is wanted, or on its way
+//!     server:    hwtail      up to where slots are the program's
+//!                kick        whether the server wants a token when head has moved
 //! ```
 //!
-//! Neither side believes the other: an index counts if it is in the ring, a slot if its buffer and length are inside the
+//! All of a ring's state is in the ring: any process that has the memory can go on where another one was.
+//!
+//! Neither side trusts the other: an index counts if it is in the ring, a slot if its buffer and length are inside the
 //! memory, and both are read once.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,20 +50,33 @@ const PROGRAM_HEAD: usize = 128;
 const PROGRAM_WAITS: usize = 128 + 8;
 /// Packets of a shadow that found no room.
 const PROGRAM_LOST: usize = 128 + 12;
+const PROGRAM_TAIL: usize = 128 + 16;
+const PROGRAM_LOCK: usize = 128 + 20;
 const SERVER_TAIL: usize = 192 + 4;
 const SERVER_WAITS: usize = 192 + 8;
 /// Which shadow the pipe has that this ring sends into; 0: none.
 const SERVER_SHADOW: usize = 192 + 12;
+/// Where the ring of a zero-copy monitor is, in units of 64 bytes; 0: there is none.
+const SERVER_MONITOR: usize = 192 + 16;
 
-/// `NR_TIMESTAMP`: the program wants to know when the last sync was.
-pub const NR_TIMESTAMP: u32 = 2;
+// Values of `PROGRAM_WAITS`.
+/// A token is wanted when tail moves.
+const ARMED: u32 = 1;
+/// A token is on its way, or waits to be read.
+const RUNG: u32 = 2;
 
-/// `NS_BUF_CHANGED`, `NS_FORWARD`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`.
+/// How long a thread waits for another one's sync of the same ring; then that thread is taken for stopped, or dead.
+const SYNC_TIME: Duration = if cfg!(test) { TEST_TIME } else { Duration::from_millis(100) };
+/// In tests, where threads may have no processor for long.
+const TEST_TIME: Duration = if cfg!(miri) { Duration::from_secs(3600) } else { Duration::from_secs(1) };
+
+/// `NS_BUF_CHANGED`, `NS_FORWARD`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`, `NS_TXMON`.
 pub const NS_BUF_CHANGED: u16 = 1;
 pub const NS_FORWARD: u16 = 4;
 pub const NS_NO_LEARN: u16 = 8;
 pub const NS_INDIRECT: u16 = 0x10;
 pub const NS_MOREFRAG: u16 = 0x20;
+pub const NS_TXMON: u16 = 0x40;
 /// Where a ring says which part of a slot's last word is an offset, and how packets begin (`offset_mask`, `buf_align`).
 pub const OFFSET_MASK: usize = 56;
 /// How many slots a packet has at most (`NETMAP_MAX_FRAGS`).
@@ -70,7 +89,12 @@ pub struct Place {
     pub at: usize,
     /// How many slots it has.
     pub slots: usize,
+    /// Where packets that are in no buffer are put (`NS_INDIRECT`), 65,536 bytes for each slot; 0: nowhere.
+    pub zone: usize,
 }
+
+/// Bytes of a slot's part of a zone.
+pub const ZONE: usize = 65_536;
 
 /// A slot, as it was when it was read.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +124,13 @@ impl Ring {
     /// [`Error::BadPeer`] if it is outside the memory.
     pub fn new(memory: &Arc<Memory>, place: Place) -> Result<Ring> {
         let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
-        let fits = end.is_some_and(|end| end <= memory.mapping.len());
-        if !fits || !(2..=65536).contains(&place.slots) || !place.at.is_multiple_of(64) {
+        let zone = if place.zone == 0 { 0 } else { place.slots.saturating_mul(ZONE).saturating_add(place.zone) };
+        let fits = end.is_some_and(|end| end <= memory.mapping.len()) && zone <= memory.mapping.len();
+        if !fits
+            || !place.zone.is_multiple_of(64)
+            || !(2..=65536).contains(&place.slots)
+            || !place.at.is_multiple_of(64)
+        {
             return Err(Error::BadPeer { why: "its ring is outside its memory" });
         }
         Ok(Ring { memory: memory.clone(), place, offset_mask: 0 })
@@ -162,6 +191,10 @@ impl Ring {
         if slot + 1 >= self.place.slots { 0 } else { slot + 1 }
     }
 
+    pub fn previous(&self, slot: usize) -> usize {
+        if slot == 0 { self.place.slots - 1 } else { slot - 1 }
+    }
+
     #[inline(always)]
     pub fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.place.slots - from }
@@ -175,39 +208,52 @@ impl Ring {
         (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
     }
 
-    /// The same where a slot may name buffers side by side, as the program has fetched them (`NS_INDIRECT`).
+    /// Returns where a slot's packets are put that are in no buffer (`NS_INDIRECT`).
+    pub fn zone(&self, number: usize) -> Option<usize> {
+        (self.place.zone != 0).then(|| self.place.zone + number * ZONE)
+    }
+
+    /// As [`bytes`](Ring::bytes), where the program may have fetched the packet into the slot's zone (`NS_INDIRECT`).
     #[inline(always)]
-    fn bytes_or_run(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
-        if slot.flags & NS_INDIRECT == 0 {
-            return self.bytes(number, slot);
+    fn bytes_or_zone(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
+        match slot.flags & NS_INDIRECT {
+            0 => self.bytes(number, slot),
+            _ => Some((self.zone(number)?, slot.len.into())),
         }
-        let (at, buffers) = (self.memory.buffer(slot.buffer)?, &self.memory.buffers);
-        let end = buffers.at + buffers.count * buffers.size;
-        (at + usize::from(slot.len) <= end).then_some((at, slot.len.into()))
     }
 
-    /// The side that this word stands for sleeps from now on until it is woken; it looks once more after this.
-    fn wait(&self, waits: usize) {
-        self.word(waits).store(1, SeqCst);
-        full_fence();
-    }
-
-    /// True once if that side sleeps: then its bell is to be rung.
-    #[inline(always)]
-    fn must_wake(&self, waits: usize) -> bool {
-        full_fence();
-        self.word(waits).load(Relaxed) != 0 && self.word(waits).swap(0, SeqCst) != 0
-    }
-
-    /// As the side that serves: from now on the bell is rung when head moves; look once more after this.
+    /// As the server: from now on the program sends a token when head moves. Look once more after this.
     pub fn wait_for_program(&self) {
-        self.wait(SERVER_WAITS);
+        self.word(SERVER_WAITS).store(1, SeqCst);
+        full_fence();
     }
 
-    /// As the side that serves: true once if the program sleeps.
+    /// As the program: true once if the server wants a token.
+    #[inline(always)]
+    fn must_wake_server(&self) -> bool {
+        full_fence();
+        self.word(SERVER_WAITS).load(Relaxed) != 0 && self.word(SERVER_WAITS).swap(0, SeqCst) != 0
+    }
+
+    /// As the server: true once if the program wants a token.
     #[inline(always)]
     pub fn must_wake_program(&self) -> bool {
-        self.must_wake(PROGRAM_WAITS)
+        full_fence();
+        let waits = self.word(PROGRAM_WAITS);
+        waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, RUNG, SeqCst, Relaxed).is_ok()
+    }
+
+    /// As the server: true once if the ring has slots for the program, and it waits to be told of them.
+    #[inline(always)]
+    pub fn must_tell_program(&self) -> bool {
+        self.published() != self.released() && self.must_wake_program()
+    }
+
+    /// Returns whether the program wants a token.
+    #[inline(always)]
+    pub fn is_armed(&self) -> bool {
+        full_fence();
+        self.word(PROGRAM_WAITS).load(Relaxed) == ARMED
     }
 
     /// Which shadow the pipe has.
@@ -229,6 +275,56 @@ impl Ring {
         self.word(PROGRAM_LOST).fetch_add(1, Relaxed);
     }
 
+    /// Returns the ring of this ring's zero-copy monitor.
+    #[inline(always)]
+    pub fn monitor(&self) -> Option<Ring> {
+        match self.word(SERVER_MONITOR).load(Acquire) {
+            0 => None,
+            at => self.monitor_at(at),
+        }
+    }
+
+    #[cold]
+    fn monitor_at(&self, at: u32) -> Option<Ring> {
+        let at = at as usize * 64;
+        let place = Place { at, slots: 2, zone: 0 };
+        let slots = Ring::new(&self.memory, place).ok()?.word(NUM_SLOTS).load(Relaxed) as usize;
+        Ring::new(&self.memory, Place { slots, ..place }).ok()
+    }
+
+    /// From now on this ring has a zero-copy monitor, or none.
+    pub fn set_monitor(&self, monitor: Option<&Ring>) {
+        self.word(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
+    }
+
+    /// Returns up to where the program of a receive ring has released slots.
+    #[inline(always)]
+    pub fn released(&self) -> usize {
+        self.index(PROGRAM_HEAD).unwrap_or(0)
+    }
+
+    /// Returns up to where slots are the program's.
+    #[inline(always)]
+    pub fn published(&self) -> usize {
+        self.index(SERVER_TAIL).unwrap_or(0)
+    }
+
+    /// Publishes the whole packets of a receive ring in front of `head`; what comes behind them has no end yet. A packet that
+    /// fills the ring alone is published in parts, or it would never pass.
+    #[inline(always)]
+    pub fn publish_packets(&self, head: usize) {
+        let mut complete = self.published();
+        let is_full = self.distance(complete, head) + 1 >= self.place.slots;
+        let mut at = complete;
+        while at != head {
+            let has_more = self.slot(at).has_more();
+            at = self.next(at);
+            complete = if has_more { complete } else { at };
+        }
+        self.word(SERVER_TAIL)
+            .store(if is_full && complete == self.published() { head } else { complete } as u32, Release);
+    }
+
     /// Slots of a transmit ring are the program's again, up to this one.
     #[inline(always)]
     fn free_up_to(&self, slot: usize) {
@@ -244,76 +340,119 @@ impl Ring {
     }
 }
 
-/// The program's side.
+/// A thread's turn to sync a ring. Dropping it ends the turn.
+pub struct Turn<'a> {
+    lock: &'a AtomicU32,
+    /// The lock's value meanwhile: an odd number.
+    held: u32,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Another thread may have taken it over.
+        let _ = self.lock.compare_exchange(self.held, self.held.wrapping_add(1), Release, Relaxed);
+    }
+}
+
+/// The program's side. It has no state but the ring's: threads and processes that share the port take turns.
+#[derive(Clone)]
 pub struct Program {
     pub ring: Ring,
-    /// What it has told, and what it was told.
-    head: usize,
-    tail: usize,
 }
 
 impl Program {
-    /// A ring that is in use already goes on.
-    pub fn new(ring: Ring) -> Program {
-        let head = ring.index(PROGRAM_HEAD).unwrap_or(0);
-        let mut program = Program { ring, head, tail: head };
-        program.ring.word(HEAD).store(head as u32, Relaxed);
-        program.ring.word(CUR).store(head as u32, Relaxed);
+    /// The side of a program that opens the port: its head and cur are where the last one's were.
+    pub fn begin(ring: Ring) -> Program {
+        let program = Program { ring };
+        program.set(program.head() as u32, program.head() as u32);
         program.learn();
         program
     }
 
-    /// Tells how far the program's head is; true if it has moved.
+    /// Waits for the ring's turn, and takes it. `None` if another thread has it for longer than any sync takes and goes on
+    /// with others: then this sync is left out, as netmap does where a ring is busy.
+    ///
+    /// A thread that was stopped or killed in its turn loses it.
+    #[inline(always)]
+    pub fn turn(&self) -> Option<Turn<'_>> {
+        let lock = self.ring.word(PROGRAM_LOCK);
+        let free = lock.load(Relaxed);
+        let held = free.wrapping_add(1);
+        if free & 1 == 0 && lock.compare_exchange(free, held, Acquire, Relaxed).is_ok() {
+            return Some(Turn { lock, held });
+        }
+        self.wait_for_turn()
+    }
+
+    #[cold]
+    fn wait_for_turn(&self) -> Option<Turn<'_>> {
+        let (lock, begin) = (self.ring.word(PROGRAM_LOCK), Instant::now());
+        let first = lock.load(Relaxed);
+        loop {
+            let now = lock.load(Relaxed);
+            let is_late = begin.elapsed() > SYNC_TIME;
+            let held = if now & 1 == 0 { now.wrapping_add(1) } else { now.wrapping_add(2) };
+            // It is free; or the thread that has it has had it all the time.
+            if (now & 1 == 0 || is_late && now == first) && lock.compare_exchange(now, held, Acquire, Relaxed).is_ok() {
+                return Some(Turn { lock, held });
+            }
+            if is_late {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Publishes the program's head; true if it has moved.
     ///
     /// # Errors
     /// [`Error::BadRing`] if head or cur are not where they can be; both are set back then.
     #[inline(always)]
-    pub fn tell(&mut self) -> Result<bool> {
+    pub fn tell(&self) -> Result<bool> {
         let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
-        if head != self.head || cur != self.head {
-            let slots = self.ring.place.slots;
-            let most = self.ring.distance(self.head, self.tail);
-            if head >= slots || cur >= slots || self.ring.distance(self.head, head) > most {
+        let before = self.head();
+        if head != before || cur != before {
+            let (slots, tail) = (self.ring.place.slots, self.tail());
+            let most = self.ring.distance(before, tail);
+            if head >= slots || cur >= slots || self.ring.distance(before, head) > most {
                 return Err(self.set_back());
             }
-            if self.ring.distance(head, cur) > self.ring.distance(head, self.tail) {
+            if self.ring.distance(head, cur) > self.ring.distance(head, tail) {
                 return Err(self.set_back());
             }
         }
-        let moved = head != self.head;
-        self.head = head;
         self.ring.word(PROGRAM_HEAD).store(head as u32, Release);
-        Ok(moved)
+        Ok(head != before)
     }
 
     #[cold]
-    fn set_back(&mut self) -> Error {
-        self.ring.word(HEAD).store(self.head as u32, Relaxed);
-        self.ring.word(CUR).store(self.head as u32, Relaxed);
-        self.ring.word(TAIL).store(self.tail as u32, Relaxed);
+    fn set_back(&self) -> Error {
+        self.set(self.head() as u32, self.head() as u32);
+        self.ring.word(TAIL).store(self.tail() as u32, Relaxed);
         Error::BadRing
     }
 
-    /// Where the program has its head, if that is in the ring; otherwise where it was.
+    /// Returns where the program has its head, if that is in the ring; otherwise where it was.
     pub fn wanted_head(&self) -> usize {
-        self.ring.index(HEAD).unwrap_or(self.head)
+        self.ring.index(HEAD).unwrap_or_else(|| self.head())
     }
 
-    /// How many slots the program has released since it has told of them; 0 if that cannot be.
+    /// Returns how many slots the program has released since the last sync; 0 if that cannot be.
     pub fn released(&self) -> usize {
-        let released = self.ring.distance(self.head, self.wanted_head());
-        if released <= self.ring.distance(self.head, self.tail) { released } else { 0 }
+        let released = self.ring.distance(self.head(), self.wanted_head());
+        if released <= self.ring.distance(self.head(), self.tail()) { released } else { 0 }
     }
 
-    /// Whether nobody else reads what a slot of a transmit ring names, any more or yet.
-    pub fn is_done(&self, slot: usize) -> bool {
-        let oldest = self.ring.next(self.tail);
-        self.ring.distance(oldest, slot) >= self.ring.distance(oldest, self.head)
+    /// Returns head at the last sync.
+    #[inline(always)]
+    pub fn head(&self) -> usize {
+        self.ring.index(PROGRAM_HEAD).unwrap_or(0)
     }
 
-    /// What was learned.
+    /// Returns the tail that the last sync has shown.
+    #[inline(always)]
     pub fn tail(&self) -> usize {
-        self.tail
+        self.ring.index(PROGRAM_TAIL).unwrap_or_else(|| self.head())
     }
 
     /// Sets the program's head and cur for it.
@@ -322,50 +461,53 @@ impl Program {
         self.ring.word(CUR).store(cur, Relaxed);
     }
 
-    /// Nobody has anything of a transmit ring: all of it is free.
-    pub fn all_free(&mut self) {
-        self.done(self.head);
-        self.learn();
-    }
-
-    /// Slots of a transmit ring are done up to here: who moves them is the program's own process.
+    /// Frees the slots of a transmit ring in front of this one, as its server does.
     #[inline(always)]
-    pub fn done(&mut self, slot: usize) {
+    pub fn done(&self, slot: usize) {
         self.ring.free_up_to(slot);
     }
 
     /// Learns up to where slots are the program's.
     #[inline(always)]
-    pub fn learn(&mut self) {
+    pub fn learn(&self) {
         if let Some(tail) = self.ring.index(SERVER_TAIL) {
-            self.tail = tail;
+            self.ring.word(PROGRAM_TAIL).store(tail as u32, Relaxed);
             self.ring.word(TAIL).store(tail as u32, Relaxed);
         }
     }
 
-    /// True if tail is past cur: poll(2) returns then.
+    /// Returns whether tail is past cur: poll(2) returns then.
     pub fn is_ready(&self) -> bool {
-        self.ring.word(CUR).load(Relaxed) as usize != self.tail
+        self.ring.word(CUR).load(Relaxed) as usize != self.tail()
     }
 
-    /// What was told.
-    pub fn head(&self) -> usize {
-        self.head
-    }
-
-    /// True once if the other side sleeps until head moves: then its bell is to be rung.
+    /// True once if the server wants a token, now that head has moved.
     #[inline(always)]
     pub fn must_ring(&self) -> bool {
-        self.ring.must_wake(SERVER_WAITS)
+        self.ring.must_wake_server()
     }
 
-    /// From now on the bell is rung when tail moves; look once more after this.
-    pub fn wait(&self) {
-        self.ring.wait(PROGRAM_WAITS);
+    /// Asks the server for a token when tail moves, unless one is there already. Look once more after this.
+    pub fn arm(&self) {
+        if !self.has_token() {
+            self.ring.word(PROGRAM_WAITS).store(ARMED, SeqCst);
+            full_fence();
+        }
     }
 
-    pub fn wait_no_more(&self) {
-        self.ring.word(PROGRAM_WAITS).store(0, Relaxed);
+    /// Returns whether a token is there, or was, that nobody has forgotten.
+    pub fn has_token(&self) -> bool {
+        self.ring.word(PROGRAM_WAITS).load(Acquire) == RUNG
+    }
+
+    /// Returns whether tail is past the program's head.
+    pub fn has_news(&self) -> bool {
+        self.ring.index(SERVER_TAIL).is_some_and(|tail| tail != self.ring.word(CUR).load(Relaxed) as usize)
+    }
+
+    /// Forgets the token of the last time, which was read; true if there was one.
+    pub fn forget_token(&self) -> bool {
+        self.ring.word(PROGRAM_WAITS).compare_exchange(RUNG, 0, SeqCst, Relaxed).is_ok()
     }
 }
 
@@ -413,7 +555,7 @@ impl Consumer {
         self.parts.clear();
         loop {
             let slot = self.ring.slot(at);
-            match self.ring.bytes_or_run(at, slot) {
+            match self.ring.bytes_or_zone(at, slot) {
                 Some(part) if count < MAX_FRAGS => self.parts.push(part),
                 _ => good = false,
             }
@@ -511,13 +653,18 @@ pub mod tests {
         let area = Area::new(Plan::default()).unwrap();
         let len = area.memory.mapping.len();
         let last = len - SLOTS - 2 * SLOT;
-        assert!(Ring::new(&area.memory, Place { at: last & !63, slots: 2 }).is_ok());
+        assert!(Ring::new(&area.memory, Place { at: last & !63, slots: 2, zone: 0 }).is_ok());
         let beyond = (last + 64) & !63;
         for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, 32, 1] {
-            assert!(Ring::new(&area.memory, Place { at, slots: 2 }).is_err(), "at {at}");
+            assert!(Ring::new(&area.memory, Place { at, slots: 2, zone: 0 }).is_err(), "at {at}");
+        }
+        // A zone that is not all in the memory.
+        assert!(Ring::new(&area.memory, Place { at: 0, slots: 2, zone: len - 2 * ZONE }).is_ok());
+        for zone in [len - 2 * ZONE + 64, len, usize::MAX & !63, 1] {
+            assert!(Ring::new(&area.memory, Place { at: 0, slots: 2, zone }).is_err(), "zone {zone}");
         }
         for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
-            assert!(Ring::new(&area.memory, Place { at: 0, slots }).is_err(), "{slots} slots");
+            assert!(Ring::new(&area.memory, Place { at: 0, slots, zone: 0 }).is_err(), "{slots} slots");
         }
     }
 
@@ -557,19 +704,13 @@ pub mod tests {
     }
 
     #[test]
-    fn a_run_of_buffers_ends_with_the_buffers() {
-        let (area, [ring, _]) = rings(8, 0, Offsets::default());
-        let buffers = area.memory.buffers;
-        let run = |buffer: u32, len: u16| ring.bytes_or_run(0, Slot { buffer, len, flags: NS_INDIRECT });
-        let last = area.memory.buffer(buffers.count as u32 - 2).unwrap();
-        assert_eq!(run(buffers.count as u32 - 2, 4096), Some((last, 4096)));
-        assert_eq!(run(buffers.count as u32 - 2, 4097), None);
-        assert_eq!(run(1, 4096), None);
-        assert_eq!(
-            ring.bytes_or_run(0, Slot { buffer: 2, len: 4096, flags: 0 }),
-            None,
-            "without the mark it is one buffer"
-        );
+    fn a_packet_in_no_buffer_is_in_the_zone_of_its_slot() {
+        let (_area, [mut ring, _]) = rings(8, 0, Offsets::default());
+        let bytes = |ring: &Ring, flags: u16| ring.bytes_or_zone(3, Slot { buffer: 3, len: 65_535, flags });
+        assert_eq!(bytes(&ring, NS_INDIRECT), None, "it has none");
+        ring.place.zone = 64;
+        assert_eq!(bytes(&ring, NS_INDIRECT), Some((64 + 3 * ZONE, 65_535)));
+        assert_eq!(bytes(&ring, 0), None, "without the mark it is one buffer");
     }
 
     #[test]
@@ -598,8 +739,8 @@ pub mod tests {
     /// A program whose transmit ring is free, at slot 5 of 8.
     fn program(ring: &Ring) -> Program {
         ring.word(PROGRAM_HEAD).store(5, Relaxed);
-        let mut program = Program::new(ring.clone());
-        program.all_free();
+        ring.free_up_to(5);
+        let program = Program::begin(ring.clone());
         assert_eq!((program.head(), program.tail()), (5, 4));
         program
     }
@@ -607,7 +748,7 @@ pub mod tests {
     #[test]
     fn a_program_whose_head_or_cur_cannot_be_is_set_back() {
         let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-        let mut program = program(&ring);
+        let program = program(&ring);
         // Slot 4 is the tail: it may be reached. Slots 3 and 2 are then not the program's.
         for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
             program.set(head, cur);
@@ -615,7 +756,7 @@ pub mod tests {
             assert_eq!(program.released(), ring.distance(5, head as usize));
             assert_eq!(program.tell().unwrap(), head != 5, "{head} and {cur}");
             assert_eq!(ring.word(PROGRAM_HEAD).load(Relaxed), head);
-            program.head = 5;
+            ring.word(PROGRAM_HEAD).store(5, Relaxed);
         }
         program.done(1);
         program.learn();
@@ -635,7 +776,7 @@ pub mod tests {
     #[test]
     fn what_a_server_says_counts_only_if_it_is_an_index() {
         let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-        let mut program = program(&ring);
+        let program = program(&ring);
         for said in [8, 9, u32::MAX] {
             ring.word(SERVER_TAIL).store(said, Relaxed);
             program.learn();
@@ -648,12 +789,11 @@ pub mod tests {
         assert!(!program.is_ready());
         program.set(7, 6);
         assert!(program.is_ready());
-        // Slots between tail and head are on their way.
-        program.head = 2;
-        assert_eq!([0, 1, 2, 3, 6, 7].map(|slot| program.is_done(slot)), [false, false, true, true, true, true]);
         // Where it began is an index, too.
         ring.word(PROGRAM_HEAD).store(8, Relaxed);
-        assert_eq!(Program::new(ring.clone()).head(), 0);
+        assert_eq!(Program::begin(ring.clone()).head(), 0);
+        ring.word(PROGRAM_TAIL).store(9, Relaxed);
+        assert_eq!(program.tail(), program.head(), "and so is where it was");
         assert_eq!(Consumer::new(ring.clone()).cur, 0);
     }
 
@@ -737,15 +877,93 @@ pub mod tests {
         let (_area, [ring, _]) = rings(8, 0, Offsets::default());
         let program = program(&ring);
         assert!(!ring.must_wake_program() && !program.must_ring());
-        program.wait();
+        program.arm();
         assert!(!program.must_ring(), "it is the program that sleeps");
+        assert!(ring.is_armed() && !program.has_token());
         assert!(ring.must_wake_program() && !ring.must_wake_program());
+        assert!(program.has_token() && !ring.is_armed());
+        program.arm();
+        assert!(!ring.is_armed(), "the token of the last time is not read yet");
+        assert!(program.forget_token() && !program.forget_token());
+        program.arm();
+        assert!(ring.must_wake_program());
         ring.wait_for_program();
         assert!(!ring.must_wake_program());
         assert!(program.must_ring() && !program.must_ring());
-        program.wait();
-        program.wait_no_more();
-        assert!(!ring.must_wake_program());
+        // Nonsense is no request.
+        ring.word(PROGRAM_WAITS).store(77, Relaxed);
+        assert!(!ring.must_wake_program() && !program.has_token());
+    }
+
+    #[test]
+    fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
+        let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+        const ROUNDS: u32 = if cfg!(miri) { 50 } else { 1000 };
+        let (program, count) = (program(&ring), std::cell::UnsafeCell::new(0));
+        struct Count(std::cell::UnsafeCell<u32>);
+        // SAFETY: it is changed in a turn only.
+        unsafe impl Sync for Count {}
+        let count = Count(count);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let (program, count) = (&program, &count);
+                scope.spawn(move || {
+                    for _ in 0..ROUNDS {
+                        let _turn = program.turn().unwrap();
+                        // SAFETY: as above.
+                        unsafe { *count.0.get() += 1 };
+                    }
+                });
+            }
+        });
+        assert_eq!(count.0.into_inner(), 4 * ROUNDS);
+        if cfg!(miri) {
+            return; // nothing dies there
+        }
+        // A process that was killed in its turn.
+        std::mem::forget(program.turn());
+        assert!(program.turn().is_some());
+        // One that was stopped, and goes on after another one has taken its turn, ends only its own.
+        let stopped = program.turn().unwrap();
+        let after = program.turn().unwrap();
+        drop(stopped);
+        let begin = Instant::now();
+        let next = program.turn();
+        assert!(next.is_some() && begin.elapsed() >= SYNC_TIME, "the turn is still the second one's");
+        drop((after, next));
+        assert!(program.turn().is_some());
+    }
+
+    #[test]
+    fn packets_are_published_whole_but_for_one_that_fills_the_ring() {
+        let (_area, [_, ring]) = rings(8, 0, Offsets::default());
+        let set = |slot: usize, flags: u16| ring.set_slot(slot, Slot { flags, ..ring.slot(slot) });
+        for (slot, flags) in [0, NS_MOREFRAG, NS_MOREFRAG, 0, NS_MOREFRAG, 0, NS_MOREFRAG, 0].into_iter().enumerate() {
+            set(slot, flags);
+        }
+        for (head, published) in [(0, 0), (1, 1), (2, 1), (3, 1), (4, 4), (5, 4), (6, 6), (7, 6)] {
+            ring.publish_packets(head);
+            assert_eq!(ring.published(), published, "up to {head}");
+        }
+        (0..8).for_each(|slot| set(slot, NS_MOREFRAG));
+        ring.publish_packets(4);
+        assert_eq!(ring.published(), 6);
+        ring.publish_packets(5);
+        assert_eq!(ring.published(), 5, "all of the ring");
+    }
+
+    #[test]
+    fn a_monitor_s_ring_is_in_the_memory() {
+        let (_area, [ring, other]) = rings(8, 0, Offsets::default());
+        assert!(ring.monitor().is_none());
+        ring.set_monitor(Some(&other));
+        assert_eq!(ring.monitor().unwrap().place, other.place);
+        for nonsense in [1, u32::MAX] {
+            ring.word(SERVER_MONITOR).store(nonsense, Relaxed);
+            assert!(ring.monitor().is_none_or(|there| there.place.slots >= 2));
+        }
+        ring.set_monitor(None);
+        assert!(ring.monitor().is_none());
     }
 
     #[test]

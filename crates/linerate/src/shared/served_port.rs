@@ -1,14 +1,14 @@
 //! A port that another process serves, as a port of ours. Each packet is copied between its region and the memory that both
 //! processes have, by way of a buffer of the queue's own.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use super::area::{Area, Offsets, Plan, Rings};
+use super::area::Rings;
 use super::client::Client;
-use super::message::{Wanted, Which};
-use super::shared_port::SharedPort;
+use super::message::{Choice, Wanted, Which};
+use super::shared_port::{SharedPort, is_served};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -21,59 +21,58 @@ pub type ServedPort = VirtualPort<Remote>;
 /// What a port that another process serves does its own way.
 pub struct Remote {
     /// Of a pipe or a monitor all of it; of any other port a description, and each queue has a connection of its own.
-    port: Arc<SharedPort>,
-    open: Box<dyn Fn(Which, bool) -> Result<SharedPort> + Send>,
+    port: Arc<Opened>,
+    open: Box<dyn Fn(Which, bool) -> Result<Opened> + Send>,
     is_whole: bool,
 }
 
-/// Memory for a pipe: the other end's process has it, too, so there is nothing else in it.
-fn area_of_pipe(rings: &Rings) -> Result<Arc<Area>> {
-    Ok(Arc::new(Area::new(Plan::of_pipe(rings))?))
+/// Rings, and the connection that is their descriptor.
+struct Opened {
+    descriptor: OwnedFd,
+    port: SharedPort,
 }
 
-/// Memory of this process for all other ports; it goes with the last of them.
-fn area() -> Result<Arc<Area>> {
-    static AREA: Mutex<Weak<Area>> = Mutex::new(Weak::new());
-    let mut area = AREA.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(area) = area.upgrade() {
-        return Ok(area);
+impl Opened {
+    fn new((descriptor, port): (OwnedFd, SharedPort)) -> Opened {
+        Opened { descriptor, port }
     }
-    let new = Arc::new(Area::new(Plan::default())?);
-    *area = Arc::downgrade(&new);
-    Ok(new)
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
 }
 
 impl ServedPort {
-    /// Opens a port, if somebody serves it; `None` if nobody does. The configuration says how many rings it has.
+    /// Opens a port, if there is a server that has it; `None` if there is none. The configuration says how many rings it
+    /// has.
     ///
     /// # Errors
-    /// [`Error::Refused`] as who serves it says, [`Error::Serve`] if it does not let us in.
+    /// [`Error::Refused`] as the server says, [`Error::Serve`] if it does not let us in.
     pub fn find(folder: &Path, wanted: Wanted, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
         let slots = config.ring as u32;
         let rings =
             Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots: slots, ..Rings::default() };
-        let is_pipe = wanted.name.contains(['{', '}']) && !(wanted.monitor_rx || wanted.monitor_tx);
-        let area = if is_pipe { area_of_pipe(&rings)? } else { area()? };
         let wanted = Wanted { rings, ..wanted };
         let which = if is_whole { Which::All } else { Which::None };
-        let port = first.open(Wanted { which, ..wanted.clone() }, &area, Offsets::default())?;
+        let opened = Opened::new(first.open(Wanted { which, ..wanted.clone() }, Choice::default())?);
         let folder = folder.to_path_buf();
         let open = move |which: Which, receives: bool| {
             let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
             let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
             let wanted = Wanted { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
-            client.open(wanted, &area, Offsets::default())
+            client.open(wanted, Choice::default()).map(Opened::new)
         };
-        let config = Config { tx_queues: port.rings().tx, rx_queues: port.rings().rx, ..config };
-        let mac = port.mac();
-        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(port), open: Box::new(open), is_whole })))
+        let rings = opened.port.rings();
+        let config = Config { tx_queues: rings.tx, rx_queues: rings.rx, ..config };
+        let mac = opened.port.mac();
+        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
     }
 }
 
 impl Remote {
-    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<SharedPort>> {
+    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<Opened>> {
         match self.is_whole {
             true => Ok(self.port.clone()),
             false => Ok(Arc::new((self.open)(Which::One(queue), receives)?)),
@@ -89,27 +88,28 @@ impl Virtual for Remote {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
-        let (port, pool) = (self.queue(queue, true)?, config.pool.clone());
+        let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
-        Ok(Box::new(ServedRx { port, queue: queue.into(), pool, counters, sleeps, longest, bytes: Vec::new() }))
+        Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, bytes: Vec::new() }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
-        let wanted = self.port.wanted();
+        let wanted = self.port.port.wanted();
         if wanted.monitor_rx || wanted.monitor_tx {
             let why = "a monitor listens; send on the port itself";
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
-        let (port, longest) = (self.queue(queue, false)?, config.max_frame);
-        Ok(Box::new(ServedTx { port, queue: queue.into(), counters, longest, bytes: Vec::new() }))
+        let (opened, longest) = (self.queue(queue, false)?, config.max_frame);
+        Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest, bytes: Vec::new() }))
     }
 
     /// Up as long as it is served.
     fn link(&self) -> Result<Link> {
-        match self.port.is_served() {
+        match is_served(self.port.bell()) {
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let why = format!("{}: the process that served it is gone; open it again", self.port.wanted().name);
+                let name = &self.port.port.wanted().name;
+                let why = format!("{name}: the process that served it is gone; open it again");
                 Err(Error::Refused { why, errno: libc::ENXIO })
             }
         }
@@ -122,7 +122,7 @@ impl Virtual for Remote {
 }
 
 struct ServedRx {
-    port: Arc<SharedPort>,
+    opened: Arc<Opened>,
     queue: usize,
     pool: Arc<Pool>,
     counters: Arc<QueueCounters>,
@@ -135,8 +135,8 @@ struct ServedRx {
 impl RxQueue for ServedRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
-        let ServedRx { pool, bytes, longest, counters, .. } = self;
-        self.port.take(self.queue, |memory, parts| {
+        let ServedRx { opened, queue, pool, bytes, longest, counters, .. } = self;
+        opened.port.take(opened.bell(), *queue, |memory, parts| {
             let len: usize = parts.iter().map(|(_, len)| len).sum();
             if len == 0 || len > *longest {
                 counters.dropped();
@@ -174,17 +174,16 @@ impl RxQueue for ServedRx {
         if !self.sleeps {
             return None;
         }
-        self.port.arm_ring(self.queue);
-        Some(self.port.event())
+        self.opened.port.arm_ring(self.opened.bell(), self.queue);
+        Some(self.opened.bell())
     }
 
-    fn disarm(&mut self) {
-        self.port.disarm_ring(self.queue);
-    }
+    /// A token that comes now is read when it is waited for again.
+    fn disarm(&mut self) {}
 }
 
 struct ServedTx {
-    port: Arc<SharedPort>,
+    opened: Arc<Opened>,
     queue: usize,
     counters: Arc<QueueCounters>,
     longest: usize,
@@ -197,7 +196,8 @@ impl TxQueue for ServedTx {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
         let mut waiting = batch.packets();
         let mut next = waiting.next();
-        self.port.put(self.queue, &mut self.bytes, |room, bytes| {
+        let opened = &self.opened;
+        opened.port.put(opened.bell(), self.queue, &mut self.bytes, |room, bytes| {
             while let Some(packet) = &next {
                 let len = packet.len();
                 if len > room && len <= self.longest {
@@ -224,9 +224,5 @@ impl TxQueue for ServedTx {
 
     fn buffers(&self) -> usize {
         0
-    }
-
-    fn unsent(&self) -> usize {
-        self.port.unsent(self.queue)
     }
 }

@@ -2,16 +2,18 @@
 //! while there are monitors, whoever sends into the pipe puts a copy of each packet there. From these rings packets come to
 //! monitors as from any program's. What finds no room is dropped and counted at the monitors; the pipe goes on.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::area::{Area, Objects, Offsets, Placed, Plan, Rings};
 use super::memory::{Buffers, Memory};
-use super::message::{Bell, Connection, Reply};
+use super::message::Reply;
 use super::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
-use super::work::{Sending, Work};
+use super::work::{Heard, Programs, Sending, Work};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
@@ -28,12 +30,12 @@ pub struct Shadow {
     area: Area,
     /// By end of the pipe: the rings that it sends copies into.
     placed: [Placed; 2],
-    /// The end of the bell that the pipe's ends ring.
-    bell: Bell,
+    /// Wakes the thread.
+    waker: Arc<Waker>,
     /// The pipe's transmit rings, which say that there is this shadow.
     told: Vec<Ring>,
     version: u32,
-    thread: Option<(Connection, JoinHandle<()>)>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Shadow {
@@ -41,24 +43,25 @@ impl Shadow {
     ///
     /// # Errors
     /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
-    pub fn start(elsewhere: &Elsewhere, memory: &Arc<Memory>, ends: &[Placed; 2], pool: &Arc<Pool>) -> Result<Shadow> {
+    pub fn start(elsewhere: &Elsewhere, memory: &Arc<Memory>, ends: &[Placed], pool: &Arc<Pool>) -> Result<Shadow> {
         let system = |call| move |error| Error::System { call, source: error };
-        let rings = ends[0].tx.len().max(ends[1].tx.len());
+        let [first, second] = ends else { return Err(Error::BadPeer { why: "its pipe has no other end" }) };
+        let rings = first.tx.len().max(second.tx.len());
         let objects = |count: usize, size: usize| Objects { count, size };
         let usual = Plan::default();
         let area = Area::new(Plan {
             ports: objects(2, usual.ports.size),
             rings: objects(2 * rings, usual.rings.size),
             buffers: objects(2 + 2 * rings * SLOTS as usize, memory.buffers.size),
+            zones: 0,
         })?;
         let side = |end: &Placed| {
             let tx = end.tx.len() as u16;
             let rings = Rings { tx, tx_slots: SLOTS, ..Rings::default() };
             area.place("shadow", &rings, |_| true, |_| false, Offsets::default())
         };
-        let placed = [side(&ends[0])?, side(&ends[1])?];
-        let [ours, bell] = Bell::pair().map_err(system("socketpair"))?;
-        let mut work = Work { sending: Vec::new(), receiving: Vec::new(), bell: ours };
+        let placed = [side(first)?, side(second)?];
+        let mut work = Work { sending: Vec::new(), receiving: Vec::new() };
         for (end, placed) in placed.iter().enumerate() {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
                 let ring = Ring::new(&area.memory, *place)?;
@@ -70,11 +73,19 @@ impl Shadow {
         }
         let places = ends.iter().flat_map(|end| &end.tx).flatten();
         let told = places.map(|place| Ring::new(memory, *place)).collect::<Result<Vec<_>>>()?;
-        let [connection, theirs] = Connection::pair().map_err(system("socketpair"))?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let event = event.map_err(|error| Error::system("eventfd", error))?;
+        let waker = Arc::new(Waker { event, is_over: AtomicBool::new(false) });
+        let its = waker.clone();
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
-        let thread = thread.spawn(move || work.run(&theirs)).map_err(system("starting a thread"))?;
+        let thread = thread.spawn(move || work.run(&*its)).map_err(system("starting a thread"))?;
         let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
-        Ok(Shadow { area, placed, bell, told, version, thread: Some((connection, thread)) })
+        Ok(Shadow { area, placed, waker, told, version, thread: Some(thread) })
+    }
+
+    /// Wakes the thread: a program has put copies into a ring.
+    pub fn ring(&self) {
+        self.waker.wake();
     }
 
     /// Tells both ends of the pipe, which then ask for it.
@@ -82,7 +93,7 @@ impl Shadow {
         self.told.iter().for_each(|ring| ring.set_shadow(self.version));
     }
 
-    /// What an end of the pipe is told when it asks: its memory and a bell come with it.
+    /// What an end of the pipe is told when it asks: its memory comes with it.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -90,7 +101,7 @@ impl Shadow {
         let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
         };
-        let descriptors = vec![duplicate(self.area.memory.as_fd())?, duplicate(self.bell.as_fd())?];
+        let descriptors = vec![duplicate(self.area.memory.as_fd())?];
         let places = self.placed[end].tx.iter().flatten().copied().collect();
         Ok((Reply::Shadow { buffers: self.area.memory.buffers, places }, descriptors))
     }
@@ -99,17 +110,45 @@ impl Shadow {
 impl Drop for Shadow {
     fn drop(&mut self) {
         self.told.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
-        if let Some((connection, thread)) = self.thread.take() {
-            drop(connection);
+        self.waker.is_over.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Wakes the thread of a shadow, and says when it is over.
+struct Waker {
+    event: OwnedFd,
+    is_over: AtomicBool,
+}
+
+impl Waker {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+impl Programs for Waker {
+    /// Whoever has the pipe does not wait for the shadow.
+    fn ring(&self) {}
+
+    fn listen(&self) -> Heard {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        Heard { is_over: self.is_over.load(Ordering::Relaxed), token: false }
+    }
+
+    fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
+        let mut events = vec![PollFd::new(&self.event, PollFlags::IN)];
+        events.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        let _ = poll(&mut events, Some(&longest));
     }
 }
 
 /// The side of who sends into the pipe: puts copies into one ring of the shadow.
 pub struct Copier {
     program: Program,
-    bell: Bell,
     /// Where the next slot goes, and where the packet has begun that it is of.
     next: usize,
     begin: usize,
@@ -123,10 +162,10 @@ impl Copier {
     ///
     /// # Errors
     /// [`Error::BadPeer`] if it is outside its memory.
-    pub fn new(memory: OwnedFd, bell: OwnedFd, buffers: Buffers, place: Place) -> Result<Copier> {
-        let program = Program::new(Ring::new(&Memory::of_peer(memory, buffers)?, place)?);
+    pub fn new(memory: OwnedFd, buffers: Buffers, place: Place) -> Result<Copier> {
+        let program = Program::begin(Ring::new(&Memory::of_peer(memory, buffers)?, place)?);
         let head = program.head();
-        Ok(Copier { program, bell: Bell::new(bell), next: head, begin: head, skips: false, bytes: Vec::new() })
+        Ok(Copier { program, next: head, begin: head, skips: false, bytes: Vec::new() })
     }
 
     /// What comes next is in the middle of a packet, which is passed over.
@@ -157,14 +196,13 @@ impl Copier {
         }
     }
 
-    /// Hands over what was copied, and learns what is free.
-    pub fn hand_over(&mut self) {
+    /// Hands over what was copied, and learns what is free. True if the server wants a token.
+    pub fn hand_over(&mut self) -> bool {
         self.program.set(self.begin as u32, self.begin as u32);
         // It is where it can be, between head and tail.
-        if self.program.tell().unwrap_or(false) && self.program.must_ring() {
-            self.bell.ring();
-        }
+        let must_ring = self.program.tell().unwrap_or(false) && self.program.must_ring();
         self.program.learn();
+        must_ring
     }
 }
 
@@ -175,27 +213,26 @@ mod tests {
     use super::*;
 
     /// A ring with packets, and one of a shadow that copies of them go to.
-    fn copier(slots: u32) -> (Ring, Copier, Consumer, Bell) {
+    fn copier(slots: u32) -> (Ring, Copier, Consumer) {
         let (_area, [source, _]) = rings(16, 0, Offsets::default());
         let (area, [ring, _]) = rings(slots, 0, Offsets::default());
         let consumer = Consumer::new(ring.clone());
-        let [ours, theirs] = Bell::pair().unwrap();
         let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
-        let copier = Copier::new(memory, theirs.into_fd(), area.memory.buffers, ring.place).unwrap();
+        let copier = Copier::new(memory, area.memory.buffers, ring.place).unwrap();
         for n in 0..16 {
             let at = source.memory.buffer(source.slot(n).buffer).unwrap();
             source.memory.mapping.write(at, &[n as u8 + 1; 100]);
         }
-        (source, copier, consumer, ours)
+        (source, copier, consumer)
     }
 
     /// Copies slots of these flags, from `first` on.
-    fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) {
+    fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) -> bool {
         for (n, flags) in flags.iter().enumerate() {
             let slot = Slot { len: 100, flags: *flags, ..source.slot(first + n) };
             copier.copy(source, first + n, slot);
         }
-        copier.hand_over();
+        copier.hand_over()
     }
 
     /// The packets that came, each as its slots' first bytes.
@@ -220,18 +257,17 @@ mod tests {
 
     #[test]
     fn a_shadow_gets_whole_packets_in_order() {
-        let (source, mut copier, mut consumer, bell) = copier(16);
+        let (source, mut copier, mut consumer) = copier(16);
         copy(&mut copier, &source, 0, &[0, MORE, 0, MORE]);
         assert_eq!(seen(&mut consumer), [vec![1], vec![2, 3]]);
         copy(&mut copier, &source, 4, &[0, 0x18]);
         assert_eq!(seen(&mut consumer), [vec![4, 5], vec![6]]);
         assert!(matches!(consumer.front(), Front::None));
-        drop(bell);
     }
 
     #[test]
     fn what_finds_no_room_in_a_shadow_is_dropped_as_a_whole_and_counted() {
-        let (source, mut copier, mut consumer, _bell) = copier(4);
+        let (source, mut copier, mut consumer) = copier(4);
         copy(&mut copier, &source, 0, &[0, 0, MORE, MORE, 0, 0]);
         // A packet of three slots after two of one: three slots are free in all, and the last packet fits again.
         assert_eq!(seen(&mut consumer), [vec![1], vec![2], vec![6]]);
@@ -246,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_had_begun_is_passed_over() {
-        let (source, mut copier, mut consumer, _bell) = copier(16);
+        let (source, mut copier, mut consumer) = copier(16);
         copier.skip();
         copy(&mut copier, &source, 0, &[MORE, 0, 0]);
         assert_eq!(seen(&mut consumer), [[3]]);
@@ -255,13 +291,10 @@ mod tests {
 
     #[test]
     fn the_thread_of_a_shadow_is_woken_if_it_sleeps() {
-        let (source, mut copier, consumer, bell) = copier(16);
-        copy(&mut copier, &source, 0, &[0]);
-        assert!(!bell.was_rung());
+        let (source, mut copier, consumer) = copier(16);
+        assert!(!copy(&mut copier, &source, 0, &[0]));
         consumer.ring.wait_for_program();
-        copier.hand_over();
-        assert!(!bell.was_rung(), "nothing has come");
-        copy(&mut copier, &source, 1, &[0]);
-        assert!(bell.was_rung());
+        assert!(!copier.hand_over(), "nothing has come");
+        assert!(copy(&mut copier, &source, 1, &[0]));
     }
 }

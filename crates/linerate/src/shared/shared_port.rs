@@ -1,78 +1,58 @@
 //! A port that another process serves, in this one: its rings, in memory that both have.
+//!
+//! All of its state is in that memory, so that threads and processes that have the port share it. Its descriptor, by which
+//! server and program wake each other, is the caller's: a program may close it, and pass it on.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use super::area::{Area, Lent, Offsets, Placed, Rings};
-use super::client::Client;
+use super::area::{DESCRIPTION, Placed, Rings};
+use super::client::shadow_of;
 use super::forward::forward;
+use super::indirect;
 use super::lock;
 use super::memory::Memory;
-use super::message::{Bell, Reply, Request, Wanted, Which};
+use super::message::{Opened, Wanted, Which, has_ended, read_tokens, ring_bell};
 use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Slot};
 use super::shadow::Copier;
-use super::sides::{Sides, Transmit, give_back, stamp};
+use super::sides::{Receive, Sides, Through, Transmit, stamp};
 use crate::error::{Error, Result};
 use crate::port::MacAddress;
 
-/// What a port has of an area; it is free when this is dropped.
-pub(super) struct Lease {
-    pub area: Arc<Area>,
-    pub placed: Vec<Placed>,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.placed.iter().for_each(|placed| self.area.remove(placed));
-    }
-}
-
 /// A port that another process serves.
 pub struct SharedPort {
-    /// Who serves it; nobody a port to ask about.
-    pub(super) client: Option<Client>,
-    pub(super) wanted: Wanted,
-    pub(super) rings: Rings,
-    pub(super) mac: MacAddress,
-    pub(super) memory: Arc<Memory>,
-    pub(super) placed: Placed,
-    pub(super) lease: Option<Lease>,
-    pub(super) sides: Sides,
-    pub(super) bell: Bell,
-    /// Receive rings that are waited for one by one, a bit each.
-    pub(super) armed: AtomicU64,
+    opened: Opened,
+    memory: Arc<Memory>,
+    sides: Sides,
 }
 
 impl SharedPort {
-    /// A port that nobody serves, and that has no rings: what it has is memory (`NR_REG_NULL`).
-    ///
-    /// # Errors
-    /// [`Error::AreaFull`].
-    pub fn null(wanted: Wanted, area: &Arc<Area>) -> Result<SharedPort> {
-        let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
-        let placed = area.place(&wanted.name, &rings, |_| false, |_| false, Offsets::default())?;
-        let lease = Some(Lease { area: area.clone(), placed: vec![placed.clone()] });
-        let [bell, _] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
-        let (memory, mac) = (area.memory.clone(), MacAddress::default());
-        let sides = Sides::new(&memory, &placed, None)?;
-        let armed = AtomicU64::new(0);
-        Ok(SharedPort { client: None, wanted, rings, mac, memory, placed, lease, sides, bell, armed })
+    /// The port that was opened in this memory; by this process, if it `begins`.
+    pub(super) fn new(opened: Opened, memory: Arc<Memory>, begins: bool) -> Result<SharedPort> {
+        let sides = Sides::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
+        let end = opened.placed.at.checked_add(DESCRIPTION);
+        if end.is_none_or(|end| end > memory.mapping.len()) {
+            return Err(Error::BadPeer { why: "its description is outside its memory" });
+        }
+        if begins {
+            memory.chain_extra(opened.placed.at, &opened.extra);
+        }
+        Ok(SharedPort { opened, memory, sides })
     }
 
     /// What it was opened as.
     pub fn wanted(&self) -> &Wanted {
-        &self.wanted
+        &self.opened.wanted
     }
 
     /// How many rings the port has; not all of them are here, perhaps.
     pub fn rings(&self) -> &Rings {
-        &self.rings
+        &self.opened.rings
     }
 
     /// Its address.
     pub fn mac(&self) -> MacAddress {
-        self.mac
+        MacAddress(self.opened.mac)
     }
 
     /// Where the rings and packets are.
@@ -80,87 +60,80 @@ impl SharedPort {
         &self.memory
     }
 
+    /// The number of the memory, and how much of it is for the program to see, in bytes.
+    pub fn region(&self) -> (u16, usize) {
+        (self.opened.number, self.opened.len)
+    }
+
     /// Where its description is.
     pub fn placed(&self) -> &Placed {
-        &self.placed
+        &self.opened.placed
     }
 
-    /// Chains buffers that are in no ring; tells how many there were.
-    pub fn extra_buffers(&self, count: u32) -> u32 {
-        self.lease.as_ref().map_or(0, |lease| lease.area.extra(&self.placed, count))
+    /// How many buffers it has that are in no ring; the first is in its description.
+    pub fn extra_buffers(&self) -> u32 {
+        self.opened.extra.iter().map(|(_, len)| len).sum()
     }
 
-    /// Hands over what the program has released of its transmit rings, and learns what is free (`NIOCTXSYNC`).
+    /// Hands over what the program has released of its transmit rings, and learns what is free (`NIOCTXSYNC`). `read` copies
+    /// packets that are in no buffer (`NS_INDIRECT`) from an address of the program's.
     ///
     /// # Errors
-    /// [`Error::BadRing`] if the program has set head or cur where they cannot be.
-    pub fn sync_tx(&self) -> Result<()> {
+    /// [`Error::BadRing`](crate::Error::BadRing) if the program has set head or cur where they cannot be.
+    pub fn sync_tx(&self, bell: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
         let mut result = Ok(());
         for (number, transmit) in self.sides.tx.iter().enumerate() {
             let Some(transmit) = transmit else { continue };
-            let transmit = &mut *lock(transmit);
-            self.look_for_monitors(number, transmit);
-            result = transmit.hand_over(&self.bell).and(result);
-            let program = &mut transmit.program;
-            program.learn();
-            transmit.fetched.put_back(program);
-            stamp(&program.ring);
+            let Some(_turn) = transmit.program.turn() else { continue };
+            if transmit.program.ring.place.zone != 0 {
+                indirect::fetch(&transmit.program, &read);
+            }
+            self.look_for_monitors(bell, number, transmit);
+            result = transmit.hand_over(bell).and(result);
+            transmit.learn(bell);
+            stamp(&transmit.program.ring);
         }
         result
     }
 
     /// A pipe that has monitors, or none any more, is another one from now on.
     #[inline(always)]
-    fn look_for_monitors(&self, number: usize, transmit: &mut Transmit) {
-        let Some(pipe) = &mut transmit.pipe else { return };
+    fn look_for_monitors(&self, bell: BorrowedFd<'_>, number: usize, transmit: &Transmit) {
+        let Some(Through { copies, other }) = &transmit.pipe else { return };
         let shadow = transmit.program.ring.shadow();
-        if shadow != pipe.shadow {
-            pipe.shadow = shadow;
-            pipe.copier = self.shadow(number).ok().flatten();
-            pipe.copier.iter_mut().filter(|_| pipe.beginning > 0).for_each(Copier::skip);
+        let copies = &mut *lock(copies);
+        if shadow != copies.shadow {
+            copies.shadow = shadow;
+            copies.copier = self.shadow(bell, number);
+            let is_inside = other.published() != transmit.program.head();
+            copies.copier.iter_mut().filter(|_| is_inside).for_each(Copier::skip);
         }
     }
 
     #[cold]
-    fn shadow(&self, number: usize) -> Result<Option<Copier>> {
-        let Some(client) = &self.client else { return Ok(None) };
-        let (Reply::Shadow { buffers, places }, descriptors) = client.ask(&Request::Shadow, &[])? else {
-            return Err(Error::BadPeer { why: "its answer is another's" });
-        };
-        match (<[OwnedFd; 2]>::try_from(descriptors), places.get(number)) {
-            (Ok([memory, bell]), Some(place)) => Copier::new(memory, bell, buffers, *place).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Fetches packets that are not in their buffers (`NS_INDIRECT`), of what the program has released of its transmit rings
-    /// since the last sync: `read` copies from an address of the program's.
-    pub fn fetch(&self, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
-        let Some(lease) = &self.lease else { return };
-        for transmit in self.sides.tx.iter().flatten() {
-            let Transmit { program, fetched, .. } = &mut *lock(transmit);
-            fetched.fetch(program, &lease.area, &mut read);
-        }
+    fn shadow(&self, bell: BorrowedFd<'_>, number: usize) -> Option<Copier> {
+        let (buffers, places, mut memory) = shadow_of(bell).ok()?;
+        Copier::new(memory.pop()?, buffers, *places.get(number)?).ok()
     }
 
     /// What is marked of the packets that the program has released passes between the card and the host's stack, if both
     /// are open here.
-    fn forward(&self) {
-        if self.wanted.which != Which::AllAndHost {
+    fn forward(&self, bell: BorrowedFd<'_>) {
+        if self.wanted().which != Which::AllAndHost {
             return;
         }
         // Whatever the server says, it has one.
-        let (cards, hosts) = (usize::from(self.rings.rx).max(1), self.rings.tx.into());
-        for (number, program) in self.sides.rx.iter().enumerate() {
+        let (cards, hosts) = (usize::from(self.rings().rx).max(1), self.rings().tx.into());
+        for (number, receive) in self.sides.rx.iter().enumerate() {
             // Ring by ring, to the rings of the other that there are.
             let targets = if number < cards { hosts..self.sides.tx.len() } else { 0..hosts };
             let target = targets.start + (number % cards) % targets.len().max(1);
-            let (Some(program), Some(Some(transmit))) = (program, self.sides.tx.get(target)) else { continue };
-            let transmit = &mut *lock(transmit);
-            transmit.program.learn();
-            if forward(&lock(program), &transmit.program) {
+            let (Some(receive), Some(Some(transmit))) = (receive, self.sides.tx.get(target)) else { continue };
+            let (Some(_from), Some(_to)) = (receive.program.turn(), transmit.program.turn()) else { continue };
+            transmit.learn(bell);
+            if forward(&receive.program, &transmit.program) {
                 // It is where it can be, between head and tail.
-                let _ = transmit.hand_over(&self.bell);
+                let _ = transmit.hand_over(bell);
             }
         }
     }
@@ -169,27 +142,33 @@ impl SharedPort {
     ///
     /// # Errors
     /// As [`sync_tx`](SharedPort::sync_tx).
-    pub fn sync_rx(&self) -> Result<()> {
+    pub fn sync_rx(&self, bell: BorrowedFd<'_>) -> Result<()> {
         let mut result = Ok(());
-        self.forward();
-        for program in self.sides.rx.iter().flatten() {
-            let program = &mut *lock(program);
-            result = give_back(program, &self.bell).and(result);
-            program.learn();
-            stamp(&program.ring);
+        self.forward(bell);
+        for receive in self.sides.rx.iter().flatten() {
+            let Some(_turn) = receive.program.turn() else { continue };
+            result = receive.give_back(bell).and(result);
+            receive.program.learn();
+            stamp(&receive.program.ring);
         }
         result
     }
 
     /// Hands over what has come on a receive ring, packet by packet, each as where its parts are, until `each` has no room
     /// for one; tells how many it took.
-    pub(super) fn take(&self, number: usize, mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool) -> usize {
-        let Some(program) = self.sides.rx.get(number).and_then(Option::as_ref) else { return 0 };
-        let program = &mut *lock(program);
+    pub(super) fn take(
+        &self,
+        bell: BorrowedFd<'_>,
+        number: usize,
+        mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool,
+    ) -> usize {
+        let Some(Some(receive)) = self.sides.rx.get(number) else { return 0 };
+        let Some(_turn) = receive.program.turn() else { return 0 };
+        let program = &receive.program;
         program.learn();
         let (mut taken, mut parts) = (0, Vec::new());
-        let (mut at, mut head) = (program.head(), program.head());
-        while at != program.tail() {
+        let (mut at, mut head, tail) = (program.head(), program.head(), program.tail());
+        while at != tail {
             let slot = program.ring.slot(at);
             parts.extend(program.ring.bytes(at, slot));
             at = program.ring.next(at);
@@ -205,7 +184,7 @@ impl SharedPort {
         if taken > 0 {
             program.set(head as u32, head as u32);
             // It is where it can be, between head and tail.
-            let _ = give_back(program, &self.bell);
+            let _ = receive.give_back(bell);
         }
         taken
     }
@@ -214,19 +193,20 @@ impl SharedPort {
     /// fills in the next packet, or has none that fits. Tells how many there were.
     pub(super) fn put(
         &self,
+        bell: BorrowedFd<'_>,
         number: usize,
         bytes: &mut Vec<u8>,
         mut next: impl FnMut(usize, &mut Vec<u8>) -> bool,
     ) -> usize {
-        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
-        let transmit = &mut *lock(transmit);
-        self.look_for_monitors(number, transmit);
-        let program = &mut transmit.program;
-        program.learn();
+        let Some(Some(transmit)) = self.sides.tx.get(number) else { return 0 };
+        let program = &transmit.program;
+        let Some(_turn) = program.turn() else { return 0 };
+        self.look_for_monitors(bell, number, transmit);
+        transmit.learn(bell);
         let size = self.memory.buffers.size;
-        let (mut head, mut put) = (program.head(), 0);
+        let (mut head, mut put, tail) = (program.head(), 0, program.tail());
         loop {
-            let free = program.ring.distance(head, program.tail());
+            let free = program.ring.distance(head, tail);
             bytes.clear();
             if !next(free.min(MAX_FRAGS) * size, bytes) {
                 break;
@@ -245,15 +225,8 @@ impl SharedPort {
         }
         program.set(head as u32, head as u32);
         // It is where it can be, between head and tail.
-        let _ = transmit.hand_over(&self.bell);
+        let _ = transmit.hand_over(bell);
         put
-    }
-
-    /// Slots of a pipe's transmit ring that found no room at the other end yet; they are lost if the port is closed now.
-    pub(super) fn unsent(&self, number: usize) -> usize {
-        let Some(transmit) = self.sides.tx.get(number).and_then(Option::as_ref) else { return 0 };
-        let Transmit { program, pipe, .. } = &*lock(transmit);
-        pipe.as_ref().map_or(0, |pipe| program.ring.distance(pipe.done, program.head()))
     }
 
     /// Head and tail of a ring that is there, as they were at the last sync.
@@ -262,7 +235,8 @@ impl SharedPort {
     /// If it is not there.
     #[track_caller]
     pub fn indices(&self, receives: bool, number: usize) -> (u32, u32) {
-        self.with(receives, number, |program| (program.head() as u32, program.tail() as u32))
+        let program = self.program(receives, number);
+        (program.head() as u32, program.tail() as u32)
     }
 
     /// Sets head and cur of a ring that is there, as its program would.
@@ -271,159 +245,162 @@ impl SharedPort {
     /// If it is not there.
     #[track_caller]
     pub fn set_head(&self, receives: bool, number: usize, head: u32, cur: u32) {
-        self.with(receives, number, |program| program.set(head, cur));
+        self.program(receives, number).set(head, cur);
     }
 
     #[track_caller]
-    fn with<T>(&self, receives: bool, number: usize, work: impl FnOnce(&mut Program) -> T) -> T {
+    fn program(&self, receives: bool, number: usize) -> &Program {
         let absent = "the ring is there";
         match receives {
-            true => work(&mut lock(self.sides.rx[number].as_ref().expect(absent))),
-            false => work(&mut lock(self.sides.tx[number].as_ref().expect(absent)).program),
+            true => &self.sides.rx[number].as_ref().expect(absent).program,
+            false => &self.sides.tx[number].as_ref().expect(absent).program,
         }
+    }
+
+    fn sending(&self) -> impl Iterator<Item = &Program> {
+        self.sides.tx.iter().flatten().map(|transmit| &transmit.program)
+    }
+
+    fn receiving(&self) -> impl Iterator<Item = &Program> {
+        self.sides.rx.iter().flatten().map(|receive: &Receive| &receive.program)
     }
 
     /// True if a transmit ring has room behind cur.
     pub fn can_send(&self) -> bool {
-        self.sides.tx.iter().flatten().any(|transmit| lock(transmit).program.is_ready())
+        self.sending().any(Program::is_ready)
     }
 
     /// True if a receive ring has something behind cur.
     pub fn can_receive(&self) -> bool {
-        self.sides.rx.iter().flatten().any(|program| lock(program).is_ready())
+        self.receiving().any(Program::is_ready)
     }
 
-    /// From now on [`event`](SharedPort::event) becomes readable when there is room to send, or something to receive; sync
-    /// and look once more before you sleep.
-    pub fn arm(&self, send: bool, receive: bool) {
-        for transmit in self.sides.tx.iter().flatten() {
-            let transmit = lock(transmit);
-            match &transmit.pipe {
-                // What does not fit is moved on when there is room, even if nobody waits for that.
-                Some(pipe) if send || pipe.done != transmit.program.head() => pipe.other.ring.wait_for_program(),
-                None if send => transmit.program.wait(),
-                _ => {}
+    /// From now on the descriptor becomes readable when there is room to send, or something to receive; sync and look once
+    /// more before you sleep. A caller that was woken and has found nothing says so: then all tokens are read.
+    pub fn arm(&self, bell: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
+        let all = || self.sending().chain(self.receiving());
+        if is_in_vain || all().any(Program::has_token) {
+            read_tokens(bell);
+            self.sides.tx.iter().flatten().for_each(|transmit| transmit.learn(bell));
+            // They were for whoever waits for these rings: the server is to look again.
+            let forgotten: Vec<&Program> = all().filter(|program| program.forget_token()).collect();
+            forgotten.iter().for_each(|program| program.arm());
+            if forgotten.iter().any(|program| program.has_news()) {
+                ring_bell(bell);
             }
         }
-        if receive {
-            self.sides.rx.iter().flatten().for_each(|program| lock(program).wait());
-        }
+        self.sending().filter(|_| send).for_each(Program::arm);
+        self.receiving().filter(|_| receive).for_each(Program::arm);
     }
 
-    /// Takes it back.
-    pub fn disarm(&self) {
-        self.sides.tx.iter().flatten().for_each(|transmit| lock(transmit).program.wait_no_more());
-        self.sides.rx.iter().flatten().for_each(|program| lock(program).wait_no_more());
-        self.bell.silence();
+    /// For a descriptor that the kernel is to know the state of at any time: a token is there whenever there is room to send, or
+    /// something to receive.
+    pub fn keep_armed(&self, bell: BorrowedFd<'_>, send: bool, receive: bool) {
+        let sending = self.sending().filter(|_| send);
+        let mut is_unheard = false;
+        for program in sending.chain(self.receiving().filter(|_| receive)).filter(|program| !program.has_token()) {
+            program.arm();
+            is_unheard |= program.has_news();
+        }
+        if is_unheard {
+            ring_bell(bell);
+        }
     }
 
     /// As [`arm`](SharedPort::arm), for one receive ring of several that threads of their own wait for.
-    pub(super) fn arm_ring(&self, number: usize) {
-        self.armed.fetch_or(bit(number), SeqCst);
-        if let Some(Some(program)) = self.sides.rx.get(number) {
-            lock(program).wait();
+    pub(super) fn arm_ring(&self, bell: BorrowedFd<'_>, number: usize) {
+        self.arm(bell, false, false, false);
+        if let Some(Some(receive)) = self.sides.rx.get(number) {
+            receive.program.arm();
         }
-    }
-
-    /// Takes it back for this ring. The bell is all rings': while others wait for it, what it has said is for them, too.
-    pub(super) fn disarm_ring(&self, number: usize) {
-        if let Some(Some(program)) = self.sides.rx.get(number) {
-            lock(program).wait_no_more();
-        }
-        if self.armed.fetch_and(!bit(number), SeqCst) & !bit(number) == 0 {
-            self.bell.silence();
-        }
-    }
-
-    /// Becomes readable when something has happened.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// False once who serves the port is gone.
-    pub fn is_served(&self) -> bool {
-        self.client.as_ref().is_none_or(|client| !client.connection.has_ended())
-    }
-
-    /// Becomes readable when who serves the port is gone.
-    pub fn server(&self) -> BorrowedFd<'_> {
-        self.client.as_ref().map_or(self.bell.as_fd(), |client| client.connection.as_fd())
     }
 }
 
-/// A port has fewer rings than a word has bits.
-fn bit(ring: usize) -> u64 {
-    1 << (ring % 64)
-}
-
-impl Drop for SharedPort {
-    fn drop(&mut self) {
-        // Nobody writes into its buffers once the answer is here.
-        let Some(client) = self.client.take() else { return };
-        let answer = client.ask(&Request::Close, &[]);
-        for transmit in self.sides.tx.iter().flatten() {
-            let Transmit { program, fetched, .. } = &mut *lock(transmit);
-            self.lease.iter().for_each(|lease| fetched.end(program, &lease.area));
-        }
-        let is_pipe = self.sides.tx.iter().flatten().any(|transmit| lock(transmit).pipe.is_some());
-        let is_used = match answer {
-            Ok((Reply::Closed { still_used }, _)) => still_used,
-            _ => is_pipe,
-        };
-        if is_used && let Some(mut lease) = self.lease.take() {
-            // The other end of a pipe goes on with it.
-            let placed = std::mem::take(&mut lease.placed);
-            lease.area.lend(Lent { connection: client.connection, placed });
-        }
-    }
+/// Returns whether the server of a port is there, by the port's descriptor.
+pub fn is_served(bell: BorrowedFd<'_>) -> bool {
+    !has_ended(bell)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::fd::AsFd;
 
-    use super::super::area::Plan;
+    use super::super::area::{Area, Offsets, Plan};
+    use super::super::message::Connection;
+    use super::super::message::tests::was_rung;
     use super::super::ring::{FLAGS, NS_FORWARD, Producer, Ring};
     use super::*;
 
-    /// A port that nobody serves, with all its rings, and the other end of its bell.
-    fn port(rings: Rings, which: Which) -> (SharedPort, Bell) {
-        let rings = Rings { tx_slots: 16, rx_slots: 16, ..rings };
-        let mut plan = Plan::default();
-        plan.buffers.count = 2000;
-        let area = Arc::new(Area::new(plan).unwrap());
-        let wanted = Wanted { name: "a".to_string(), which, rings, ..Wanted::default() };
-        let mut port = SharedPort::null(wanted, &area).unwrap();
-        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        port.sides = Sides::new(&area.memory, &placed, None).unwrap();
-        let [ours, theirs] = Bell::pair().unwrap();
-        (port.rings, port.bell, port.placed) = (rings, ours, placed);
-        port.sides.tx.iter().flatten().for_each(|transmit| lock(transmit).program.all_free());
-        (port, theirs)
+    /// A port with all its rings, its descriptor, and the server's end of that.
+    struct Bench {
+        port: SharedPort,
+        descriptor: Connection,
+        server: Connection,
     }
 
-    fn ring(port: &SharedPort, receives: bool, number: usize) -> Ring {
-        port.with(receives, number, |program| program.ring.clone())
+    impl std::ops::Deref for Bench {
+        type Target = SharedPort;
+
+        fn deref(&self) -> &SharedPort {
+            &self.port
+        }
     }
 
-    fn rung(bell: BorrowedFd<'_>) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&now)) == Ok(1)
-    }
+    impl Bench {
+        fn new(rings: Rings, which: Which) -> Bench {
+            let rings = Rings { tx_slots: 16, rx_slots: 16, ..rings };
+            let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
+            let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+            for place in placed.tx.iter().flatten() {
+                Program { ring: Ring::new(&area.memory, *place).unwrap() }.done(0);
+            }
+            let opened = Opened {
+                wanted: Wanted { name: "a".to_string(), which, rings, ..Wanted::default() },
+                rings,
+                mac: [0; 6],
+                number: 7,
+                len: area.plan.len(),
+                buffers: area.memory.buffers,
+                placed,
+                other: None,
+                extra: Vec::new(),
+            };
+            let port = SharedPort::new(opened, area.memory.clone(), true).unwrap();
+            let [descriptor, server] = Connection::pair().unwrap();
+            Bench { port, descriptor, server }
+        }
 
-    #[test]
-    fn a_port_to_ask_about_has_no_host() {
-        let area = Arc::new(Area::new(Plan::default()).unwrap());
-        let rings = Rings { tx: 1, rx: 2, host_tx: 3, host_rx: 4, ..Rings::default() };
-        let port = SharedPort::null(Wanted { rings, ..Wanted::default() }, &area).unwrap();
-        assert_eq!(*port.rings(), Rings { tx: 1, rx: 2, ..Rings::default() });
-        assert_eq!((port.placed().tx.len(), port.placed().rx.len()), (1, 2));
-        let free = area.free_buffers();
-        assert_eq!((port.extra_buffers(7), area.free_buffers()), (7, free - 7));
-        drop(port);
-        assert_eq!(area.free_buffers(), free, "what it had is free again");
+        fn bell(&self) -> BorrowedFd<'_> {
+            self.descriptor.as_fd()
+        }
+
+        fn ring(&self, receives: bool, number: usize) -> Ring {
+            self.port.program(receives, number).ring.clone()
+        }
+
+        fn sync(&self) {
+            self.port.sync_tx(self.bell(), |_, _| None).unwrap();
+            self.port.sync_rx(self.bell()).unwrap();
+        }
+
+        /// So many slots of a receive ring have something.
+        fn fill(&self, number: usize, slots: usize) {
+            let mut producer = Producer::new(self.ring(true, number));
+            producer.pass(slots);
+            producer.tell();
+        }
+
+        /// What a server does with a token.
+        fn answer(&self, receives: bool, number: usize) -> bool {
+            let ring = self.ring(receives, number);
+            let is_woken = ring.must_tell_program();
+            if is_woken {
+                self.server.ring();
+            }
+            is_woken
+        }
     }
 
     #[test]
@@ -433,16 +410,14 @@ mod tests {
         let expected = [2, 3, 2, 0, 1, 0];
         for (which, passes) in [(Which::AllAndHost, true), (Which::All, false)] {
             for (from, to) in expected.into_iter().enumerate() {
-                let (port, _bell) = port(rings, which);
-                let ring = ring(&port, true, from);
+                let port = Bench::new(rings, which);
+                let ring = port.ring(true, from);
                 ring.word(FLAGS).store(4, Relaxed); // NR_FORWARD
                 ring.set_slot(0, Slot { len: 60, flags: NS_FORWARD, ..ring.slot(0) });
-                let mut producer = Producer::new(ring);
-                producer.pass(1);
-                producer.tell();
-                port.sync_rx().unwrap();
+                port.fill(from, 1);
+                port.sync();
                 port.set_head(true, from, 1, 1);
-                port.sync_rx().unwrap();
+                port.sync_rx(port.bell()).unwrap();
                 let heads = [0, 1, 2, 3].map(|n| port.indices(false, n).0);
                 let moved = [0, 1, 2, 3].map(|n| u32::from(passes && n == to));
                 assert_eq!(heads, moved, "from ring {from}");
@@ -451,69 +426,105 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_is_silenced_by_the_last_ring_that_is_waited_for() {
-        let (port, bell) = port(Rings { tx: 1, rx: 66, ..Rings::default() }, Which::All);
-        assert_eq!([0, 1, 63, 64, 65].map(bit), [1, 2, 1 << 63, 1, 2]);
-        for number in [1, 2] {
-            port.arm_ring(number);
-        }
-        assert_eq!([0, 1, 2].map(|n| ring(&port, true, n).must_wake_program()), [false, true, true]);
-        bell.ring();
-        port.arm_ring(1);
-        port.disarm_ring(1);
-        assert!(!ring(&port, true, 1).must_wake_program(), "this ring is not waited for any more");
-        assert!(rung(port.event()), "the other one still is");
-        port.disarm_ring(2);
-        assert!(!rung(port.event()));
-    }
-
-    #[test]
-    fn who_waits_is_woken_for_what_it_waits_for() {
-        let (port, bell) = port(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
-        let (tx, rx) = (ring(&port, false, 0), ring(&port, true, 0));
+    fn tokens_are_asked_for_as_one_waits() {
+        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let wakes = || (tx.must_wake_program(), rx.must_wake_program());
-        port.arm(false, false);
-        assert_eq!(wakes(), (false, false));
-        port.arm(true, false);
-        assert_eq!(wakes(), (true, false));
-        port.arm(false, true);
-        assert_eq!(wakes(), (false, true));
-        port.arm(true, true);
-        bell.ring();
-        port.disarm();
-        assert_eq!((wakes(), rung(port.event())), ((false, false), false));
+        let arm = |send: bool, receive: bool| {
+            port.arm(port.bell(), send, receive, false);
+            let armed = wakes();
+            for ring in [&tx, &rx] {
+                Program { ring: ring.clone() }.forget_token();
+            }
+            armed
+        };
+        assert_eq!(arm(false, false), (false, false));
+        assert_eq!(arm(true, false), (true, false));
+        assert_eq!(arm(false, true), (false, true));
+        assert_eq!(arm(true, true), (true, true));
+        port.sync();
         assert!(port.can_send() && !port.can_receive());
         port.set_head(false, 0, 0, port.indices(false, 0).1);
         assert!(!port.can_send());
-        let mut producer = Producer::new(rx);
-        producer.pass(1);
-        producer.tell();
-        port.sync_rx().unwrap();
-        assert!(port.can_receive() && port.is_served());
+        port.fill(0, 1);
+        port.sync();
+        assert!(port.can_receive());
+    }
+
+    /// A token is read when it has brought nothing; another thread or process may wait for it as well.
+    #[test]
+    fn a_token_that_is_read_is_asked_for_again() {
+        let port = Bench::new(Rings { tx: 1, rx: 2, ..Rings::default() }, Which::All);
+        port.arm(port.bell(), false, true, false);
+        port.fill(1, 1);
+        assert!(port.answer(true, 1) && port.descriptor.has_news());
+        // A thread that waits to send finds nothing, and reads the token of one that receives.
+        port.arm(port.bell(), true, false, false);
+        assert!(was_rung(&port.server), "the server is to look again");
+        assert!(port.answer(true, 1) && port.descriptor.has_news());
+        // What has been received and not released needs no other look.
+        port.sync();
+        port.set_head(true, 1, 0, 1);
+        port.arm(port.bell(), true, false, false);
+        assert!(!was_rung(&port.server) && !port.descriptor.has_news());
+        // Tokens of nobody are read where they have woken in vain.
+        port.server.ring();
+        port.arm(port.bell(), false, true, false);
+        assert!(port.descriptor.has_news());
+        port.arm(port.bell(), false, true, true);
+        assert!(!port.descriptor.has_news() && port.ring(true, 0).is_armed());
+    }
+
+    #[test]
+    fn the_kernel_knows_the_state_of_a_descriptor_that_is_kept_armed() {
+        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        port.keep_armed(port.bell(), false, true);
+        assert!(!was_rung(&port.server) && port.ring(true, 0).is_armed() && !port.ring(false, 0).is_armed());
+        port.fill(0, 1);
+        assert!(port.answer(true, 0));
+        port.sync();
+        port.keep_armed(port.bell(), false, true);
+        assert!(port.descriptor.has_news() && !was_rung(&port.server), "a token is there");
+        // Read by another, while there is something.
+        port.arm(port.bell(), false, false, true);
+        let _ = was_rung(&port.server);
+        Program { ring: port.ring(true, 0) }.forget_token();
+        port.ring(true, 0).must_wake_program();
+        Program { ring: port.ring(true, 0) }.forget_token();
+        port.keep_armed(port.bell(), false, true);
+        assert!(was_rung(&port.server), "the server is to look");
+    }
+
+    #[test]
+    fn the_end_of_the_server_is_seen() {
+        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        assert!(is_served(port.bell()));
+        port.server.end();
+        assert!(!is_served(port.bell()));
     }
 
     #[test]
     fn packets_are_taken_and_put_as_far_as_there_is_room() {
-        let (port, bell) = port(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
-        let (tx, rx) = (ring(&port, false, 0), ring(&port, true, 0));
+        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let size = port.memory().buffers.size;
         // 15 slots are free: a packet of two, one of three, and no more than ten after that.
         let (mut packets, mut rooms, mut bytes) = (vec![10 * size, 2 * size + 1, size + 1], Vec::new(), Vec::new());
         tx.wait_for_program();
-        let put = port.put(0, &mut bytes, |room, bytes| {
+        let put = port.put(port.bell(), 0, &mut bytes, |room, bytes| {
             rooms.push(room / size);
             let Some(len) = packets.pop() else { return false };
             bytes.resize(len, 7);
             true
         });
         assert_eq!((put, rooms), (3, vec![15, 13, 10, 0]));
-        assert!(!rung(port.event()) && rung(bell.as_fd()), "the other side is told");
+        assert!(was_rung(&port.server), "the other side is told");
         let slots =
             |range: std::ops::Range<usize>| range.map(|n| (tx.slot(n).len, tx.slot(n).has_more())).collect::<Vec<_>>();
         let full = size as u16;
         assert_eq!(slots(0..5), [(full, true), (1, false), (full, true), (full, true), (1, false)]);
         assert_eq!(slots(13..15), [(full, true), (full, false)]);
-        assert_eq!((port.indices(false, 0).0, port.unsent(0)), (15, 0), "it is no pipe");
+        assert_eq!(port.indices(false, 0).0, 15);
 
         let lens = [(100, NS_MOREFRAG), (50, 0), (60, 0), (70, NS_MOREFRAG)];
         lens.iter()
@@ -524,7 +535,7 @@ mod tests {
         producer.tell();
         let take = |most: usize| {
             let mut seen = Vec::new();
-            let taken = port.take(0, |_, parts| {
+            let taken = port.take(port.bell(), 0, |_, parts| {
                 let has_room = seen.len() < most;
                 if has_room {
                     seen.push(parts.iter().map(|(_, len)| *len).collect::<Vec<_>>());
@@ -539,6 +550,7 @@ mod tests {
         assert_eq!(port.indices(true, 0).0, 2);
         assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
         assert_eq!(port.indices(true, 0).0, 3);
-        assert_eq!((port.take(1, |_, _| true), port.put(1, &mut bytes, |_, _| true)), (0, 0), "there is no such ring");
+        let none = (port.take(port.bell(), 1, |_, _| true), port.put(port.bell(), 1, &mut bytes, |_, _| true));
+        assert_eq!(none, (0, 0), "there is no such ring");
     }
 }

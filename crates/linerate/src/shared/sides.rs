@@ -1,312 +1,466 @@
 //! A program's rings at work: what a sync does to each of them, and how packets pass a pipe.
+//!
+//! The ends of a pipe share memory. Slot n of a transmit ring and slot n of the other end's receive ring belong together:
+//! a sync of the sender exchanges their buffers, and when the receiver has released its slot, the sender's is free again. So
+//! a pipe has room for one ring of packets, as netmap's has.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::area::Placed;
-use super::indirect::Fetched;
+use super::lock;
 use super::memory::Memory;
-use super::message::Bell;
-use super::ring::{self, NR_TIMESTAMP, NS_BUF_CHANGED, Place, Producer, Program, Ring, Slot};
+use super::message::ring_bell;
+use super::ring::{NS_BUF_CHANGED, NS_TXMON, Place, Producer, Program, Ring, Slot};
 use super::shadow::Copier;
 use crate::error::{Error, Result};
 
 /// Its rings, of the card and then of the host.
 pub struct Sides {
-    pub tx: Vec<Option<Mutex<Transmit>>>,
-    pub rx: Vec<Option<Mutex<Program>>>,
+    pub tx: Vec<Option<Transmit>>,
+    pub rx: Vec<Option<Receive>>,
 }
 
 /// A transmit ring; that of a pipe ends in the other end's receive ring.
 pub struct Transmit {
     pub program: Program,
     pub pipe: Option<Through>,
-    pub fetched: Fetched,
 }
 
-/// How far a pipe's transmit ring is moved into the other end's receive ring.
+/// The other end of a pipe's transmit ring.
 pub struct Through {
-    pub other: Producer,
-    pub done: usize,
-    /// Slots that were moved of a packet whose end was not.
-    pub beginning: usize,
-    /// Which shadow the pipe has, as was last seen, and where copies go then.
+    pub other: Ring,
+    /// Where copies for the pipe's monitors go.
+    pub copies: Mutex<Copies>,
+}
+
+/// Copies for the monitors of a pipe.
+#[derive(Default)]
+pub struct Copies {
+    /// Which shadow the pipe has, as was last seen.
     pub shadow: u32,
     pub copier: Option<Copier>,
 }
 
+/// A receive ring; that of a pipe begins in the other end's transmit ring.
+pub struct Receive {
+    pub program: Program,
+    pub pipe: Option<Ring>,
+}
+
 impl Sides {
-    pub fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>) -> Result<Sides> {
+    /// The rings of a port; of a pipe with those at its `other` end. Where the port `begins`, head and cur are where the last
+    /// program that had it has left them; otherwise another process has it as well, and goes on with it.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if a ring is outside the memory, or has no other end.
+    pub fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>, begins: bool) -> Result<Sides> {
         let ring = |place: &Place| {
             let offset_mask = mine.offset_mask;
             Ring::new(memory, *place).map(|ring| Ring { offset_mask, ..ring })
         };
+        let program =
+            |place: &Place| ring(place).map(|ring| if begins { Program::begin(ring) } else { Program { ring } });
+        let other_end = |places: Option<&Vec<Option<Place>>>, n: usize, slots: usize| {
+            let Some(places) = places else { return Ok(None) };
+            match places.get(n) {
+                Some(Some(place)) if place.slots == slots => ring(place).map(Some),
+                _ => Err(Error::BadPeer { why: "its pipe has no other end" }),
+            }
+        };
         let transmit = |(n, place): (usize, &Option<Place>)| {
             let Some(place) = place else { return Ok(None) };
-            let pipe = match other {
-                None => None,
-                Some(other) => {
-                    let place = other.rx.get(n).and_then(Option::as_ref);
-                    let place = place.ok_or(Error::BadPeer { why: "its pipe has no other end" })?;
-                    Some(Through { other: Producer::new(ring(place)?), done: 0, beginning: 0, shadow: 0, copier: None })
-                }
-            };
-            let mut transmit = Transmit { program: Program::new(ring(place)?), pipe, fetched: Fetched::default() };
-            if let Some(pipe) = &mut transmit.pipe {
-                // All of the ring is free: nobody else knows how far it was.
-                pipe.done = transmit.program.head();
-                transmit.program.all_free();
+            let other = other_end(other.map(|other| &other.rx), n, place.slots)?;
+            let program = program(place)?;
+            if begins && let Some(other) = &other {
+                program.done(other.released());
+                program.learn();
             }
-            Ok(Some(Mutex::new(transmit)))
+            let pipe = other.map(|other| Through { other, copies: Mutex::default() });
+            Ok(Some(Transmit { program, pipe }))
         };
-        let receive =
-            |place: &Option<Place>| place.as_ref().map(|place| Ok(Mutex::new(Program::new(ring(place)?)))).transpose();
+        let receive = |(n, place): (usize, &Option<Place>)| {
+            let Some(place) = place else { return Ok(None) };
+            let pipe = other_end(other.map(|other| &other.tx), n, place.slots)?;
+            Ok(Some(Receive { program: program(place)?, pipe }))
+        };
         Ok(Sides {
             tx: mine.tx.iter().enumerate().map(transmit).collect::<Result<_>>()?,
-            rx: mine.rx.iter().map(receive).collect::<Result<_>>()?,
+            rx: mine.rx.iter().enumerate().map(receive).collect::<Result<_>>()?,
         })
     }
 }
 
 impl Transmit {
-    /// Hands over what the program has released, and wakes who takes it.
+    /// Hands over what the program has released, and sends the server a token if it wants one.
     ///
     /// # Errors
     /// [`Error::BadRing`].
     #[inline(always)]
-    pub fn hand_over(&mut self, bell: &Bell) -> Result<()> {
-        let moved = self.program.tell()?;
-        let must_wake = match &mut self.pipe {
-            Some(pipe) => pipe.swap(&mut self.program) && pipe.other.ring.must_wake_program(),
-            None => moved && self.program.must_ring(),
+    pub fn hand_over(&self, bell: BorrowedFd<'_>) -> Result<()> {
+        let program = &self.program;
+        let must_ring = match &self.pipe {
+            Some(pipe) => {
+                let before = program.head();
+                program.tell()? && pipe.pass(&program.ring, before, program.head())
+            }
+            None => program.tell()? && program.must_ring(),
         };
-        if must_wake {
-            bell.ring();
+        if must_ring {
+            ring_bell(bell);
+        }
+        Ok(())
+    }
+
+    /// Learns up to where slots are the program's.
+    #[inline(always)]
+    pub fn learn(&self, bell: BorrowedFd<'_>) {
+        let ring = &self.program.ring;
+        if let Some(pipe) = &self.pipe {
+            // What the other end has released is free here.
+            self.program.done(pipe.other.released());
+        }
+        if let Some(monitor) = ring.monitor() {
+            // What was sent by a pipe is in the buffers of the other end.
+            let sent = self.pipe.as_ref().map_or(ring, |pipe| &pipe.other);
+            let (from, to) = (ring.next(self.program.tail()), ring.next(ring.published()));
+            show(ring, sent, from, to, &monitor, NS_TXMON, bell);
+        }
+        self.program.learn();
+    }
+}
+
+impl Receive {
+    /// Gives back what the program has released, and sends the server a token if it wants one, or the sender into a pipe.
+    ///
+    /// # Errors
+    /// [`Error::BadRing`].
+    #[inline(always)]
+    pub fn give_back(&self, bell: BorrowedFd<'_>) -> Result<()> {
+        let ring = &self.program.ring;
+        if let Some(monitor) = ring.monitor() {
+            let from = self.program.head();
+            let to = (from + self.program.released()) % ring.place.slots;
+            show(ring, ring, from, to, &monitor, 0, bell);
+        }
+        let must_ring = match &self.pipe {
+            Some(sender) => self.program.tell()? && sender.is_armed(),
+            None => self.program.tell()? && self.program.must_ring(),
+        };
+        if must_ring {
+            ring_bell(bell);
         }
         Ok(())
     }
 }
 
-/// Gives back what the program has released of a receive ring, and wakes who waits for it.
-///
-/// # Errors
-/// [`Error::BadRing`].
-#[inline(always)]
-pub fn give_back(program: &mut Program, bell: &Bell) -> Result<()> {
-    if program.tell()? && program.must_ring() {
-        bell.ring();
-    }
-    Ok(())
-}
-
 impl Through {
-    /// Exchanges the buffers of what the program has released for free ones of the other end, which is told of whole packets;
-    /// tells whether there were any.
+    /// Exchanges the buffers of these slots with those of the other end, which is told of whole packets. True if that end
+    /// wants a token.
     #[inline(always)]
-    fn swap(&mut self, program: &mut Program) -> bool {
-        let (mut free, ring) = (self.other.free(), &program.ring);
-        let (mut at, mut moved) = (self.other.tail(), 0);
-        while self.done != program.head() && free > 0 {
-            let (mut ours, mut theirs) = (ring.slot(self.done), self.other.ring.slot(at));
-            // What the other process has put there is no buffer, perhaps; nor what the program has.
-            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(self.done, ours).is_some() {
-                if let Some(copier) = &mut self.copier {
-                    copier.copy(ring, self.done, ours);
+    fn pass(&self, ring: &Ring, from: usize, head: usize) -> bool {
+        let (other, mut at) = (&self.other, from);
+        let mut copies = lock(&self.copies);
+        while at != head {
+            let (mut ours, mut theirs) = (ring.slot(at), other.slot(at));
+            // A slot that names no buffer, here or there, becomes an empty packet.
+            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(at, ours).is_some() {
+                if let Some(copier) = &mut copies.copier {
+                    copier.copy(ring, at, ours);
                 }
                 std::mem::swap(&mut ours.buffer, &mut theirs.buffer);
-                let there = Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED };
-                self.other.ring.set_slot(at, there);
+                other.set_slot(at, Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED });
                 if ring.offset_mask != 0 {
-                    self.other.ring.set_offset(at, ring.offset(self.done));
+                    other.set_offset(at, ring.offset(at));
                 }
-                ring.set_slot(self.done, Slot { flags: NS_BUF_CHANGED, ..ours });
-                at = self.other.ring.next(at);
-                (free, moved) = (free - 1, moved + 1);
-                self.beginning = if there.has_more() { self.beginning + 1 } else { 0 };
+                ring.set_slot(at, Slot { flags: NS_BUF_CHANGED, ..ours });
+            } else {
+                other.set_slot(at, Slot { len: 0, flags: 0, ..theirs });
             }
-            self.done = ring.next(self.done);
+            at = ring.next(at);
         }
-        self.other.pass(moved);
-        // A packet that fills the other end's ring alone is told of in parts, or it would never pass.
-        let is_all = self.beginning + 1 >= self.other.ring.place.slots;
-        self.beginning = if is_all { 0 } else { self.beginning };
-        if moved > 0 {
-            self.other.tell_but(self.beginning);
-        }
-        if let Some(copier) = &mut self.copier {
-            copier.hand_over();
-        }
-        program.done(self.done);
-        moved > 0
+        let is_copied = copies.copier.as_mut().is_some_and(Copier::hand_over);
+        other.publish_packets(head);
+        other.is_armed() || is_copied
     }
 }
 
-/// When the last sync was, for who wants to know.
+/// Gives the buffers of slots that a port is done with to its zero-copy monitor, for others: as many of the last ones as the
+/// monitor has room for (netmap's netmap_monitor.c does the same).
+#[cold]
+fn show(port: &Ring, slots: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, bell: BorrowedFd<'_>) {
+    let program = Program { ring: monitor.clone() };
+    let Some(_turn) = program.turn() else { return };
+    // It may have gone, and its place be another ring's.
+    if port.monitor().is_none_or(|there| there.place != monitor.place) {
+        return;
+    }
+    let mut producer = Producer::new(monitor.clone());
+    let count = slots.distance(from, to);
+    let fits = count.min(producer.free());
+    let (mut at, mut next) = ((from + count - fits) % slots.place.slots, producer.tail());
+    for _ in 0..fits {
+        let (ours, theirs) = (slots.slot(at), monitor.slot(next));
+        let flags = ours.flags & !(NS_TXMON | NS_BUF_CHANGED) | flag;
+        monitor.set_slot(next, Slot { flags, ..ours });
+        slots.set_slot(at, Slot { buffer: theirs.buffer, len: theirs.len, flags: ours.flags | NS_BUF_CHANGED });
+        (at, next) = (slots.next(at), monitor.next(next));
+    }
+    producer.pass(fits);
+    producer.tell();
+    if fits > 0 && monitor.is_armed() {
+        ring_bell(bell);
+    }
+}
+
+/// Notes when the last sync was.
 #[inline(always)]
 pub fn stamp(ring: &Ring) {
-    if ring.word(ring::FLAGS).load(std::sync::atomic::Ordering::Relaxed) & NR_TIMESTAMP != 0 {
-        ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
-    }
+    ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::os::fd::AsFd;
 
     use super::super::area::{Area, Offsets, Plan, Rings};
+    use super::super::message::Connection;
+    use super::super::message::tests::was_rung;
     use super::super::ring::{NS_FORWARD, NS_MOREFRAG};
     use super::*;
 
     const SLOTS: u32 = 8;
 
-    /// A pipe's transmit ring, and the receive ring at the other end.
-    fn pipe(offsets: Offsets) -> (Area, Transmit, Program) {
-        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
-        let [a, b] = ["a", "b"].map(|name| area.place(name, &rings, |_| true, |_| true, offsets).unwrap());
-        let [mut near, mut far] = [(&a, &b), (&b, &a)].map(|(a, b)| Sides::new(&area.memory, a, Some(b)).unwrap());
-        let transmit = near.tx.remove(0).unwrap().into_inner().unwrap();
-        let receive = far.rx.remove(0).unwrap().into_inner().unwrap();
-        (area, transmit, receive)
+    /// A pipe's transmit ring, the receive ring at the other end, and both ends of a descriptor.
+    struct Bench {
+        area: Area,
+        transmit: Transmit,
+        receive: Receive,
+        ours: Connection,
+        server: Connection,
     }
 
-    fn send(transmit: &mut Transmit, bell: &Bell, slots: &[(u16, u16)]) {
-        let ring = transmit.program.ring.clone();
-        let mut head = transmit.program.head();
-        for &(len, flags) in slots {
-            ring.set_slot(head, Slot { len, flags, ..ring.slot(head) });
-            head = ring.next(head);
+    impl Bench {
+        fn new(offsets: Offsets) -> Bench {
+            let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
+            let area = Area::new(Plan::of_ports(3, &rings, 0)).unwrap();
+            let [a, b] = ["a", "b"].map(|name| area.place(name, &rings, |_| true, |_| true, offsets).unwrap());
+            let sides = |mine, other| Sides::new(&area.memory, mine, Some(other), true).unwrap();
+            let (mut near, mut far) = (sides(&a, &b), sides(&b, &a));
+            let (transmit, receive) = (near.tx.remove(0).unwrap(), far.rx.remove(0).unwrap());
+            let [ours, server] = Connection::pair().unwrap();
+            Bench { area, transmit, receive, ours, server }
         }
-        transmit.program.set(head as u32, head as u32);
-        transmit.hand_over(bell).unwrap();
-        transmit.program.learn();
+
+        fn send(&self, slots: &[(u16, u16)]) {
+            let program = &self.transmit.program;
+            let mut head = program.head();
+            for &(len, flags) in slots {
+                program.ring.set_slot(head, Slot { len, flags, ..program.ring.slot(head) });
+                head = program.ring.next(head);
+            }
+            program.set(head as u32, head as u32);
+            self.transmit.hand_over(self.ours.as_fd()).unwrap();
+            self.transmit.learn(self.ours.as_fd());
+        }
+
+        fn tail(&self) -> usize {
+            self.receive.program.learn();
+            self.receive.program.tail()
+        }
+
+        fn release(&self, head: u32) {
+            self.receive.program.set(head, head);
+            self.receive.give_back(self.ours.as_fd()).unwrap();
+            self.transmit.learn(self.ours.as_fd());
+        }
+
+        fn rings(&self) -> (Ring, Ring) {
+            (self.transmit.program.ring.clone(), self.receive.program.ring.clone())
+        }
     }
 
-    fn tail(receive: &mut Program) -> usize {
-        receive.learn();
-        receive.tail()
+    fn buffers(ring: &Ring) -> Vec<u32> {
+        (0..SLOTS as usize).map(|n| ring.slot(n).buffer).collect()
     }
 
     #[test]
     fn packets_pass_a_pipe_in_their_buffers() {
-        let offsets = Offsets { mask: 0xFFF, first: 64 };
-        let (_area, mut transmit, mut receive) = pipe(offsets);
-        let [bell, _other] = Bell::pair().unwrap();
-        let (near, far) = (transmit.program.ring.clone(), receive.ring.clone());
-        let buffers = |ring: &Ring| [0, 1, 2, 3].map(|n| ring.slot(n).buffer);
+        let bench = Bench::new(Offsets { mask: 0xFFF, first: 64 });
+        let (near, far) = bench.rings();
         let (ours, theirs) = (buffers(&near), buffers(&far));
         (0..4).for_each(|n| near.set_offset(n, 100 + n));
-        send(&mut transmit, &bell, &[(60, NS_FORWARD), (70, NS_MOREFRAG | NS_BUF_CHANGED), (80, 0)]);
-        assert_eq!(tail(&mut receive), 3);
+        bench.send(&[(60, NS_FORWARD), (70, NS_MOREFRAG | NS_BUF_CHANGED), (80, 0)]);
+        assert_eq!(bench.tail(), 3);
         let there = [0, 1, 2].map(|n| (far.slot(n).len, far.slot(n).flags, far.offset(n)));
         let changed = NS_BUF_CHANGED;
         assert_eq!(there, [(60, changed | NS_FORWARD, 100), (70, changed | NS_MOREFRAG, 101), (80, changed, 102)]);
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [changed; 3]);
-        assert_eq!(buffers(&far), [ours[0], ours[1], ours[2], theirs[3]]);
-        assert_eq!(buffers(&near), [theirs[0], theirs[1], theirs[2], ours[3]]);
-        assert_eq!((transmit.program.tail(), transmit.pipe.as_ref().unwrap().done), (2, 3), "all is free again");
+        assert_eq!(buffers(&far)[..4], [ours[0], ours[1], ours[2], theirs[3]]);
+        assert_eq!(buffers(&near)[..4], [theirs[0], theirs[1], theirs[2], ours[3]]);
+    }
+
+    /// A pipe has room for a ring of packets; the sender sees how many are not received yet.
+    #[test]
+    fn slots_are_the_sender_s_again_when_the_receiver_has_released_them() {
+        let bench = Bench::new(Offsets::default());
+        let tail = || bench.transmit.program.tail();
+        assert_eq!(tail(), 7, "all of it is free");
+        bench.send(&[(60, 0); 5]);
+        assert_eq!((bench.tail(), tail()), (5, 7), "five of seven are on their way");
+        bench.release(2);
+        assert_eq!(tail(), 1);
+        bench.send(&[(61, 0); 4]);
+        assert_eq!((bench.tail(), bench.transmit.program.head(), tail()), (1, 1, 1), "and there is room for no more");
+        bench.transmit.program.set(2, 2);
+        assert!(bench.transmit.hand_over(bench.ours.as_fd()).is_err());
+        bench.release(1);
+        assert_eq!(tail(), 0);
     }
 
     #[test]
-    fn slots_of_no_buffer_pass_no_pipe() {
-        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
-        let [bell, _other] = Bell::pair().unwrap();
-        let (near, far) = (transmit.program.ring.clone(), receive.ring.clone());
+    fn slots_of_no_buffer_are_empty_packets() {
+        let bench = Bench::new(Offsets::default());
+        let (near, far) = bench.rings();
         near.set_slot(0, Slot { buffer: 1, ..near.slot(0) });
-        send(&mut transmit, &bell, &[(60, 0), (2049, 0), (70, 0)]);
-        assert_eq!((tail(&mut receive), far.slot(0).len), (1, 70));
+        let before = (buffers(&near), buffers(&far));
+        bench.send(&[(60, NS_FORWARD), (2049, 0), (70, 0)]);
+        assert_eq!((bench.tail(), [0, 1, 2].map(|n| far.slot(n).len)), (3, [0, 0, 70]));
+        assert_eq!((&buffers(&near)[..2], &buffers(&far)[..2]), (&before.0[..2], &before.1[..2]));
         // Where the other end has put nonsense, what was sent is lost, and no more than that.
         let own = near.slot(3).buffer;
-        far.set_slot(1, Slot { buffer: u32::MAX, ..far.slot(1) });
-        send(&mut transmit, &bell, &[(80, 0)]);
-        assert_eq!((tail(&mut receive), near.slot(3).buffer, far.slot(1).buffer), (1, own, u32::MAX));
+        far.set_slot(3, Slot { buffer: u32::MAX, ..far.slot(3) });
+        bench.send(&[(80, 0)]);
+        assert_eq!((bench.tail(), near.slot(3).buffer, far.slot(3).buffer, far.slot(3).len), (4, own, u32::MAX, 0));
     }
 
     #[test]
-    fn whole_packets_are_told_of_but_for_one_that_fills_the_ring() {
-        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
-        let [bell, _other] = Bell::pair().unwrap();
-        send(&mut transmit, &bell, &[(60, 0), (61, NS_MOREFRAG), (62, NS_MOREFRAG)]);
-        assert_eq!(tail(&mut receive), 1, "the second packet has no end yet");
-        send(&mut transmit, &bell, &[(63, 0)]);
-        assert_eq!(tail(&mut receive), 4);
-        receive.set(4, 4);
-        receive.tell().unwrap();
-        send(&mut transmit, &bell, &[(64, NS_MOREFRAG); 6]);
-        assert_eq!(tail(&mut receive), 4);
-        send(&mut transmit, &bell, &[(64, NS_MOREFRAG)]);
-        assert_eq!(tail(&mut receive), 3, "all of the ring, or it would never pass");
-        // Without room it waits.
-        send(&mut transmit, &bell, &[(65, 0), (66, 0)]);
-        let pipe = transmit.pipe.as_ref().unwrap();
-        assert_eq!((tail(&mut receive), pipe.done, transmit.program.head()), (3, 3, 5));
-        receive.set(5, 5);
-        receive.tell().unwrap();
-        send(&mut transmit, &bell, &[]);
-        assert_eq!((tail(&mut receive), receive.ring.slot(3).len), (4, 65), "for one slot there is room");
-    }
-
-    #[test]
-    fn the_bell_is_rung_for_who_sleeps_and_has_something() {
-        let (_area, mut transmit, mut receive) = pipe(Offsets::default());
-        let [bell, other] = Bell::pair().unwrap();
-        send(&mut transmit, &bell, &[(60, 0)]);
-        assert!(!other.was_rung(), "the other end is awake");
-        receive.wait();
-        send(&mut transmit, &bell, &[]);
-        send(&mut transmit, &bell, &[(60, NS_MOREFRAG)]);
-        send(&mut transmit, &bell, &[]);
-        assert!(other.was_rung() && !other.was_rung());
+    fn tokens_are_sent_to_those_who_want_one_and_have_something() {
+        let bench = Bench::new(Offsets::default());
+        bench.send(&[(60, 0)]);
+        assert!(!was_rung(&bench.server), "the other end is awake");
+        bench.receive.program.arm();
+        bench.send(&[]);
+        assert!(!was_rung(&bench.server), "nothing has come");
+        bench.send(&[(60, NS_MOREFRAG)]);
+        assert!(was_rung(&bench.server));
         // In the other direction there is room.
-        let producer = Producer::new(receive.ring.clone());
-        tail(&mut receive);
-        receive.set(1, 1);
-        give_back(&mut receive, &other).unwrap();
-        assert!(!bell.was_rung());
-        producer.ring.wait_for_program();
-        give_back(&mut receive, &other).unwrap();
-        assert!(!bell.was_rung(), "it has not moved");
-        receive.learn();
-        receive.set(receive.tail() as u32, receive.tail() as u32);
-        let moved = receive.tail() != receive.head();
-        give_back(&mut receive, &other).unwrap();
-        assert_eq!(bell.was_rung(), moved);
-        // A ring whose server moves packets.
-        transmit.pipe = None;
-        let ring = transmit.program.ring.clone();
-        send(&mut transmit, &bell, &[(60, 0)]);
-        assert!(!other.was_rung());
-        ring.wait_for_program();
-        send(&mut transmit, &bell, &[]);
-        assert!(!other.was_rung());
-        send(&mut transmit, &bell, &[(60, 0)]);
-        assert!(other.was_rung());
+        bench.tail();
+        bench.release(1);
+        assert!(!was_rung(&bench.server));
+        bench.transmit.program.arm();
+        bench.release(1);
+        assert!(!was_rung(&bench.server), "it has not moved");
+        bench.send(&[(60, 0)]);
+        bench.tail();
+        bench.release(3);
+        assert!(was_rung(&bench.server));
     }
 
     #[test]
-    fn the_time_is_noted_where_it_was_asked_for() {
-        let (_area, transmit, _receive) = pipe(Offsets::default());
-        let ring = &transmit.program.ring;
-        let time = || {
-            let mut bytes = [0; 16];
-            ring.memory.mapping.read(ring.place.at + ring::TS, &mut bytes);
-            bytes
+    fn a_server_is_told_of_what_was_sent_and_released() {
+        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
+        let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
+        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let sides = Sides::new(&area.memory, &placed, None, true).unwrap();
+        let [ours, server] = Connection::pair().unwrap();
+        let (transmit, receive) = (sides.tx[0].as_ref().unwrap(), sides.rx[0].as_ref().unwrap());
+        transmit.program.done(0);
+        transmit.learn(ours.as_fd());
+        let mut head = 0;
+        let mut send = || {
+            head += 1;
+            transmit.program.set(head, head);
+            transmit.hand_over(ours.as_fd()).unwrap();
+            was_rung(&server)
         };
-        ring.word(ring::FLAGS).store(!NR_TIMESTAMP, Relaxed);
-        stamp(ring);
-        assert_eq!(time(), [0; 16]);
-        ring.word(ring::FLAGS).store(NR_TIMESTAMP, Relaxed);
-        stamp(ring);
-        assert_ne!(time(), [0; 16]);
+        assert!(!send());
+        transmit.program.ring.wait_for_program();
+        assert!(send() && !send(), "once");
+        let mut producer = Producer::new(receive.program.ring.clone());
+        producer.pass(3);
+        producer.tell();
+        receive.program.learn();
+        let release = |head: u32| {
+            receive.program.set(head, head);
+            receive.give_back(ours.as_fd()).unwrap();
+            was_rung(&server)
+        };
+        assert!(!release(1));
+        receive.program.ring.wait_for_program();
+        assert!(!release(1) && release(2) && !release(3));
+    }
+
+    /// As netmap's: buffers go to a zero-copy monitor when the port is done with them, received or sent.
+    #[test]
+    fn a_monitor_gets_buffers_that_the_port_is_done_with() {
+        let bench = Bench::new(Offsets::default());
+        let (near, far) = bench.rings();
+        let slots = Rings { rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let placed = bench.area.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
+        let monitor = Program::begin(Ring::new(&bench.area.memory, placed.rx[0].unwrap()).unwrap());
+        let seen = |from: usize| {
+            monitor.learn();
+            let count = monitor.ring.distance(from, monitor.tail());
+            (0..count).map(|n| monitor.ring.slot((from + n) % 4)).map(|slot| (slot.len, slot.flags)).collect::<Vec<_>>()
+        };
+        // Of the receiver.
+        far.set_monitor(Some(&monitor.ring));
+        bench.send(&[(60, 0), (61, NS_MOREFRAG), (62, 0)]);
+        let (there, free) = (buffers(&far), [0, 1].map(|n| monitor.ring.slot(n).buffer));
+        assert_eq!((bench.tail(), seen(0)), (3, vec![]), "it has not released them yet");
+        monitor.arm();
+        bench.release(2);
+        assert_eq!(seen(0), [(60, 0), (61, NS_MOREFRAG)]);
+        assert!(was_rung(&bench.server), "the monitor is to be woken");
+        assert_eq!([0, 1].map(|n| monitor.ring.slot(n).buffer), [there[0], there[1]]);
+        assert_eq!([0, 1].map(|n| far.slot(n).buffer), [free[0], free[1]]);
+        // It has room for one more, and gets the last of what there is.
+        bench.send(&[(63, 0), (64, 0)]);
+        bench.tail();
+        bench.release(5);
+        assert_eq!(seen(2), [(64, 0)]);
+        far.set_monitor(None);
+        monitor.set(3, 3);
+        monitor.tell().unwrap();
+        // Of the sender: when what it has sent was released at the other end.
+        near.set_monitor(Some(&monitor.ring));
+        bench.send(&[(65, 0), (66, 0)]);
+        bench.tail();
+        assert_eq!(seen(3), []);
+        bench.release(7);
+        assert_eq!(seen(3), [(65, NS_TXMON), (66, NS_TXMON)]);
+        // All buffers are where they were, or elsewhere, once.
+        let mut all = [buffers(&near), buffers(&far), (0..4).map(|n| monitor.ring.slot(n).buffer).collect()].concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 8 + 8 + 4);
+    }
+
+    #[test]
+    fn the_time_of_a_sync_is_noted() {
+        let bench = Bench::new(Offsets::default());
+        let (ring, _) = bench.rings();
+        stamp(&ring);
+        let mut bytes = [0; 8];
+        ring.memory.mapping.read(ring.place.at + super::super::ring::TS, &mut bytes);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        assert!((now - 1..=now).contains(&u64::from_ne_bytes(bytes)));
     }
 
     #[test]
     fn a_pipe_without_its_other_end_is_refused() {
         let rings = Rings { tx: 2, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let area = Area::new(Plan::of_ports(2, &rings, 0)).unwrap();
         let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        assert!(Sides::new(&area.memory, &placed, None).is_ok());
-        let refused = Sides::new(&area.memory, &placed, Some(&placed)).map(drop);
+        assert!(Sides::new(&area.memory, &placed, None, true).is_ok());
+        let refused = Sides::new(&area.memory, &placed, Some(&placed), true).map(drop);
         assert!(matches!(refused, Err(Error::BadPeer { .. })));
+        // Rings that belong together have the same slots.
+        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..Rings::default() };
+        let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
+        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(Sides::new(&area.memory, &placed, Some(&placed), true).is_err());
     }
 }

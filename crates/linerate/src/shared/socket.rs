@@ -6,14 +6,15 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getpeername, listen, socket_with,
     sockopt::socket_peercred,
 };
 
@@ -36,6 +37,21 @@ pub fn folder() -> PathBuf {
         (false, Some(folder)) => Path::new(&folder).join("linerate/ports"),
         (false, None) => format!("/tmp/linerate-{}/ports", rustix::process::geteuid().as_raw()).into(),
     }
+}
+
+/// Returns where the server of this user's programs of netmap's listens, which the first of them starts. Each network
+/// namespace has one of its own, as with netmap: interfaces are others there.
+///
+/// # Errors
+/// [`Error::System`] without `/proc`.
+pub fn own_socket() -> Result<PathBuf> {
+    own_socket_in(&folder())
+}
+
+pub(super) fn own_socket_in(folder: &Path) -> Result<PathBuf> {
+    let namespace = fs::metadata("/proc/self/ns/net")
+        .map_err(|error| Error::System { call: "stat of /proc/self/ns/net", source: error })?;
+    Ok(folder.join(format!("any.{}", namespace.ino())))
 }
 
 fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
@@ -89,7 +105,7 @@ fn make(folder: &Path) -> Result<()> {
 }
 
 /// Locks the folder against other servers' changes, as long as the file is there.
-fn lock(folder: &Path) -> Result<fs::File> {
+pub(super) fn lock(folder: &Path) -> Result<fs::File> {
     let path = folder.join(".lock");
     let failed = |why: String| refused(&path, why, "remove it, or name another folder: LINERATE_PORTS=PATH");
     let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
@@ -150,7 +166,9 @@ pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<Ow
     }
     let socket = socket()?;
     let mend = "name another folder: LINERATE_PORTS=PATH";
-    bind(&socket, &address(path)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
+    // Clients in other folders find the server by this path.
+    let absolute = std::path::absolute(path).map_err(|error| refused(path, error.to_string(), mend))?;
+    bind(&socket, &address(&absolute)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
     // Nobody is let in before it listens.
     let allow = || {
         if group.is_some() {
@@ -166,18 +184,26 @@ pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<Ow
 /// Connects to the server at `path`; `None` if there is none.
 ///
 /// # Errors
-/// [`Error::Serve`] if the server lets this user not in, does not answer, or is another user's, who could keep the ports
-/// and read the memory that it is handed.
+/// As [`connect_socket`].
 pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
     let socket = socket()?;
+    Ok(connect_socket(socket.as_fd(), path)?.then_some(socket))
+}
+
+/// Connects a socket to the server at `path`; false if there is none.
+///
+/// # Errors
+/// [`Error::Serve`] if the server lets this user not in, does not answer, or is another user's, who could keep the ports
+/// and read the packets.
+pub(super) fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
-    rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
+    rustix::io::ioctl_fionbio(socket, true).map_err(failed)?;
     let until = Instant::now() + PATIENCE;
     loop {
-        match connect(&socket, &address) {
+        match connect(socket, &address) {
             Ok(()) => break,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(false),
             // Its backlog is full.
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(Errno::AGAIN) => {
@@ -190,7 +216,7 @@ pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
             }
         }
     }
-    let server = socket_peercred(&socket).map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
+    let server = socket_peercred(socket).map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
     if !is_trusted(server.uid.as_raw()) {
         let why = format!("process {} of user {} serves it, neither root nor you", server.pid, server.uid.as_raw());
         return Err(refused(
@@ -199,8 +225,14 @@ pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
             "let root serve it, or serve it yourself; LINERATE_PORTS=PATH names another folder",
         ));
     }
-    rustix::io::ioctl_fionbio(&socket, false).map_err(failed)?;
-    Ok(Some(socket))
+    rustix::io::ioctl_fionbio(socket, false).map_err(failed)?;
+    Ok(true)
+}
+
+/// Returns the path of the server that a socket is connected to.
+pub fn server_of(socket: BorrowedFd<'_>) -> Option<PathBuf> {
+    let address = SocketAddrUnix::try_from(getpeername(socket).ok()??).ok()?;
+    Some(Path::new(std::ffi::OsStr::from_bytes(address.path_bytes()?)).to_path_buf())
 }
 
 #[cfg(test)]

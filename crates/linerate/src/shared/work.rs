@@ -1,13 +1,13 @@
 //! A packet's way between a program's rings and a port, top-down. Each packet is copied once: what a program can change at
 //! any moment is looked at by nobody.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 
-use super::message::{Bell, Connection};
 use super::ring::{Consumer, Front, MAX_FRAGS, NS_MOREFRAG, NS_NO_LEARN, Producer, Slot};
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
@@ -19,12 +19,31 @@ const TURN: usize = 64;
 /// How long is polled before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(20);
 /// Turns with packets, after which the connection is looked at.
-const TURNS: u32 = 1024;
+const TURNS: u32 = 128;
 
 /// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
 const HEADERS: usize = 12;
 /// Turns for what a program that is gone has sent before: enough for the longest ring.
 const LAST_TURNS: u32 = 1024;
+
+/// The programs at the other end of rings.
+pub trait Programs {
+    /// Wakes them.
+    fn ring(&self);
+    /// Reads what they have said.
+    fn listen(&self) -> Heard;
+    /// Sleeps until they say something, one of `others` is readable, or the time is over.
+    fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
+}
+
+/// What the programs have said.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heard {
+    /// There is none any more.
+    pub is_over: bool,
+    /// One wants its rings to be looked at.
+    pub token: bool,
+}
 
 /// From a program's transmit ring to a queue.
 pub struct Sending {
@@ -59,7 +78,7 @@ impl Sending {
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &Bell) -> usize {
+    fn turn(&mut self, bell: &impl Programs) -> usize {
         let mut slots = 0;
         while self.batch.len() < TURN {
             let done = match self.ring.front() {
@@ -156,7 +175,7 @@ impl Receiving {
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &Bell) -> usize {
+    fn turn(&mut self, bell: &impl Programs) -> usize {
         let mut free = self.ring.free();
         if self.batch.is_empty() && free > 0 {
             self.queue.recv(&mut self.batch);
@@ -231,29 +250,27 @@ fn put(producer: &mut Producer, header: usize, packet: &crate::packet::Packet<'_
 pub struct Work {
     pub sending: Vec<Sending>,
     pub receiving: Vec<Receiving>,
-    pub bell: Bell,
 }
 
 impl Work {
     /// Moves packets both ways once. Returns how many slots were done.
-    pub(super) fn turn(&mut self) -> usize {
-        let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(&self.bell)).sum();
-        let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(&self.bell)).sum();
+    pub(super) fn turn(&mut self, programs: &impl Programs) -> usize {
+        let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(programs)).sum();
+        let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(programs)).sum();
         sent + received
     }
 
-    /// Moves packets until the program says something, or is gone.
-    pub fn run(&mut self, connection: &Connection) {
+    /// Moves packets until there is no program any more.
+    pub fn run(&mut self, programs: &impl Programs) {
         let (mut quiet, mut turns) = (None, 0);
         loop {
-            if self.turn() > 0 {
+            if self.turn(programs) > 0 {
                 (quiet, turns) = (None, turns + 1);
-                if turns < TURNS {
-                    continue;
-                }
-                turns = 0;
-                if connection.has_news() {
-                    return;
+                if turns >= TURNS {
+                    turns = 0;
+                    if self.listen(programs) {
+                        return;
+                    }
                 }
                 continue;
             }
@@ -261,46 +278,59 @@ impl Work {
                 std::thread::yield_now();
                 continue;
             }
-            // Who looks once more after this misses nothing.
+            // What comes before the last look is not missed.
             self.sending.iter().for_each(|sending| sending.ring.ring.wait_for_program());
             self.receiving.iter().for_each(|receiving| receiving.ring.ring.wait_for_program());
             for receiving in &mut self.receiving {
                 receiving.queue.arm();
             }
-            if self.turn() == 0 && self.sleep(connection) {
-                return;
+            if self.turn(programs) == 0 {
+                self.sleep(programs);
+                if self.listen(programs) {
+                    return;
+                }
             }
             self.receiving.iter_mut().for_each(|receiving| receiving.queue.disarm());
-            self.bell.silence();
             quiet = None;
         }
     }
 
-    /// True if the program has said something.
-    fn sleep(&mut self, connection: &Connection) -> bool {
+    /// Reads what the programs have said. True if there is none any more.
+    fn listen(&self, programs: &impl Programs) -> bool {
+        let heard = programs.listen();
+        if heard.token {
+            // Whoever has read another one's token has asked for it again.
+            let free = self.sending.iter().map(|sending| &sending.ring.ring);
+            let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
+            if free.chain(there).filter(|ring| ring.must_tell_program()).count() > 0 {
+                programs.ring();
+            }
+        }
+        heard.is_over
+    }
+
+    fn sleep(&mut self, programs: &impl Programs) {
         // What a queue has not sent yet, and a port without interrupts, is looked after again soon.
         let mut soon = self.sending.iter().any(Sending::is_pending);
-        let mut events = vec![PollFd::new(connection, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let mut events = Vec::new();
         for receiving in &mut self.receiving {
             // With a full ring it is the program that is waited for.
             if !receiving.batch.is_empty() || receiving.ring.free() == 0 {
                 continue;
             }
             match receiving.queue.arm() {
-                Some(event) => events.push(PollFd::from_borrowed_fd(event, PollFlags::IN)),
+                Some(event) => events.push(event),
                 None => soon = true,
             }
         }
-        let longest = Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } };
-        let _ = poll(&mut events, Some(&longest));
-        !events[0].revents().is_empty()
+        programs.sleep(&events, Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } });
     }
 
     /// The program is gone: what it has sent before is still sent, as far as the port takes it.
-    pub fn finish(&mut self) {
+    pub fn finish(&mut self, programs: &impl Programs) {
         // It may only say that it is gone, and go on writing.
         for _ in 0..LAST_TURNS {
-            if self.sending.iter_mut().map(|sending| sending.turn(&self.bell)).sum::<usize>() == 0 {
+            if self.sending.iter_mut().map(|sending| sending.turn(programs)).sum::<usize>() == 0 {
                 break;
             }
         }
@@ -312,7 +342,11 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
+    use rustix::event::Timespec;
+
     use super::super::area::Offsets;
+    use super::super::message::Connection;
+    use super::super::message::tests::was_rung;
     use super::super::ring::tests::rings;
     use super::super::ring::{Program, Ring};
     use super::*;
@@ -324,6 +358,18 @@ mod tests {
     fn pool(buffers: usize) -> Arc<Pool> {
         let pages = Pages::Only(PageSize::Ordinary);
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: SIZE, pages, numa_node: None }).unwrap())
+    }
+
+    impl Programs for Connection {
+        fn ring(&self) {
+            Connection::ring(self);
+        }
+
+        fn listen(&self) -> Heard {
+            Heard::default()
+        }
+
+        fn sleep(&self, _: &[BorrowedFd<'_>], _: Timespec) {}
     }
 
     /// A packet that was sent: its bytes, and whether something was left to do.
@@ -362,7 +408,7 @@ mod tests {
         program: Program,
         sent: Sent,
         is_open: Arc<AtomicUsize>,
-        bells: [Bell; 2],
+        bells: [Connection; 2],
         /// The first bytes that are sent, if they are not to count up.
         first: Option<[u8; 2]>,
     }
@@ -371,11 +417,11 @@ mod tests {
         fn new(pool: &Arc<Pool>, header: usize) -> Bench {
             let (_area, [ring, _]) = rings(128, 0, Offsets::default());
             let consumer = Consumer::new(ring.clone());
-            let program = Program::new(ring);
+            let program = Program::begin(ring);
             let (sent, is_open) = (Sent::default(), Arc::new(AtomicUsize::new(1)));
             let queue = Box::new(Sink { sent: sent.clone(), pool: pool.clone(), is_open: is_open.clone() });
             let sending = Sending::new(consumer, queue, pool, 5000, &Arc::new(AtomicUsize::new(header)));
-            Bench { sending, program, sent, is_open, bells: Bell::pair().unwrap(), first: None }
+            Bench { sending, program, sent, is_open, bells: Connection::pair().unwrap(), first: None }
         }
 
         /// The program sends slots with bytes that count up, and it is the server's turn.
@@ -504,12 +550,12 @@ mod tests {
     fn a_program_that_sleeps_is_woken_when_slots_are_free() {
         let mut bench = Bench::new(&pool(512), 0);
         bench.send(&[(60, 0)]);
-        assert!(!bench.bells[1].was_rung());
-        bench.program.wait();
+        assert!(!was_rung(&bench.bells[1]));
+        bench.program.arm();
         bench.send(&[]);
-        assert!(!bench.bells[1].was_rung(), "nothing was done");
+        assert!(!was_rung(&bench.bells[1]), "nothing was done");
         bench.send(&[(60, 0)]);
-        assert!(bench.bells[1].was_rung());
+        assert!(was_rung(&bench.bells[1]));
     }
 
     /// Gives packets of these lengths.
@@ -536,7 +582,7 @@ mod tests {
 
     /// What has come: of each slot its length and flags, and all bytes.
     fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
-        let mut program = Program::new(ring.clone());
+        let program = Program::begin(ring.clone());
         program.learn();
         let (mut slots, mut all) = (Vec::new(), Vec::new());
         let mut at = program.head();
@@ -553,7 +599,7 @@ mod tests {
 
     #[test]
     fn packets_fill_slots_one_after_the_other() {
-        let [bell, _other] = Bell::pair().unwrap();
+        let [bell, _other] = Connection::pair().unwrap();
         let (_area, [_, ring]) = rings(16, 0, Offsets::default());
         let mut work = receiving(&ring, 0, &[60, 2048, 5000, 61]);
         // Buffers of the batch that were taken.
@@ -569,7 +615,7 @@ mod tests {
 
     #[test]
     fn packets_come_behind_a_header_of_zeros() {
-        let [bell, _other] = Bell::pair().unwrap();
+        let [bell, _other] = Connection::pair().unwrap();
         let (_area, [_, ring]) = rings(16, 0, Offsets::default());
         assert!(receiving(&ring, 12, &[60, 2036, 2037]).turn(&bell) > 0);
         let (slots, bytes) = come(&ring);
@@ -583,7 +629,7 @@ mod tests {
 
     #[test]
     fn packets_wait_for_room_and_those_that_never_fit_do_not() {
-        let [bell, _other] = Bell::pair().unwrap();
+        let [bell, _other] = Connection::pair().unwrap();
         let (_area, [_, ring]) = rings(4, 0, Offsets::default());
         // Three slots are free at most: four are too many for ever.
         let mut work = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
@@ -591,7 +637,7 @@ mod tests {
         let lens = |ring: &Ring| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
         assert_eq!(lens(&ring), [60, 61]);
         assert_eq!(work.turn(&bell), 0, "for two slots there is no room");
-        let mut program = Program::new(ring.clone());
+        let program = Program::begin(ring.clone());
         program.learn();
         program.set(2, 2);
         program.tell().unwrap();
@@ -601,7 +647,7 @@ mod tests {
 
     #[test]
     fn slots_without_a_buffer_or_too_far_behind_its_beginning_get_nothing() {
-        let [bell, _other] = Bell::pair().unwrap();
+        let [bell, _other] = Connection::pair().unwrap();
         for (buffer, offset, len, is_put) in [
             (None, 0, 60, true),
             (Some(1), 0, 60, false),
@@ -627,14 +673,14 @@ mod tests {
     #[test]
     fn a_program_that_waits_is_woken_for_packets() {
         let (_area, [_, ring]) = rings(16, 0, Offsets::default());
-        let [bell, other] = Bell::pair().unwrap();
+        let [bell, other] = Connection::pair().unwrap();
         receiving(&ring, 0, &[60]).turn(&bell);
-        assert!(!other.was_rung());
-        Program::new(ring.clone()).wait();
+        assert!(!was_rung(&other));
+        Program::begin(ring.clone()).arm();
         receiving(&ring, 0, &[]).turn(&bell);
         receiving(&ring, 0, &[17 * SIZE]).turn(&bell);
-        assert!(!other.was_rung(), "nothing has come");
+        assert!(!was_rung(&other), "nothing has come");
         receiving(&ring, 0, &[60]).turn(&bell);
-        assert!(other.was_rung());
+        assert!(was_rung(&other));
     }
 }

@@ -25,7 +25,7 @@ use port::ValeTx;
 
 /// The most ports of a switch, as netmap has it.
 pub const MAX_PORTS: usize = 254;
-/// The longest name of a switch and its port together: `IFNAMSIZ` without the zero.
+/// The longest name of a switch, and of a port of it: `IFNAMSIZ` without the zero.
 pub const LONGEST_NAME: usize = 15;
 
 /// A switch; it goes, and how it forwards with it, when nobody has it any more: no port, and no one who asked for it.
@@ -155,11 +155,12 @@ impl ValePort {
         let bad = |why: &str| Err(Error::BadName { name: name.clone(), why: why.to_string() });
         let plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if name.len() > LONGEST_NAME {
-            return bad("a switch and its port have 15 characters together, colon included (netmap(4))");
-        }
         // What is attached of a host's stack has its interface's name with a mark behind it.
-        if !switch.starts_with("vale") || !plain(switch) || !plain(port.strip_suffix('^').unwrap_or(port)) {
+        let own = port.strip_suffix('^').unwrap_or(port);
+        if switch.len() > LONGEST_NAME || own.len() > LONGEST_NAME {
+            return bad("a switch and a port of it have names of 15 characters each at most (netmap(4))");
+        }
+        if !switch.starts_with("vale") || !plain(switch) || !plain(own) {
             return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);

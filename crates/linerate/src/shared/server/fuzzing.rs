@@ -1,15 +1,17 @@
 //! Entry of the fuzz target of served ports: hostile programs, their requests, and what they write into their memory.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Server, Session, State, base};
+use super::session::Running;
+use super::talk::Talk;
+use super::{Server, State, base};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
 use crate::port::Device;
-use crate::shared::area::{Area, Objects, Offsets, Placed, Plan, Rings};
+use crate::shared::area::{Objects, Offsets, Plan, Rings};
 use crate::shared::lock;
-use crate::shared::message::{Connection, Reply, Request, Wanted, Which};
+use crate::shared::memory::Memory;
+use crate::shared::message::{Choice, Connection, Request, Wanted, Which};
 use crate::shared::ring::Place;
 
 /// How ports are opened.
@@ -35,111 +37,81 @@ const PROGRAMS: usize = 3;
 /// Turns of the server after an operation.
 const MOST_TURNS: usize = 64;
 
-thread_local! {
-    /// Memory of programs that are gone.
-    static FREE: std::cell::RefCell<Vec<Area>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
-/// A program: its memory, what it has been told of it, and its session.
-struct Program<'a> {
-    session: Session<'a>,
-    area: Area,
-    rings: Rings,
-    placed: Vec<Placed>,
-    _connection: Connection,
-}
-
-fn plan() -> Plan {
-    let usual = Plan::default();
-    let objects = |count, objects: Objects| Objects { count, ..objects };
-    Plan { ports: objects(4, usual.ports), rings: objects(8, usual.rings), buffers: objects(1024, usual.buffers) }
+/// A program: its connection, and what the server has for it.
+struct Program {
+    talk: Talk,
+    running: Option<Running>,
+    theirs: Connection,
 }
 
 /// Requests of several programs, and what they write into their memory between the server's turns: each request is
-/// answered, each turn ends, and when all programs are gone the buffers are in their pools again.
+/// answered, each turn ends, and when all programs are gone nothing is left of them.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &Rings| {
-        if !name.starts_with("vale") && !name.contains(['{', '}']) {
+        if !name.starts_with("vale") && !super::is_pipe(name) {
             return Err(Error::NotOpen { port: name.to_string() });
         }
         open(name, rings)
     };
     let server = Server::new(Box::new(open_memory));
-    let connections: Vec<_> = (0..PROGRAMS)
-        .map(|_| {
-            let [ours, theirs] = Connection::pair().expect("sockets");
-            (Arc::new(ours), theirs)
-        })
-        .collect();
-    let (ours, theirs): (Vec<_>, Vec<_>) = connections.into_iter().unzip();
-    let mut programs: Vec<Program<'_>> =
-        ours.iter().zip(theirs).map(|(ours, theirs)| program(&server.state, ours, theirs)).collect();
+    let mut programs: Vec<Program> = (0..PROGRAMS).map(|n| program(&server.state, n as u64)).collect();
     let mut input = Input::new(data);
     while !input.is_empty() {
         let operation = input.u8();
         let program = &mut programs[usize::from(operation >> 6) % PROGRAMS];
         program.operate(operation & 0x3F, &mut input);
     }
-    for Program { mut session, area, placed, .. } in programs {
-        session.close();
-        drop(session);
-        // As it was, but for what is in buffers.
-        area.memory.mapping.write(0, &[0; 0x2000]);
-        for place in placed.iter().flat_map(|placed| placed.tx.iter().chain(&placed.rx)).flatten() {
-            area.memory.mapping.write(place.at % (area.plan.rings_at() + area.plan.rings.size), &[0; 256]);
-        }
-        area.reset();
-        FREE.with_borrow_mut(|free| free.push(area));
-    }
+    programs.iter_mut().for_each(Program::close);
+    drop(programs);
     let State { ports, attached, .. } = &*server.state;
     lock(attached).drain(..).for_each(super::Attached::end);
     lock(&server.state.lasting).clear();
     assert!(lock(ports).values().all(|port| port.strong_count() == 0), "a port that no program has");
     assert!(lock(&server.state.pipes).is_empty(), "a pipe that no program has");
+    assert!(lock(&server.state.sessions).iter().all(|session| session.strong_count() == 0), "a session of no program");
 }
 
-fn program<'a>(state: &'a State, connection: &'a Arc<Connection>, theirs: Connection) -> Program<'a> {
+fn program(state: &Arc<State>, number: u64) -> Program {
     // A manager: it may ask for everything.
     let user = rustix::process::geteuid().as_raw();
-    let session = Session { state, connection, user, only: None, work: None, served: None, pipe: None, shadow: None };
-    let area = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Area::new(plan()).expect("memory"));
-    Program { session, area, rings: Rings::default(), placed: Vec::new(), _connection: theirs }
+    let [ours, theirs] = Connection::pair().expect("sockets");
+    let talk = Talk { state: state.clone(), connection: Arc::new(ours), number, user, process: 1, only: None };
+    Program { talk, running: None, theirs }
 }
 
-impl Program<'_> {
+impl Program {
     fn operate(&mut self, operation: u8, input: &mut Input<'_>) {
         match operation % 16 {
             0 | 1 => self.open(input),
-            2 => self.start(input),
-            3 => self.ask(Request::Close, Vec::new()),
-            4 => self.ask(Request::Info { name: name(input) }, Vec::new()),
+            2 => self.ask(Request::Pools { number: input.u16() & 0xF }),
+            3 => self.close(),
+            4 => self.ask(Request::Info { name: name(input) }),
             5 => {
                 let set = Some(usize::from(input.u8())).filter(|&len| len < 0x80);
-                self.ask(Request::Header { name: name(input), set }, Vec::new());
+                self.ask(Request::Header { name: name(input), set });
             }
             6 => {
                 let (name, rings) = (name(input), rings(input));
                 let switch = self::name(input);
                 // Packets go round for ever where switches are connected twice.
                 let is_loop =
-                    base(&name) == switch || lock(&self.session.state.attached).iter().any(|there| there.port != name);
+                    base(&name) == switch || lock(&self.talk.state.attached).iter().any(|there| there.port != name);
                 let request = match input.u8() % 6 {
                     0 => Request::Create { name, rings },
                     1 => Request::Destroy { name },
                     2 if is_loop => Request::List,
                     2 => Request::Attach { switch, port: name, host: input.u8() & 1 != 0, rings },
                     3 => Request::Detach { switch, port: name },
-                    4 => Request::Shadow,
+                    4 => Request::Adopt,
                     _ => Request::List,
                 };
-                self.ask(request, Vec::new());
+                self.ask(request);
             }
             // A message as it comes, with memory or without.
             7 => {
                 let len = input.u8().into();
-                let descriptors = if input.u8() & 1 == 0 { Vec::new() } else { vec![self.memory()] };
                 if let Ok(request) = serde_json::from_slice::<Request>(input.bytes(len)) {
-                    self.ask(request, descriptors);
+                    self.ask(request);
                 }
             }
             8..=11 => self.scribble(input),
@@ -149,24 +121,24 @@ impl Program<'_> {
         }
     }
 
-    fn ask(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
-        // A pipe that another one is making is waited for: here nobody makes it meanwhile.
-        let is_coming = |name: &str| {
-            let pipes = lock(&self.session.state.pipes);
-            matches!(pipes.get(&super::pipe_of(name).0), Some(super::Pipe::Coming))
-        };
-        if matches!(&request, Request::Open(wanted) if is_coming(&wanted.name)) {
+    fn ask(&mut self, request: Request) {
+        if let Request::Open { wanted, memory } = request {
+            // Descriptors that share a session are of one thread, which is not here.
+            let wanted = Wanted { shares: false, ..wanted };
+            if self.running.is_none() {
+                self.running = self.talk.open_for(&wanted, &memory).ok().flatten();
+            }
             return;
         }
-        if let Ok((reply, _)) = self.session.answer(request, descriptors)
-            && let Reply::Opened { rings, .. } | Reply::Joined { rings, .. } = reply
-        {
-            self.rings = rings;
-        }
+        let _ = self.talk.answer(request, Vec::new());
     }
 
-    fn memory(&self) -> OwnedFd {
-        self.area.memory.as_fd().try_clone_to_owned().expect("a descriptor")
+    fn close(&mut self) {
+        self.running.take().iter_mut().for_each(Running::end);
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        Some(&self.running.as_ref()?.session.area.memory)
     }
 
     fn open(&mut self, input: &mut Input<'_>) {
@@ -183,53 +155,35 @@ impl Program<'_> {
             monitor_tx: has(4),
             exclusive: has(5),
             rings: rings(input),
+            zero_copy: has(3) && has(4),
             takes_header: !has(1),
+            shares: false,
+            flags: 0,
         };
-        self.ask(Request::Open(wanted), Vec::new());
-    }
-
-    /// Hands over rings: as a program places them, or any.
-    fn start(&mut self, input: &mut Input<'_>) {
-        let (flags, plain) = (input.u8(), self.area.memory.buffers);
-        let rings = Rings { tx: self.rings.tx.min(2), rx: self.rings.rx.min(2), ..self.rings };
-        let (tx_slots, rx_slots) = (rings.tx_slots.clamp(2, 64), rings.rx_slots.clamp(2, 64));
-        let rings = Rings { host_tx: 0, host_rx: 0, tx_slots, rx_slots, ..rings };
-        let mask = if flags & 1 == 0 { 0 } else { u64::from(input.u16()) };
-        let offsets = Offsets { mask, first: u64::from(flags) };
-        let place = || self.area.place("fuzzed", &rings, |_| true, |_| true, offsets);
-        let Ok(mut placed) = place() else { return };
-        let mut other = place().unwrap_or_else(|_| placed.clone());
-        let mut buffers = plain;
-        if flags & 2 != 0 {
-            let any = Place { at: input.u32() as usize, slots: input.u16().into() };
-            let target = if flags & 4 != 0 { &mut placed } else { &mut other };
-            target.tx.push(Some(any));
-            target.rx.insert(0, Some(any));
-        }
-        if flags & 8 != 0 {
-            buffers.at = input.u32() as usize;
-            buffers.size = input.u32() as usize;
-            buffers.count = input.u16().into();
-        }
-        self.placed.extend([placed.clone(), other.clone()]);
-        let descriptors = if flags & 16 == 0 { vec![self.memory()] } else { Vec::new() };
-        let request = match self.session.pipe.is_some() ^ (flags & 32 != 0) {
-            true => Request::StartPipe { buffers, master: placed, slave: other },
-            false => Request::Start { buffers, placed },
-        };
-        self.ask(request, descriptors);
+        let any = input.u8();
+        let objects = |input: &mut Input<'_>| Objects { count: input.u16().into(), size: input.u16().into() };
+        let plan = (any & 0x40 != 0).then(|| Plan {
+            ports: objects(input),
+            rings: objects(input),
+            buffers: objects(input),
+            zones: input.u8().into(),
+        });
+        let mask = if any & 0x80 == 0 { 0 } else { u64::from(input.u16()) };
+        let offsets = Offsets { mask, first: any.into() };
+        let memory = Choice { number: u16::from(any & 3), plan, extra: u32::from(any >> 2 & 7), offsets };
+        self.ask(Request::Open { wanted, memory });
     }
 
     /// Where a ring of the program's is.
     fn ring(&self, input: &mut Input<'_>) -> Option<Place> {
-        let all: Vec<Place> =
-            self.placed.iter().flat_map(|placed| placed.tx.iter().chain(&placed.rx)).copied().flatten().collect();
-        let place = *all.get(usize::from(input.u8()) % all.len().max(1))?;
-        (place.at + 256 + 16 * 64 <= self.area.memory.mapping.len()).then_some(place)
+        let opened = &self.running.as_ref()?.session.opened;
+        let both = [Some(&opened.placed), opened.other.as_ref()].into_iter().flatten();
+        let all: Vec<Place> = both.flat_map(|placed| placed.tx.iter().chain(&placed.rx)).copied().flatten().collect();
+        all.get(usize::from(input.u8()) % all.len().max(1)).copied()
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        let mapping = &self.area.memory.mapping;
+        let Some(Memory { mapping, .. }) = self.memory() else { return };
         mapping.write(at % (mapping.len() - bytes.len()), bytes);
     }
 
@@ -239,7 +193,7 @@ impl Program<'_> {
         match kind % 4 {
             // What the two sides tell each other.
             0 => {
-                let field = input.one_of(&[128, 132, 136, 140, 192, 196, 200, 204]);
+                let field = input.one_of(&[128, 136, 140, 144, 192, 196, 200, 204, 208]);
                 self.write(place.at + field, &input.u32().to_le_bytes());
             }
             1 => self.write(place.at + 128, &u32::from(kind >> 2).to_le_bytes()),
@@ -257,8 +211,8 @@ impl Program<'_> {
 
     /// Fills slots from the program's head on, and releases them.
     fn send(&mut self, input: &mut Input<'_>) {
-        let Some(place) = self.ring(input) else { return };
-        let mapping = &self.area.memory.mapping;
+        let (Some(place), Some(memory)) = (self.ring(input), self.memory()) else { return };
+        let mapping = &memory.mapping;
         let (count, len) = (usize::from(input.u8() % 8), input.u16());
         let bytes = input.bytes(60);
         let mut head = [0; 4];
@@ -272,7 +226,7 @@ impl Program<'_> {
             let buffer = u64::from_le_bytes(word) as u32;
             let more = if n + 1 < count && len & 0x8000 != 0 { 0x20u64 } else { 0 };
             mapping.write(slot, &(u64::from(buffer) | u64::from(len & 0x7FFF) << 32 | more << 48).to_le_bytes());
-            if let Some(buffer) = self.area.memory.buffer(buffer) {
+            if let Some(buffer) = memory.buffer(buffer) {
                 mapping.write(buffer, bytes);
             }
             at = (at + 1) % slots;
@@ -282,9 +236,11 @@ impl Program<'_> {
     }
 
     fn turn(&mut self) {
-        let Some(work) = &mut self.session.work else { return };
+        // So that neither side waits for the other to read.
+        while self.theirs.next().is_ok() {}
+        let Some(Running { session, state, work: Some(work), .. }) = &mut self.running else { return };
         for _ in 0..MOST_TURNS {
-            if work.turn() == 0 {
+            if work.turn(&(&*session, &**state)) == 0 {
                 break;
             }
         }

@@ -1,40 +1,49 @@
-//! Who owns ports that other processes use: it opens them, and moves packets between them and the rings of programs. Each
-//! connection is a thread, and a port of a program: none waits for another, and with the connection all of it ends.
+//! The server of ports that other processes use: it opens them, makes the memory for their rings, and moves packets between
+//! those and the ports.
 //!
+//! - here: [`Server`]: sockets and connections; [`State`]: ports that are open, and how many connections there may be
+//! - `talk`: a connection that has no port yet: what it asks for
+//! - `session`: a port's rings at a program, and the connections that are its descriptors
+//! - `areas`: memory, by its number
 //! - `pipes`: pipes between processes
 //! - `switches`: what is managed: attached ports, ports that last, a list of all
+//!
+//! Each connection is a thread until it has a port; then each session is one, and ends with the last of its connections.
 
+mod areas;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod pipes;
+mod session;
 mod switches;
+mod talk;
 
 #[cfg(fuzzing)]
 pub(crate) use fuzzing::fuzz;
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
-use pipes::{End, Pipe, pipe_of};
+use areas::Areas;
+use pipes::Pipe;
+pub(super) use session::Session;
 use switches::{Attached, Lasting};
+use talk::Talk;
 
-use super::area::{Placed, Rings};
+use super::area::Rings;
 use super::lock;
-use super::memory::{Buffers, Memory};
-use super::message::{Bell, Connection, PortState, Reply, Request, Wanted, Which};
-use super::ring::{Consumer, Place, Producer, Ring};
-use super::shadow::Shadow;
+use super::message::{Connection, PortState, Reply, Wanted, Which};
 use super::socket::{is_trusted, listen_at};
-use super::work::{Receiving, Sending, Work};
 use crate::error::{Error, Result};
 use crate::port::Device;
 
@@ -45,6 +54,8 @@ pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
 const MOST_RINGS: u16 = 32;
 const MOST_SLOTS: u32 = 4096;
 const SLOTS: u32 = 1024;
+/// The most buffers that a port has beside those of its rings.
+const MOST_EXTRA: u32 = 1 << 19;
 /// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and a few queues'.
 /// A port of more queues counts as several connections.
 const DESCRIPTORS_EACH: usize = 16;
@@ -63,13 +74,16 @@ pub struct Server {
     listeners: Vec<(Arc<OwnedFd>, PathBuf, Option<JoinHandle<()>>)>,
 }
 
-struct State {
+pub(super) struct State {
     open: Box<Open>,
     /// Ports that programs have, by full name.
     ports: Mutex<HashMap<String, Weak<Served>>>,
     pipes: Mutex<HashMap<String, Pipe>>,
-    /// A pipe was made, or will not be.
-    pipe_made: Condvar,
+    areas: Mutex<Areas>,
+    sessions: Mutex<Vec<Weak<Session>>>,
+    /// Proofs that were sent, and what was found by them.
+    proofs: Mutex<HashMap<[u8; 16], Proved>>,
+    proved: Condvar,
     attached: Mutex<Vec<Attached>>,
     lasting: Mutex<HashMap<String, Lasting>>,
     /// Connections, to be ended with the server.
@@ -78,9 +92,14 @@ struct State {
     gone: Condvar,
     next: AtomicU64,
     stopping: AtomicBool,
+    /// Held while a client is let in.
+    accepting: Mutex<()>,
     /// Ends of one pipe may be different users'.
     joins_users: AtomicBool,
 }
+
+/// Where a proof has come: not yet, at a connection without a port, or at a session.
+type Proved = Option<Option<Arc<Session>>>;
 
 /// A connection, its thread, and its program's user.
 struct Connected {
@@ -170,13 +189,17 @@ impl Server {
             open,
             ports: Mutex::default(),
             pipes: Mutex::default(),
-            pipe_made: Condvar::new(),
+            areas: Mutex::default(),
+            sessions: Mutex::default(),
+            proofs: Mutex::default(),
+            proved: Condvar::new(),
             attached: Mutex::default(),
             lasting: Mutex::default(),
             connections: Mutex::default(),
             gone: Condvar::new(),
             next: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            accepting: Mutex::default(),
             joins_users: AtomicBool::new(false),
         };
         Server { state: Arc::new(state), listeners: Vec::new() }
@@ -196,12 +219,16 @@ impl Server {
     pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|error| Error::system("fcntl", error))?;
         let accept = move || {
             let mut spare = Spare::new();
             while !state.stopping.load(Ordering::SeqCst) {
+                let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
+                let _accepting = lock(&state.accepting);
                 match accept_with(&listener, SocketFlags::CLOEXEC) {
                     Ok(socket) => State::begin(&state, Arc::new(Connection::new(socket)), only.clone()),
                     Err(Errno::MFILE | Errno::NFILE) => spare.refuse(&listener),
+                    Err(Errno::AGAIN) => {}
                     // The client has gone, or memory is short for a moment.
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
@@ -211,6 +238,56 @@ impl Server {
         let thread = thread.map_err(|error| Error::system("starting a thread", error))?;
         self.listeners.push((socket, path.to_path_buf(), Some(thread)));
         Ok(())
+    }
+}
+
+impl Server {
+    /// Waits until nobody has used the server for some time.
+    pub fn wait_until_idle(&self, time: Duration) {
+        let mut since = Instant::now();
+        loop {
+            let connections = lock(&self.state.connections);
+            drop(self.state.gone.wait_timeout(connections, time));
+            if !self.state.is_idle() {
+                since = Instant::now();
+            } else if since.elapsed() >= time {
+                return;
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Ends the server if nobody uses it, or returns it. No client is turned away: one that finds the socket is let in.
+    pub fn end_if_idle(mut self) -> Option<Server> {
+        let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
+        let locked = folder.map(super::socket::lock);
+        // Where the folder has been taken away nobody finds the server any more.
+        if !matches!(locked, Some(Ok(_))) && self.listeners.iter().any(|(_, path, _)| path.exists()) {
+            return Some(self);
+        }
+        let aside =
+            |path: &Path| path.with_file_name(format!(".ending-{}", path.file_name().unwrap_or_default().display()));
+        for (_, path, _) in &self.listeners {
+            // From here on nobody finds it, and nobody else can have its place.
+            let _ = fs::rename(path, aside(path));
+        }
+        let accepting = lock(&self.state.accepting);
+        let waits = |socket: &OwnedFd| {
+            let mut event = [PollFd::new(socket, PollFlags::IN)];
+            poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
+        };
+        let is_idle = self.state.is_idle() && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
+        drop(accepting);
+        if !is_idle {
+            for (_, path, _) in &self.listeners {
+                let _ = fs::rename(aside(path), path);
+            }
+            return Some(self);
+        }
+        // Another server may have the place from now on.
+        self.listeners.iter_mut().for_each(|(_, path, _)| *path = aside(path));
+        None
     }
 }
 
@@ -253,7 +330,6 @@ impl Drop for Server {
         let connections: Vec<_> = lock(&self.state.connections).drain().collect();
         for (_, Connected { connection, thread, .. }) in connections {
             connection.end();
-            self.state.pipe_made.notify_all();
             let _ = thread.join();
         }
         lock(&self.state.attached).drain(..).for_each(Attached::end);
@@ -263,7 +339,7 @@ impl Drop for Server {
 impl State {
     fn begin(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
-        let Ok(user) = connection.user() else { return };
+        let Ok((user, process)) = connection.peer() else { return };
         let (its_state, its_connection) = (state.clone(), connection.clone());
         // The thread waits here until it is in the list.
         let mut connections = lock(&state.connections);
@@ -272,35 +348,27 @@ impl State {
             drop(connections);
             return refuse(&connection, FULL);
         }
-        let serve = move || {
-            Session {
-                state: &its_state,
-                connection: &its_connection,
-                user,
-                only,
-                work: None,
-                served: None,
-                pipe: None,
-                shadow: None,
-            }
-            .serve();
-            let its = lock(&its_state.connections).remove(&number);
-            its_state.gone.notify_all();
-            drop(its);
-        };
+        let serve = move || Talk { state: its_state, connection: its_connection, number, user, process, only }.serve();
         match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
             Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, places: 1 })),
             Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
         }
     }
 
+    /// Forgets a connection that has ended.
+    fn forget(&self, number: u64) {
+        let its = lock(&self.connections).remove(&number);
+        self.gone.notify_all();
+        drop(its);
+    }
+
     /// Counts what a port with such rings takes as more connections, where it does: each ring that receives has a descriptor.
-    fn make_room(&self, connection: &Arc<Connection>, rings: &Rings) -> Result<()> {
+    fn make_room(&self, number: u64, rings: &Rings) -> Result<()> {
         let mut connections = lock(&self.connections);
-        let Some(own) = connections.iter().find(|(_, there)| Arc::ptr_eq(&there.connection, connection)) else {
+        let Some(own) = connections.get(&number) else {
             return Ok(()); // a test's
         };
-        let (number, user, has) = (*own.0, own.1.user, own.1.places);
+        let (user, has) = (own.user, own.places);
         let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
         let [count, of_user] = places(&connections, user);
         if !has_room(most_connections(), wants, count - has, of_user - has, is_trusted(user)) {
@@ -310,6 +378,26 @@ impl State {
             own.places = wants;
         }
         Ok(())
+    }
+
+    /// A server that nobody uses: it has no connections, and nothing that lasts without one.
+    fn is_idle(&self) -> bool {
+        lock(&self.connections).is_empty() && lock(&self.attached).is_empty() && lock(&self.lasting).is_empty()
+    }
+
+    /// Waits for the user's programs that have closed ports, or have ended, to leave them: what is asked next is asked after
+    /// that. A program that does not leave is not waited for long.
+    fn settle(&self, user: u32) {
+        let begin = Instant::now();
+        loop {
+            let connections = lock(&self.connections);
+            let is_leaving = |connected: &Connected| connected.user == user && connected.connection.has_ended();
+            let Some(left) = LEAVING.checked_sub(begin.elapsed()) else { return };
+            if !connections.values().any(is_leaving) {
+                return;
+            }
+            drop(self.gone.wait_timeout(connections, left));
+        }
     }
 
     /// Takes a port or a queue that a program which has just ended may still have: while there is such a program, this tries
@@ -336,12 +424,17 @@ impl State {
         lock(&self.ports).get(name).and_then(Weak::upgrade)
     }
 
+    /// Returns what a port is called on its switch, if it is one that lasts and is attached; otherwise its name as it is.
+    fn resolved(&self, name: &str) -> String {
+        let lasting = lock(&self.lasting);
+        let attached = lasting.get(name).and_then(|lasting| lasting.attached.first());
+        attached.map_or_else(|| name.to_string(), |(_, served)| served.name.clone())
+    }
+
     /// A port, opened if nobody has it.
     fn port(&self, name: &str, rings: &Rings, user: u32) -> Result<Arc<Served>> {
-        let lasting = lock(&self.lasting).get(name).map(|lasting| lasting.attached.clone());
-        if let Some(attached) = lasting {
-            let unattached = || Error::NotServed { name: name.to_string(), why: "it is attached to no switch" };
-            return Ok(attached.ok_or_else(unattached)?.1);
+        if lock(&self.lasting).contains_key(name) {
+            return Err(Error::NotServed { name: name.to_string(), why: "it is attached to no switch" });
         }
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
@@ -423,259 +516,6 @@ impl Rings {
     }
 }
 
-/// A connection. Its queues go before the port that they are of.
-struct Session<'a> {
-    state: &'a State,
-    connection: &'a Arc<Connection>,
-    /// The program's user.
-    user: u32,
-    /// The name that its socket is for.
-    only: Option<String>,
-    work: Option<Work>,
-    served: Option<(Wanted, Arc<Served>)>,
-    pipe: Option<End>,
-    /// What a monitor of a pipe gets.
-    shadow: Option<Arc<Shadow>>,
-}
-
-impl Session<'_> {
-    fn serve(mut self) {
-        while !self.state.stopping.load(Ordering::Relaxed) {
-            if let Some(work) = &mut self.work {
-                work.run(self.connection);
-            }
-            let (reply, descriptors) = match self.connection.receive::<Request>() {
-                Ok((request, descriptors)) => match self.answer(request, descriptors) {
-                    Ok(answer) => answer,
-                    Err(error) => (Reply::Refused { why: error.to_string(), errno: errno(&error) }, Vec::new()),
-                },
-                // It is gone, or says nonsense: then what follows cannot be understood either.
-                Err(_) => break,
-            };
-            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-            if self.connection.send(&reply, &descriptors).is_err() {
-                break;
-            }
-        }
-        self.close();
-    }
-
-    /// Gives the port back. True if it is a pipe whose other end is open.
-    fn close(&mut self) -> bool {
-        if let Some(mut work) = self.work.take() {
-            work.finish();
-        }
-        if let Some((_, served)) = self.served.take() {
-            served.leave();
-        }
-        self.shadow = None;
-        self.leave_pipe()
-    }
-
-    fn answer(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> Result<(Reply, Vec<OwnedFd>)> {
-        let plain = |reply| Ok((reply, Vec::new()));
-        match request {
-            Request::Open(wanted) => self.open(wanted),
-            Request::Start { buffers, placed } => self.start(descriptors.pop(), buffers, &placed),
-            Request::StartPipe { buffers, master, slave } => {
-                self.start_pipe(descriptors.pop(), buffers, [master, slave])
-            }
-            Request::Shadow => self.shadow(),
-            Request::Close => plain(Reply::Closed { still_used: self.close() }),
-            Request::Info { name } => {
-                self.check(&name)?;
-                plain(Reply::Info { rings: self.info(&name)? })
-            }
-            Request::Header { name, set } => {
-                self.check(&name)?;
-                plain(Reply::Done { number: self.header(&name, set)? })
-            }
-            Request::Attach { switch, port, host, rings } => {
-                self.check_manager(&switch)?;
-                plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
-            }
-            Request::Detach { switch, port } => {
-                self.check_manager(&switch)?;
-                plain(Reply::Done { number: self.state.detach(&switch, &port)? })
-            }
-            Request::Create { name, rings } => {
-                self.check_manager(&name)?;
-                self.state.create(&name, &rings)?;
-                plain(Reply::Done { number: 0 })
-            }
-            Request::Destroy { name } => {
-                self.check_manager(&name)?;
-                self.state.destroy(&name)?;
-                plain(Reply::Done { number: 0 })
-            }
-            Request::List => plain(Reply::List(self.state.list(self.only.as_deref()))),
-        }
-    }
-
-    /// A socket for one name is for no other; and ports that are neither netmap's nor made for a program are for who manages.
-    fn check(&self, name: &str) -> Result<()> {
-        if name.contains(':') && !name.starts_with("vale") {
-            let why = "only ports of switches have a ':' in their names";
-            return Err(Error::NotServed { name: name.to_string(), why });
-        }
-        // They would be those of the server's own port, beyond what a program may ask for.
-        if name.contains('?') {
-            let why = "a name has no options here: rings and slots are asked for beside it";
-            return Err(Error::NotServed { name: name.to_string(), why });
-        }
-        match &self.only {
-            Some(only) if only != base(name) => {
-                Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What is there for others is for root and the user who serves to decide: who may use a switch may not have
-    /// interfaces attached to it by the one who serves it.
-    fn check_manager(&self, name: &str) -> Result<()> {
-        self.check(name)?;
-        match is_trusted(self.user) {
-            true => Ok(()),
-            false => {
-                let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
-                Err(Error::Refused { why, errno: libc::EPERM })
-            }
-        }
-    }
-
-    /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
-    /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
-    fn check_interface(&self, name: &str) -> Result<()> {
-        let is_memory = name.starts_with("vale") || is_pipe(name);
-        if is_memory || self.only.is_some() || is_trusted(self.user) || lock(&self.state.lasting).contains_key(name) {
-            return Ok(());
-        }
-        let why = format!(
-            "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
-            base(name)
-        );
-        Err(Error::Refused { why, errno: libc::EPERM })
-    }
-
-    /// Who monitors a port sees its packets: for its user, and who manages.
-    fn check_monitor(&self, name: &str) -> Result<()> {
-        let owner = match is_pipe(name) {
-            true => match lock(&self.state.pipes).get(&pipe_of(name).0) {
-                Some(Pipe::There(pipe)) => Some(pipe.user),
-                _ => None,
-            },
-            false => self.state.served(name).map(|served| served.user),
-        };
-        let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
-        if joins || owner == Some(self.user) || is_trusted(self.user) {
-            return Ok(());
-        }
-        let why = format!(
-            "a monitor sees all packets, and '{name}' is no port of user {}'s\n  to let users see each other's: linerate serve --join-users",
-            self.user
-        );
-        Err(Error::Refused { why, errno: libc::EPERM })
-    }
-
-    /// The rings of a port, or those that it would have: nothing is opened for a question.
-    fn info(&self, name: &str) -> Result<Rings> {
-        let usual = usual(&Rings::default());
-        if is_pipe(name) {
-            return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
-                Some(Pipe::There(pipe)) => pipe.rings,
-                _ => usual.of_card(),
-            });
-        }
-        if let Some(lasting) = lock(&self.state.lasting).get(name) {
-            return Ok(self::usual(&lasting.rings).of_card());
-        }
-        match self.state.served(name) {
-            Some(served) => Ok(served.rings),
-            None if name.starts_with("vale") => {
-                crate::port::PortName::parse(name)?;
-                Ok(usual.of_card())
-            }
-            None => crate::kernel::Interface::open(base(name)).map(|_| usual),
-        }
-    }
-
-    fn open(&mut self, wanted: Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
-        self.check(&wanted.name)?;
-        if self.served.is_some() || self.pipe.is_some() {
-            return Err(Error::BadPeer { why: "it has opened a port already" });
-        }
-        if is_pipe(&wanted.name) && !wanted.monitor_rx && !wanted.monitor_tx {
-            let state = self.state;
-            return state.take_after_others(|| self.open_pipe(&wanted));
-        }
-        self.check_interface(&wanted.name)?;
-        let is_monitor = wanted.monitor_rx || wanted.monitor_tx;
-        if is_monitor {
-            self.check_monitor(&wanted.name)?;
-        }
-        self.state.make_room(self.connection, &usual(&wanted.rings))?;
-        let name = wanted.full_name();
-        let served = match is_monitor {
-            // Each monitor is a port of its own.
-            true => {
-                let rings = usual(&wanted.rings);
-                let device = (self.state.open)(&name, &rings)?;
-                if is_pipe(&wanted.name) {
-                    self.shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
-                }
-                Served::new(&name, device, rings.of_card(), self.user)
-            }
-            false => self.state.port(&name, &wanted.rings, self.user)?,
-        };
-        if served.header.load(Ordering::Relaxed) > 0 && !wanted.takes_header {
-            let why = format!(
-                "packets of '{name}' have a header in front, which the program does not expect",
-                name = served.name
-            );
-            return Err(Error::Refused { why, errno: libc::EIO });
-        }
-        wanted.check(&served.rings)?;
-        if wanted.which.has_host() {
-            let mut host = lock(&served.host);
-            if host.is_none() {
-                let rings = served.rings.of_host();
-                *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
-            }
-        }
-        let mac = lock(&served.device).mac().0;
-        let rings = served.rings;
-        self.state.take_after_others(|| served.join(wanted.exclusive))?;
-        self.served = Some((wanted, served));
-        Ok((Reply::Opened { rings, first_of_pipe: false, mac }, Vec::new()))
-    }
-
-    fn start(&mut self, memory: Option<OwnedFd>, buffers: Buffers, placed: &Placed) -> Result<(Reply, Vec<OwnedFd>)> {
-        let (Some((wanted, served)), Some(memory), None) = (&self.served, memory, &self.work) else {
-            return Err(Error::BadPeer { why: "it starts what it has not opened" });
-        };
-        let memory = Memory::of_peer(memory, buffers)?;
-        let [ours, theirs] = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
-        let mut work = Work { sending: Vec::new(), receiving: Vec::new(), bell: ours };
-        let device = &mut **lock(&served.device);
-        let (longest, pool) = (device.info().max_frame, device.pool().clone());
-        let offset_mask = placed.offset_mask;
-        let ring = |place: &Place| Ring::new(&memory, *place).map(|ring| Ring { offset_mask, ..ring });
-        for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let take = || served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n));
-            let queue = self.state.take_after_others(take)?;
-            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
-        }
-        for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let take = || served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n));
-            let queue = self.state.take_after_others(take)?;
-            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue, &served.header));
-        }
-        self.work = Some(work);
-        Ok((Reply::Started, vec![theirs.into_fd()]))
-    }
-}
-
 impl Served {
     /// Takes a queue: the program's number `n`, of the card, which has `cards`, or of the host's stack behind them.
     fn queue<Q>(
@@ -714,33 +554,6 @@ fn state_of(name: &str, number: u8, statistics: &crate::port::Statistics) -> Por
     }
 }
 
-impl Session<'_> {
-    /// Tells how long the header in front of a port's packets is. To set it is for the user whose program has the port.
-    fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
-        if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
-            return Ok(0);
-        }
-        let served =
-            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
-        if let Some(len) = set {
-            if !name.starts_with("vale") {
-                let why = "only ports of switches have a header in front of packets";
-                return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
-            }
-            if ![0, 10, 12].contains(&len) {
-                let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
-                return Err(Error::Refused { why, errno: libc::EINVAL });
-            }
-            if served.user != self.user && !is_trusted(self.user) {
-                let why = format!("'{name}' is another user's");
-                return Err(Error::Refused { why, errno: libc::EPERM });
-            }
-            served.header.store(len, Ordering::Relaxed);
-        }
-        Ok(served.header.load(Ordering::Relaxed) as u32)
-    }
-}
-
 /// Returns where the port's name is served: at a socket in `folder` which has the name of its switch or interface.
 ///
 /// # Errors
@@ -768,8 +581,12 @@ pub fn base(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use super::session::Running;
     use super::*;
-    use crate::shared::area::{Area, Offsets, Plan};
+    use crate::shared::area::Offsets;
+    use crate::shared::message::{Choice, Opened, Request};
 
     /// A user who is neither root nor the one who serves.
     const STRANGER: u32 = 12_345;
@@ -778,37 +595,78 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
-    fn connection() -> Arc<Connection> {
-        let [ours, _] = Connection::pair().unwrap();
-        Arc::new(ours)
+    /// A connection of a program's.
+    struct Client {
+        talk: Talk,
+        running: Option<Running>,
+        theirs: Connection,
     }
 
-    fn session<'a>(server: &'a Server, connection: &'a Arc<Connection>, user: u32, only: Option<&str>) -> Session<'a> {
-        let only = only.map(str::to_string);
-        let (work, served, pipe, shadow) = (None, None, None, None);
-        Session { state: &server.state, connection, user, only, work, served, pipe, shadow }
+    fn session(server: &Server, user: u32, only: Option<&str>) -> Client {
+        let [ours, theirs] = Connection::pair().unwrap();
+        let number = server.state.next.fetch_add(1, Ordering::Relaxed) + 1000;
+        let (state, only) = (server.state.clone(), only.map(str::to_string));
+        let talk = Talk { state, connection: Arc::new(ours), number, user, process: 1, only };
+        Client { talk, running: None, theirs }
     }
 
-    fn ask(session: &mut Session<'_>, request: Request) -> std::result::Result<Reply, i32> {
-        session.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
+    impl Client {
+        /// The program closes its port.
+        fn close(&mut self) {
+            self.running.take().iter_mut().for_each(Running::end);
+        }
+
+        fn work(&self) -> &crate::shared::work::Work {
+            self.running.as_ref().unwrap().work.as_ref().unwrap()
+        }
+
+        /// What it was told of its port.
+        fn opened(&self) -> Box<Opened> {
+            match self.theirs.receive().unwrap().0 {
+                Reply::Opened(opened) => opened,
+                reply => panic!("{reply:?}"),
+            }
+        }
+    }
+
+    impl Drop for Client {
+        fn drop(&mut self) {
+            self.close();
+        }
+    }
+
+    fn ask(client: &mut Client, request: Request) -> std::result::Result<Reply, i32> {
+        if let Request::Open { wanted, memory } = request {
+            if client.running.is_some() {
+                return Err(libc::EBUSY);
+            }
+            let running = client.talk.open_for(&wanted, &memory).map_err(|error| errno(&error))?;
+            client.running = running;
+            return Ok(Reply::Done { number: 0 });
+        }
+        client.talk.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
     }
 
     fn wanted(name: &str) -> Wanted {
         Wanted { name: name.to_string(), ..Wanted::default() }
     }
 
-    fn open(session: &mut Session<'_>, name: &str) -> std::result::Result<Reply, i32> {
-        ask(session, Request::Open(wanted(name)))
+    fn open(session: &mut Client, name: &str) -> std::result::Result<Reply, i32> {
+        ask(session, open_request(wanted(name)))
     }
 
-    fn info(session: &mut Session<'_>, name: &str) -> std::result::Result<Rings, i32> {
+    fn open_request(wanted: Wanted) -> Request {
+        Request::Open { wanted, memory: Choice::default() }
+    }
+
+    fn info(session: &mut Client, name: &str) -> std::result::Result<Rings, i32> {
         match ask(session, Request::Info { name: name.to_string() })? {
             Reply::Info { rings } => Ok(rings),
             reply => panic!("{reply:?}"),
         }
     }
 
-    fn header(session: &mut Session<'_>, name: &str, set: Option<usize>) -> std::result::Result<u32, i32> {
+    fn header(session: &mut Client, name: &str, set: Option<usize>) -> std::result::Result<u32, i32> {
         match ask(session, Request::Header { name: name.to_string(), set })? {
             Reply::Done { number } => Ok(number),
             reply => panic!("{reply:?}"),
@@ -827,7 +685,7 @@ mod tests {
         Request::Detach { switch: switch.to_string(), port: port.to_string() }
     }
 
-    fn listed(session: &mut Session<'_>) -> Vec<(String, u8)> {
+    fn listed(session: &mut Client) -> Vec<(String, u8)> {
         match ask(session, Request::List).unwrap() {
             Reply::List(list) => list.into_iter().map(|port| (port.name, port.number)).collect(),
             reply => panic!("{reply:?}"),
@@ -836,8 +694,8 @@ mod tests {
 
     #[test]
     fn only_root_and_the_server_s_user_manage() {
-        let (server, connection) = (crate::server(), connection());
-        let mut stranger = session(&server, &connection, STRANGER, None);
+        let server = crate::server();
+        let mut stranger = session(&server, STRANGER, None);
         for request in [
             attach("vale80", "last80"),
             detach("vale80", "last80"),
@@ -848,7 +706,7 @@ mod tests {
         }
         assert!(lock(&server.state.lasting).is_empty());
         for user in [0, own()] {
-            let mut manager = session(&server, &connection, user, None);
+            let mut manager = session(&server, user, None);
             assert!(ask(&mut manager, create("last80")).is_ok());
             assert!(ask(&mut manager, Request::Destroy { name: "last80".to_string() }).is_ok());
         }
@@ -858,25 +716,24 @@ mod tests {
     #[test]
     fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
         const NONE: &str = "linerate_none";
-        let (server, connection) = (crate::server(), connection());
-        let opened = |user: u32, only: Option<&str>, name: &str| {
-            open(&mut session(&server, &connection, user, only), name).unwrap_err()
-        };
+        let server = crate::server();
+        let opened =
+            |user: u32, only: Option<&str>, name: &str| open(&mut session(&server, user, only), name).unwrap_err();
         assert_eq!(opened(STRANGER, None, NONE), libc::EPERM);
         for (user, only) in [(0, None), (own(), None), (STRANGER, Some(NONE))] {
             assert_ne!(opened(user, only, NONE), libc::EPERM);
         }
         // A port that lasts is nobody's interface.
-        ask(&mut session(&server, &connection, 0, None), create("last81")).unwrap();
+        ask(&mut session(&server, 0, None), create("last81")).unwrap();
         assert_eq!(opened(STRANGER, None, "last81"), libc::ENXIO);
-        assert!(open(&mut session(&server, &connection, STRANGER, None), "vale81:a").is_ok());
-        assert!(open(&mut session(&server, &connection, STRANGER, None), "pipe81{1").is_ok());
+        assert!(open(&mut session(&server, STRANGER, None), "vale81:a").is_ok());
+        assert!(open(&mut session(&server, STRANGER, None), "pipe81{1").is_ok());
     }
 
     #[test]
     fn a_socket_for_one_name_is_for_no_other() {
-        let (server, connection) = (crate::server(), connection());
-        let mut manager = session(&server, &connection, own(), Some("vale82"));
+        let server = crate::server();
+        let mut manager = session(&server, own(), Some("vale82"));
         assert!(info(&mut manager, "vale82:a").is_ok());
         for name in ["vale83:a", "vale8:a", "last82", "a{1", "0000:03:00.0"] {
             assert_eq!(info(&mut manager, name).unwrap_err(), libc::ENXIO, "{name}");
@@ -885,7 +742,7 @@ mod tests {
         }
         assert_eq!(ask(&mut manager, create("last82")).unwrap_err(), libc::ENXIO);
         // At that of all names cards are refused, too.
-        assert_eq!(open(&mut session(&server, &connection, 0, None), "0000:03:00.0").unwrap_err(), libc::ENXIO);
+        assert_eq!(open(&mut session(&server, 0, None), "0000:03:00.0").unwrap_err(), libc::ENXIO);
         let names = ["vale1:a", "vale1:a{2", "eth0", "eth0^", "eth0/r", "eth0*", "eth0+", "eth0{1", "eth0}1", "", ":"];
         let bases = ["vale1", "vale1", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "", ":"];
         assert_eq!(names.map(base), bases);
@@ -893,97 +750,265 @@ mod tests {
 
     #[test]
     fn a_header_is_set_by_who_has_the_port() {
-        let (server, connection) = (crate::server(), connection());
-        let mut user = session(&server, &connection, STRANGER, None);
+        let server = crate::server();
+        let mut user = session(&server, STRANGER, None);
         assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "nobody has it");
-        open(&mut user, "vale84:a").unwrap();
+        let asks = |takes_header: bool| open_request(Wanted { which: Which::None, takes_header, ..wanted("vale84:a") });
+        ask(&mut user, asks(false)).unwrap();
         assert_eq!(header(&mut user, "vale84:a", None), Ok(0));
         for len in [1, 9, 11, 13, 4096, usize::MAX] {
             assert_eq!(header(&mut user, "vale84:a", Some(len)).unwrap_err(), libc::EINVAL, "{len}");
         }
-        let mut other = session(&server, &connection, STRANGER + 1, None);
+        let mut other = session(&server, STRANGER + 1, None);
         assert_eq!(header(&mut other, "vale84:a", Some(10)).unwrap_err(), libc::EPERM);
         assert_eq!(header(&mut other, "vale84:a", None), Ok(0));
         for (user, len) in [(STRANGER, 12), (0, 10), (own(), 12)] {
-            let mut user = session(&server, &connection, user, None);
+            let mut user = session(&server, user, None);
             assert_eq!(header(&mut user, "vale84:a", Some(len)), Ok(len as u32));
             assert_eq!(header(&mut user, "vale84:a", None), Ok(len as u32));
         }
         // Who knows of no header is not let in, and who does is.
         assert_eq!(open(&mut other, "vale84:a").unwrap_err(), libc::EIO);
-        assert!(ask(&mut other, Request::Open(Wanted { takes_header: true, ..wanted("vale84:a") })).is_ok());
+        assert!(ask(&mut other, open_request(Wanted { takes_header: true, ..wanted("vale84:a") })).is_ok());
         // A pipe has none, and cannot have one.
-        let mut end = session(&server, &connection, STRANGER, None);
+        let mut end = session(&server, STRANGER, None);
         open(&mut end, "pipe84{1").unwrap();
         for name in ["pipe84{1", "pipe84}1"] {
             assert_eq!(header(&mut end, name, None), Ok(0));
             assert!(header(&mut end, name, Some(10)).is_err());
         }
-        ask(&mut session(&server, &connection, 0, None), create("last84")).unwrap();
-        ask(&mut session(&server, &connection, 0, None), attach("vale85", "last84")).unwrap();
-        let mut lasting = session(&server, &connection, 0, None);
+        ask(&mut session(&server, 0, None), create("last84")).unwrap();
+        ask(&mut session(&server, 0, None), attach("vale85", "last84")).unwrap();
+        let mut lasting = session(&server, 0, None);
         open(&mut lasting, "last84").unwrap();
         assert_eq!(header(&mut lasting, "last84", Some(10)).unwrap_err(), libc::ENXIO);
     }
 
     #[test]
-    fn a_connection_opens_one_port_and_an_exclusive_one_is_alone() {
-        let (server, connection) = (crate::server(), connection());
-        let mut first = session(&server, &connection, own(), None);
+    fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
+        let server = crate::server();
+        let mut first = session(&server, own(), None);
         open(&mut first, "vale86:a").unwrap();
-        assert_eq!(open(&mut first, "vale86:b").unwrap_err(), libc::EINVAL);
-        assert_eq!(open(&mut first, "pipe86{1").unwrap_err(), libc::EINVAL);
-        let alone = || Request::Open(Wanted { exclusive: true, ..wanted("vale86:a") });
-        let mut second = session(&server, &connection, own(), None);
+        let alone = || open_request(Wanted { exclusive: true, ..wanted("vale86:a") });
+        let mut second = session(&server, own(), None);
         assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
-        open(&mut second, "vale86:a").unwrap();
+        assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY, "its rings are taken");
+        // A descriptor of the same user's may share them, if it was opened in the same way.
+        let shares = |which: Which| open_request(Wanted { shares: true, which, ..wanted("vale86:a") });
+        assert_eq!(ask(&mut second, shares(Which::One(0))).unwrap_err(), libc::EBUSY);
+        assert_eq!(ask(&mut session(&server, STRANGER, None), shares(Which::All)).unwrap_err(), libc::EBUSY);
+        ask(&mut second, shares(Which::All)).unwrap();
+        assert!(second.running.is_none(), "there is one session");
+        let (mine, theirs) = (first.opened(), second.opened());
+        assert_eq!((&mine.placed.tx, &mine.placed.rx), (&theirs.placed.tx, &theirs.placed.rx));
+        assert_ne!(mine.placed.at, theirs.placed.at, "with a description each");
+        assert_eq!(ask(&mut session(&server, own(), None), alone()).unwrap_err(), libc::EBUSY);
         first.close();
-        let mut third = session(&server, &connection, own(), None);
-        assert_eq!(ask(&mut third, alone()).unwrap_err(), libc::EBUSY, "the second one still has it");
-        second.close();
+        let mut third = session(&server, own(), None);
         ask(&mut third, alone()).unwrap();
-        assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY);
+        assert_eq!(ask(&mut second, shares(Which::All)).unwrap_err(), libc::EBUSY);
         third.close();
         open(&mut second, "vale86:a").unwrap();
     }
 
+    /// A session is over with its last connection, and wakes all of them.
     #[test]
-    fn a_program_starts_the_rings_that_it_asked_for() {
-        let (server, connection) = (crate::server(), connection());
-        let rings = Rings { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..Rings::default() };
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
-        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let buffers = area.memory.buffers;
-        let memory = || area.memory.as_fd().try_clone_to_owned().unwrap();
-        let start = |which: Which, tx: &[usize], rx: &[usize]| {
-            let mut user = session(&server, &connection, own(), None);
-            ask(&mut user, Request::Open(Wanted { which, rings, ..wanted("vale87:a") })).unwrap();
-            let mut asked = placed.clone();
-            asked.tx.iter_mut().enumerate().filter(|(n, _)| !tx.contains(n)).for_each(|(_, place)| *place = None);
-            asked.rx.iter_mut().enumerate().filter(|(n, _)| !rx.contains(n)).for_each(|(_, place)| *place = None);
-            let started = user.start(Some(memory()), buffers, &asked).map(drop);
-            if started.is_ok() {
-                let again = user.start(Some(memory()), buffers, &asked).map(drop);
-                assert!(matches!(again, Err(Error::BadPeer { .. })), "it has started already");
+    fn a_session_lasts_as_long_as_one_of_its_descriptors() {
+        let server = crate::server();
+        let mut first = session(&server, own(), None);
+        let request = || open_request(Wanted { shares: true, ..wanted("vale79:a") });
+        ask(&mut first, request()).unwrap();
+        let mut second = session(&server, own(), None);
+        ask(&mut second, request()).unwrap();
+        first.opened();
+        second.opened();
+        let running = first.running.take().unwrap();
+        let listen = || running.session.listen(&server.state);
+        running.session.ring();
+        assert!(first.theirs.has_news() && second.theirs.has_news());
+        second.theirs.ring();
+        let heard = listen();
+        assert!(heard.token && !heard.is_over);
+        first.theirs.end();
+        assert!(!listen().is_over);
+        // Another request through a descriptor is refused, and nonsense as well.
+        second.theirs.send(&Request::List, &[]).unwrap();
+        assert!(!listen().is_over);
+        assert!(matches!(second.theirs.receive(), Ok((Reply::Refused { errno: libc::EBUSY, .. }, _))));
+        second.theirs.end();
+        assert!(listen().is_over);
+        let mut late = session(&server, own(), None);
+        assert!(!running.session.join(1, &late.talk.connection, lease(&running)), "it is over");
+        drop(running);
+        late.close();
+    }
+
+    fn lease(running: &Running) -> crate::shared::area::Lease {
+        crate::shared::area::Lease { area: running.session.area.clone(), rings: Vec::new(), description: None }
+    }
+
+    /// Whoever has a descriptor has the port, and nobody else.
+    #[test]
+    fn a_descriptor_is_known_by_what_comes_out_of_it() {
+        let server = crate::server();
+        let mut client = session(&server, own(), None);
+        open(&mut client, "vale78:a").unwrap();
+        let opened = client.opened();
+        let its = client.running.as_ref().unwrap().session.clone();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    its.listen(&server.state);
+                    std::thread::yield_now();
+                }
+            });
+            let other = session(&server, STRANGER, None);
+            let adopt = |descriptor: &Connection| {
+                let descriptor = descriptor.as_fd().try_clone_to_owned().unwrap();
+                other.talk.answer(Request::Adopt, vec![descriptor]).map_err(|error| errno(&error))
+            };
+            let (reply, memory) = adopt(&client.theirs).unwrap();
+            assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
+            // Descriptors that lead elsewhere, or nowhere.
+            let [mine, yours] = Connection::pair().unwrap();
+            assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
+            assert!(matches!(yours.next(), Ok(crate::shared::message::Message::Proof(_))));
+            yours.end();
+            assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
+            assert_eq!(
+                other.talk.answer(Request::Adopt, Vec::new()).map(drop).map_err(|e| errno(&e)),
+                Err(libc::EINVAL)
+            );
+            let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
+            let none = other.talk.answer(Request::Adopt, vec![file]).map(drop).map_err(|e| errno(&e));
+            assert_eq!(none, Err(libc::ENXIO));
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn memory_is_its_user_s_by_number() {
+        let server = crate::server();
+        let mut client = session(&server, STRANGER, None);
+        open(&mut client, "vale77:a").unwrap();
+        let number = client.opened().number;
+        assert!(number > 1);
+        let pools = |user: u32, process: u32, number: u16| {
+            let client = session(&server, user, None);
+            let talk = Talk {
+                process,
+                connection: client.talk.connection.clone(),
+                state: server.state.clone(),
+                only: None,
+                ..client.talk
+            };
+            match talk.answer(Request::Pools { number }, Vec::new()).map_err(|error| errno(&error))?.0 {
+                Reply::Pools { number, plan } => Ok((number, plan.len())),
+                reply => panic!("{reply:?}"),
             }
-            user.close();
-            started.map_err(|error| errno(&error))
         };
-        assert!(start(Which::All, &[0, 1], &[0, 1]).is_ok());
-        assert!(start(Which::One(1), &[1], &[1]).is_ok());
-        for (which, tx, rx) in [
-            (Which::One(1), &[0][..], &[][..]),
-            (Which::One(1), &[][..], &[0][..]),
-            (Which::One(0), &[0, 1], &[0]),
-            (Which::None, &[0], &[]),
-            (Which::None, &[], &[1]),
-        ] {
-            assert_eq!(start(which, tx, rx).unwrap_err(), libc::EINVAL, "{which:?} {tx:?} {rx:?}");
+        assert_eq!(pools(STRANGER, 5, number).unwrap().0, number);
+        assert_eq!(pools(STRANGER + 1, 5, number), Err(libc::EINVAL), "another user's");
+        assert_eq!(pools(STRANGER, 5, number + 100), Err(libc::EINVAL));
+        for number in [0, 1] {
+            assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::shared::area::Plan::default().len())));
         }
-        let mut closed = session(&server, &connection, own(), None);
-        assert!(closed.start(Some(memory()), buffers, &placed).is_err(), "nothing is open");
-        open(&mut closed, "vale87:a").unwrap();
-        assert!(closed.start(None, buffers, &placed).is_err(), "no memory");
+        // A port may be made in it; it goes with the last one.
+        let choice = Choice { number, ..Choice::default() };
+        let mut other = session(&server, STRANGER, None);
+        ask(&mut other, Request::Open { wanted: wanted("vale77:b"), memory: choice.clone() }).unwrap();
+        assert_eq!(other.opened().number, number);
+        let stranger = Request::Open { wanted: wanted("vale77:c"), memory: choice };
+        assert_eq!(ask(&mut session(&server, own(), None), stranger).unwrap_err(), libc::EINVAL);
+        client.close();
+        assert!(pools(STRANGER, 5, number).is_ok());
+        other.close();
+        assert_eq!(pools(STRANGER, 5, number), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
+        let server = crate::server();
+        let monitor =
+            || open_request(Wanted { zero_copy: true, monitor_rx: true, monitor_tx: true, ..wanted("vale76:a") });
+        let mut user = session(&server, own(), None);
+        let mut first = session(&server, own(), None);
+        assert_eq!(ask(&mut first, monitor()).unwrap_err(), libc::EINVAL, "nobody has it open");
+        open(&mut user, "vale76:a").unwrap();
+        let free = || user.running.as_ref().unwrap().session.area.free_buffers();
+        let before = free();
+        ask(&mut first, monitor()).unwrap();
+        assert_eq!((first.opened().number, free()), (user.opened().number, before - SLOTS as usize));
+        assert_eq!(ask(&mut session(&server, own(), None), monitor()).unwrap_err(), libc::EBUSY);
+        assert_eq!(ask(&mut session(&server, STRANGER, None), monitor()).unwrap_err(), libc::EPERM);
+        let ring = |user: &Client| user.running.as_ref().unwrap().session.receiving().next().unwrap().1;
+        assert_eq!(ring(&user).monitor().unwrap().place, ring(&first).place);
+        first.close();
+        assert!(ring(&user).monitor().is_none() && free() == before);
+        ask(&mut first, monitor()).unwrap();
+    }
+
+    #[test]
+    fn a_program_gets_the_rings_that_it_asked_for() {
+        let server = crate::server();
+        let rings = Rings { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+        let sides = |placed: &crate::shared::area::Placed| {
+            [&placed.tx, &placed.rx].map(|places| places.iter().map(Option::is_some).collect::<Vec<_>>())
+        };
+        let opened = |name: &str, wanted: Wanted| {
+            let mut client = session(&server, own(), None);
+            ask(&mut client, open_request(Wanted { name: name.to_string(), rings, ..wanted })).unwrap();
+            let work =
+                client.running.as_ref().unwrap().work.as_ref().map(|work| (work.sending.len(), work.receiving.len()));
+            (sides(&client.opened().placed), work)
+        };
+        let (yes, no) = (true, false);
+        let any = Wanted::default;
+        assert_eq!(opened("vale87:a", any()), ([vec![yes, yes], vec![yes, yes]], Some((2, 2))));
+        let one = Wanted { which: Which::One(1), ..any() };
+        assert_eq!(opened("vale87:a", one.clone()), ([vec![no, yes], vec![no, yes]], Some((1, 1))));
+        let receives = Wanted { receive_only: true, ..any() };
+        assert_eq!(opened("vale87:a", receives), ([vec![no, no], vec![yes, yes]], Some((0, 2))));
+        let sends = Wanted { transmit_only: true, ..one };
+        assert_eq!(opened("vale87:a", sends.clone()), ([vec![no, yes], vec![no, no]], Some((1, 0))));
+        assert_eq!(
+            opened("vale87:a", Wanted { which: Which::None, ..any() }),
+            ([vec![no; 2], vec![no; 2]], Some((0, 0)))
+        );
+        assert_eq!(opened("no port", Wanted { which: Which::Memory, ..any() }), ([vec![no; 2], vec![no; 2]], None));
+        assert_eq!(opened("pipe87{1", any()), ([vec![yes, yes], vec![yes, yes]], None));
+        assert_eq!(opened("pipe87{1", sends), ([vec![no, yes], vec![no, no]], None));
+    }
+
+    /// Rings of a pipe's end may be descriptors of their own; they are as many as the other end has in the other direction.
+    #[test]
+    fn a_pipe_s_rings_are_opened_one_by_one() {
+        let server = crate::server();
+        let rings = Rings { tx: 2, rx: 1, tx_slots: 64, rx_slots: 32, ..Rings::default() };
+        let end = |name: &str, which: Which| {
+            let mut client = session(&server, own(), None);
+            let result = ask(&mut client, open_request(Wanted { which, rings, ..wanted(name) })).map(drop);
+            result.map(|()| client)
+        };
+        let first = end("pipe75{1", Which::One(0)).unwrap();
+        assert_eq!(end("pipe75{1", Which::All).map(drop), Err(libc::EBUSY));
+        let second = end("pipe75{1", Which::One(1)).unwrap();
+        assert_eq!(end("pipe75{1", Which::One(2)).map(drop), Err(libc::ENXIO));
+        let other = end("pipe75}1", Which::All).unwrap();
+        let mirrored = Rings { tx: 1, rx: 2, tx_slots: 32, rx_slots: 64, ..Rings::default() };
+        let opened = other.opened();
+        assert_eq!((opened.rings, info(&mut session(&server, own(), None), "pipe75}1")), (mirrored, Ok(mirrored)));
+        let (one, two) = (first.opened(), second.opened());
+        assert_eq!((opened.rings.tx_slots, one.number), (32, opened.number));
+        assert_eq!(
+            (one.placed.tx[0], two.placed.tx[1]),
+            (opened.other.as_ref().unwrap().tx[0], opened.other.as_ref().unwrap().tx[1])
+        );
+        drop((first, second));
+        assert!(!lock(&server.state.pipes).is_empty());
+        drop(other);
+        assert!(lock(&server.state.pipes).is_empty());
     }
 
     #[test]
@@ -1013,48 +1038,40 @@ mod tests {
         assert_eq!(usual(&asked), given);
     }
 
-    /// Whose maker says nothing more keeps the other end waiting, for a while, and nobody else.
+    /// What a program of a pipe's has received when it closes its end is free for the sender.
     #[test]
-    fn a_pipe_that_is_never_made_holds_up_only_who_wants_it() {
-        let (server, connections) = (crate::server(), [connection(), connection(), connection()]);
-        let [maker, other, third] = &connections;
-        let mut maker = session(&server, maker, own(), None);
-        assert!(matches!(open(&mut maker, "pipe97{1"), Ok(Reply::Opened { first_of_pipe: true, .. })));
-        std::thread::scope(|scope| {
-            let waits = |name: &'static str| {
-                let (server, other) = (&server, other);
-                scope.spawn(move || open(&mut session(server, other, own(), None), name))
-            };
-            let late = waits("pipe97}1");
-            let mut third = session(&server, third, own(), None);
-            assert!(open(&mut third, "pipe97{2").is_ok() && listed(&mut third).is_empty());
-            assert_eq!(late.join().unwrap().unwrap_err(), libc::EBUSY, "after a while");
-            // Once the maker has gone who waits is the first.
-            let next = waits("pipe97}1");
-            maker.leave_pipe();
-            assert!(matches!(next.join().unwrap(), Ok(Reply::Opened { first_of_pipe: true, .. })));
-        });
+    fn what_was_received_is_released_at_the_end() {
+        use crate::shared::ring::Program;
+        let server = crate::server();
+        let (mut sender, mut receiver) = (session(&server, own(), None), session(&server, own(), None));
+        open(&mut sender, "pipe97{1").unwrap();
+        open(&mut receiver, "pipe97}1").unwrap();
+        let ring = receiver.running.as_ref().unwrap().session.receiving().next().unwrap().1;
+        ring.publish_packets(5);
+        let program = Program::begin(ring.clone());
+        program.set(3, 3);
+        receiver.close();
+        assert_eq!(ring.released(), 3);
     }
 
     #[test]
     fn a_port_is_monitored_by_its_user_and_who_manages() {
-        let (server, connection) = (crate::server(), connection());
+        let server = crate::server();
         let monitor = |user: u32, name: &str| {
             let wanted = Wanted { monitor_rx: true, monitor_tx: true, ..wanted(name) };
-            ask(&mut session(&server, &connection, user, None), Request::Open(wanted)).map(drop)
+            ask(&mut session(&server, user, None), open_request(wanted)).map(drop)
         };
-        let mut user = session(&server, &connection, STRANGER, None);
+        let mut user = session(&server, STRANGER, None);
         open(&mut user, "vale96:a").unwrap();
-        ask(&mut session(&server, &connection, own(), None), attach("vale96", "pipe96{1")).unwrap();
+        ask(&mut session(&server, own(), None), attach("vale96", "pipe96{1")).unwrap();
         for name in ["vale96:a", "vale96:pipe96_1", "vale96:none", "pipe96{2"] {
             assert_eq!(monitor(STRANGER + 1, name), Err(libc::EPERM), "{name}");
         }
         assert_eq!((monitor(STRANGER, "vale96:a"), monitor(own(), "vale96:a")), (Ok(()), Ok(())));
         assert_eq!(monitor(STRANGER, "vale96:pipe96_1"), Err(libc::EPERM), "who manages has attached it");
-        // Of a pipe that is being made nobody knows the user yet.
-        let mut maker = session(&server, &connection, STRANGER, None);
+        let mut maker = session(&server, STRANGER, None);
         open(&mut maker, "pipe96{3").unwrap();
-        assert_eq!(monitor(STRANGER, "pipe96{3"), Err(libc::EPERM));
+        assert_eq!((monitor(STRANGER, "pipe96{3"), monitor(STRANGER + 1, "pipe96{3")), (Ok(()), Err(libc::EPERM)));
         server.state.joins_users.store(true, Ordering::Relaxed);
         assert_eq!(monitor(STRANGER + 1, "vale96:a"), Ok(()));
         assert_eq!(monitor(STRANGER + 1, "vale96:pipe96_1"), Err(libc::EPERM));
@@ -1064,34 +1081,35 @@ mod tests {
     #[test]
     fn a_user_s_ports_of_many_rings_leave_others_theirs() {
         let server = crate::server();
-        let (ours, others) = (connection(), connection());
         let half = most_connections() / 2;
-        let has = |connection: &Arc<Connection>, number: u64, places: usize| {
-            let thread = std::thread::spawn(|| ());
-            let connected = Connected { connection: connection.clone(), thread, user: STRANGER, places };
+        let has = |number: u64, places: usize| {
+            let connection = Arc::new(Connection::pair().unwrap().into_iter().next().unwrap());
+            let connected = Connected { connection, thread: std::thread::spawn(|| ()), user: STRANGER, places };
             lock(&server.state.connections).insert(number, connected);
         };
-        has(&ours, 1, 1);
-        has(&others, 2, half - 2);
-        let mut user = session(&server, &ours, STRANGER, None);
-        let mut asked = |rx: u16| {
+        has(2, half - 2);
+        let asked = |rx: u16| {
+            let mut user = session(&server, STRANGER, None);
+            has(user.talk.number, 1);
             let wanted = Wanted { rings: Rings { rx, ..Rings::default() }, ..wanted("vale94:a") };
-            let result = ask(&mut user, Request::Open(wanted)).map(drop);
+            let result = ask(&mut user, open_request(wanted)).map(drop);
+            let places = lock(&server.state.connections)[&user.talk.number].places;
             user.close();
-            (result, lock(&server.state.connections)[&1].places)
+            lock(&server.state.connections).remove(&user.talk.number);
+            (result, places)
         };
         assert_eq!(asked(7), (Ok(()), 1));
         assert_eq!(asked(8), (Ok(()), 2), "the host's is one, too");
         assert_eq!(asked(23), (Ok(()), 2));
-        assert_eq!(asked(24), (Err(libc::EAGAIN), 2));
+        assert_eq!(asked(24), (Err(libc::EAGAIN), 1));
         lock(&server.state.connections).remove(&2);
         assert_eq!(asked(u16::MAX), (Ok(()), 3));
     }
 
     #[test]
     fn options_are_not_a_part_of_a_name() {
-        let (server, connection) = (crate::server(), connection());
-        let mut user = session(&server, &connection, own(), None);
+        let server = crate::server();
+        let mut user = session(&server, own(), None);
         for name in ["vale95:a?queues=64&ring=4096", "pipe95{1?queues=64", "lo?flow=all"] {
             assert_eq!(open(&mut user, name).unwrap_err(), libc::ENXIO, "{name}");
             assert_eq!(info(&mut user, name).unwrap_err(), libc::ENXIO, "{name}");
@@ -1101,8 +1119,8 @@ mod tests {
 
     #[test]
     fn a_question_opens_nothing() {
-        let (server, connection) = (crate::server(), connection());
-        let mut user = session(&server, &connection, own(), None);
+        let server = crate::server();
+        let mut user = session(&server, own(), None);
         let usual = usual(&Rings::default());
         assert_eq!(info(&mut user, "vale88:a"), Ok(usual.of_card()));
         assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
@@ -1111,7 +1129,7 @@ mod tests {
         assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
         // What is there has the rings that it was made with.
         let rings = Rings { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..Rings::default() };
-        ask(&mut user, Request::Open(Wanted { rings, ..wanted("vale88:a") })).unwrap();
+        ask(&mut user, open_request(Wanted { rings, ..wanted("vale88:a") })).unwrap();
         assert_eq!(info(&mut user, "vale88:a"), Ok(rings));
         ask(&mut user, Request::Create { name: "last88".to_string(), rings }).unwrap();
         assert_eq!(info(&mut user, "last88"), Ok(rings));
@@ -1119,8 +1137,8 @@ mod tests {
 
     #[test]
     fn ports_that_last_have_names_of_interfaces() {
-        let (server, connection) = (crate::server(), connection());
-        let mut manager = session(&server, &connection, own(), None);
+        let server = crate::server();
+        let mut manager = session(&server, own(), None);
         for name in ["", "lasting-89", "lasting 89", "a234567890123456", "vale89", "vale", "lasting.89", "äöü"] {
             assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EINVAL, "{name}");
         }
@@ -1133,21 +1151,21 @@ mod tests {
 
     #[test]
     fn a_port_is_detached_from_its_own_switch_when_nobody_has_it() {
-        let (server, connection) = (crate::server(), connection());
-        let mut manager = session(&server, &connection, own(), None);
-        let mut user = session(&server, &connection, STRANGER, None);
+        let server = crate::server();
+        let mut manager = session(&server, own(), None);
+        let mut user = session(&server, STRANGER, None);
         ask(&mut manager, create("last90")).unwrap();
         let destroy = || Request::Destroy { name: "last90".to_string() };
         assert_eq!(listed(&mut manager), [("last90".to_string(), 0)]);
         assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::ENXIO);
-        let mut other = session(&server, &connection, STRANGER, None);
+        let mut other = session(&server, STRANGER, None);
         open(&mut other, "vale90:first").unwrap();
         assert!(matches!(ask(&mut manager, attach("vale90", "last90")), Ok(Reply::Done { number: 1 })));
-        assert_eq!(ask(&mut manager, attach("vale91", "last90")).unwrap_err(), libc::EBUSY);
+        assert_eq!(ask(&mut manager, attach("vale90", "last90")).unwrap_err(), libc::EBUSY);
         assert_eq!(ask(&mut manager, destroy()).unwrap_err(), libc::EBUSY);
         let both = [("vale90:first".to_string(), 0), ("vale90:last90".to_string(), 1)];
         assert_eq!(listed(&mut manager), both);
-        let mut only = session(&server, &connection, own(), Some("vale91"));
+        let mut only = session(&server, own(), Some("vale91"));
         assert!(listed(&mut only).is_empty(), "a socket lists its own name's");
         open(&mut user, "last90").unwrap();
         assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::EBUSY, "a program has it");
@@ -1169,43 +1187,43 @@ mod tests {
 
     #[test]
     fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
-        let connection = connection();
-        let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
-        let place = || area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let (buffers, ends) = (area.memory.buffers, [place(), place()]);
-        let memory = || Some(area.memory.as_fd().try_clone_to_owned().unwrap());
         for joins in [false, true] {
             let server = crate::server();
             if joins {
                 server.join_users();
             }
-            let mut maker = session(&server, &connection, STRANGER, None);
-            assert!(maker.start_pipe(memory(), buffers, ends.clone()).is_err(), "nothing is open");
+            let mut maker = session(&server, STRANGER, None);
             open(&mut maker, "pipe92{1").unwrap();
-            let mut many = ends.clone();
-            many[1].rx = vec![None; usize::from(MOST_RINGS) + 1];
-            assert!(maker.start_pipe(memory(), buffers, many.clone()).is_err(), "too many rings");
-            many.swap(0, 1);
-            (many[0].tx, many[0].rx) = (many[0].rx.clone(), Vec::new());
-            assert!(maker.start_pipe(memory(), buffers, many).is_err(), "too many rings");
-            assert!(maker.start_pipe(None, buffers, ends.clone()).is_err(), "no memory");
-            maker.start_pipe(memory(), buffers, ends.clone()).unwrap();
-            assert!(maker.start_pipe(memory(), buffers, ends.clone()).is_err(), "it is there");
-            assert_eq!(info(&mut maker, "pipe92}1"), Ok(rings));
-            let mut second = session(&server, &connection, STRANGER, None);
+            let mut second = session(&server, STRANGER, None);
             assert_eq!(open(&mut second, "pipe92{1").unwrap_err(), libc::EBUSY, "this end is taken");
-            let mut other = session(&server, &connection, STRANGER + 1, None);
-            match open(&mut other, "pipe92}1") {
-                Err(error) => assert!(!joins && error == libc::EPERM),
-                Ok(Reply::Joined { mine, other, .. }) => assert!(joins && mine == ends[1] && other == ends[0]),
-                Ok(reply) => panic!("{reply:?}"),
+            let mut other = session(&server, STRANGER + 1, None);
+            assert_eq!(open(&mut other, "pipe92}1").map(drop), if joins { Ok(()) } else { Err(libc::EPERM) });
+            if joins {
+                let (mine, theirs) = (maker.opened(), other.opened());
+                let places = |placed: &crate::shared::area::Placed| (placed.tx.clone(), placed.rx.clone());
+                assert_eq!(places(&mine.placed), places(theirs.other.as_ref().unwrap()));
+                assert_eq!(places(&theirs.placed), places(mine.other.as_ref().unwrap()));
             }
             other.close();
             open(&mut second, "pipe92}1").unwrap();
-            assert!(maker.close(), "the other end is open");
-            assert!(!second.close(), "it was the last one");
+            maker.close();
+            assert_eq!(lock(&server.state.pipes).len(), 1, "the other end is open");
+            open(&mut maker, "pipe92{1").unwrap();
+            maker.close();
+            second.close();
             assert!(lock(&server.state.pipes).is_empty());
+            // Where packets begin is for both ends to agree on.
+            let with = |mask: u64| Request::Open {
+                wanted: wanted("pipe92{1"),
+                memory: Choice { offsets: Offsets { mask, first: 0 }, ..Choice::default() },
+            };
+            ask(&mut maker, with(0xFF0)).unwrap();
+            let other = |mask: u64| match with(mask) {
+                Request::Open { memory, .. } => Request::Open { wanted: wanted("pipe92}1"), memory },
+                request => request,
+            };
+            assert_eq!(ask(&mut second, other(0xF00)).unwrap_err(), libc::EINVAL);
+            ask(&mut second, other(0xFF0)).unwrap();
         }
     }
 
@@ -1241,24 +1259,21 @@ mod tests {
 
     #[test]
     fn packets_begin_where_a_program_has_said() {
-        let (server, connection) = (crate::server(), connection());
+        let server = crate::server();
         let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
-        let area = Area::new(Plan::of_pipe(&rings)).unwrap();
+        let mut user = session(&server, own(), None);
         let offsets = Offsets { mask: 0xFF0, first: 0 };
-        let placed = area.place("a", &rings, |_| true, |_| true, offsets).unwrap();
-        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
-        let mut user = session(&server, &connection, own(), None);
-        ask(&mut user, Request::Open(Wanted { rings, ..wanted("vale93:a") })).unwrap();
-        user.start(Some(memory), area.memory.buffers, &placed).map(drop).unwrap();
-        let work = user.work.as_ref().unwrap();
+        let memory = Choice { offsets, ..Choice::default() };
+        ask(&mut user, Request::Open { wanted: Wanted { rings, ..wanted("vale93:a") }, memory }).unwrap();
+        let work = user.work();
         let masks = (work.sending[0].ring.ring.offset_mask, work.receiving[0].ring.ring.offset_mask);
         assert_eq!(masks, (0xFF0, 0xFF0));
     }
 
     #[test]
     fn ports_that_nobody_has_are_forgotten() {
-        let (server, connection) = (crate::server(), connection());
-        let mut user = session(&server, &connection, own(), None);
+        let server = crate::server();
+        let mut user = session(&server, own(), None);
         for name in ["vale94:a", "vale94:b", "vale94:c"] {
             open(&mut user, name).unwrap();
             assert_eq!(lock(&server.state.ports).len(), 1, "{name} is the only one");

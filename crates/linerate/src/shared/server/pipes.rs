@@ -1,206 +1,236 @@
-//! Pipes between processes: who has which end, and the memory that both share.
+//! Pipes between processes: who has which rings of which end, and the memory that both share.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Weak};
 
-use super::{MOST_RINGS, Session, State, usual};
+use super::session::{Running, Session};
+use super::talk::{Begun, Talk};
+use super::{State, usual};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
-use crate::shared::area::{Placed, Rings};
+use crate::shared::area::{Lease, Objects, Placed, Plan, Rings};
 use crate::shared::lock;
-use crate::shared::memory::{Buffers, Memory};
-use crate::shared::message::{Bell, Connection, PATIENCE, Reply, Wanted};
-use crate::shared::ring::Place;
+use crate::shared::message::{Choice, Opened, Wanted};
+use crate::shared::ring::{Place, Program, Ring};
 use crate::shared::shadow::Shadow;
 
 /// A pipe, while an end of it is open.
-pub(super) enum Pipe {
-    /// Its first end is being made.
-    Coming,
-    There(Box<PipeState>),
-}
-
-pub(super) struct PipeState {
-    memory: OwnedFd,
-    buffers: Buffers,
-    pub(super) rings: Rings,
+pub struct Pipe {
+    /// As its first end has them; the other end has as many in the other direction.
+    rings: [Rings; 2],
     /// Of the program that has made it.
-    pub(super) user: u32,
-    ends: [Placed; 2],
-    bells: [Bell; 2],
-    open: [bool; 2],
+    pub user: u32,
+    lease: Lease,
+    number: u16,
+    sessions: [Vec<Weak<Session>>; 2],
     /// By which its ends are monitored, and what monitors get, while there are any.
     elsewhere: Elsewhere,
     shadow: Weak<Shadow>,
-    /// The connection of the maker, once that has closed its end: its memory is used on until the pipe is gone.
-    waiting: Vec<Arc<Connection>>,
-}
-
-/// What a connection has of a pipe.
-pub(super) struct End {
-    pipe: String,
-    side: usize,
-    /// The memory is this program's.
-    is_maker: bool,
 }
 
 /// A pipe's own name, and which end a name is of.
-pub(super) fn pipe_of(name: &str) -> (String, usize) {
+pub fn pipe_of(name: &str) -> (String, usize) {
     (name.replace('}', "{"), usize::from(name.contains('}')))
 }
 
-impl Session<'_> {
-    pub(super) fn open_pipe(&mut self, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>)> {
+/// The rings of a pipe's other end.
+fn mirrored(rings: &Rings) -> Rings {
+    Rings { tx: rings.rx, rx: rings.tx, tx_slots: rings.rx_slots, rx_slots: rings.tx_slots, ..*rings }
+}
+
+impl Pipe {
+    /// The rings that an end has.
+    pub fn rings(&self, side: usize) -> Rings {
+        self.rings[side]
+    }
+
+    fn live(&self, side: usize) -> impl Iterator<Item = Arc<Session>> {
+        self.sessions[side].iter().filter_map(Weak::upgrade)
+    }
+}
+
+/// Those rings of an end that are wanted.
+fn selected(placed: &Placed, wanted: &Wanted, rings: &Rings) -> Placed {
+    let choose = |places: &[Option<Place>], count: u16, without: bool| {
+        let is_wanted = |n: usize| !without && wanted.which.has(n as u16, count);
+        places.iter().enumerate().map(|(n, place)| place.filter(|_| is_wanted(n))).collect()
+    };
+    let tx = choose(&placed.tx, rings.tx, wanted.receive_only);
+    let rx = choose(&placed.rx, rings.rx, wanted.transmit_only);
+    Placed { tx, rx, ..placed.clone() }
+}
+
+/// Returns whether two descriptors would have a ring in common.
+fn overlap(a: &Placed, b: &Placed) -> bool {
+    let common = |a: &[Option<_>], b: &[Option<_>]| a.iter().zip(b).any(|(a, b)| a.is_some() && b.is_some());
+    common(&a.tx, &b.tx) || common(&a.rx, &b.rx)
+}
+
+impl Talk {
+    /// Opens an end of a pipe, which is made if it is not there.
+    pub fn open_pipe(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
         let (name, side) = pipe_of(&wanted.name);
-        wanted.check(&usual(&wanted.rings).of_card())?;
-        let until = Instant::now() + PATIENCE;
         let mut pipes = lock(&self.state.pipes);
-        loop {
-            match pipes.get_mut(&name) {
-                None => {
-                    pipes.insert(name.clone(), Pipe::Coming);
-                    self.pipe = Some(End { pipe: name, side, is_maker: true });
-                    let rings = usual(&wanted.rings).of_card();
-                    return Ok((Reply::Opened { rings, first_of_pipe: true, mac: [0; 6] }, Vec::new()));
+        if !pipes.contains_key(&name) {
+            let mut rings = [usual(&wanted.rings).of_card(); 2];
+            rings[1 - side] = mirrored(&rings[side]);
+            wanted.check(&rings[side])?;
+            let (number, area) = match memory {
+                // The program at the other end sees all of this memory, so nothing else is in it.
+                Choice { number: 0, plan: None, .. } => {
+                    // Each ring of an end may be a descriptor of its own, with a description.
+                    // There is room for a zero-copy monitor of each end.
+                    let most = rings[0].tx.max(rings[0].rx);
+                    let room = Rings { tx: most, rx: most, ..rings[0] };
+                    let plan = Plan::of_ports(4, &room, memory.extra.min(super::MOST_EXTRA));
+                    let ports = 4 * usize::from(rings[0].tx + rings[0].rx).max(4);
+                    self.state.make_area(self.user, Plan { ports: Objects { count: ports, ..plan.ports }, ..plan })?
                 }
-                Some(Pipe::There(pipe)) if pipe.open[side] => {
-                    return Err(Error::PortTaken { port: wanted.name.clone() });
-                }
-                Some(Pipe::There(pipe))
-                    if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) =>
-                {
-                    let why = format!(
-                        "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: linerate serve --join-users",
-                        wanted.name, pipe.user
-                    );
-                    return Err(Error::Refused { why, errno: libc::EPERM });
-                }
-                Some(Pipe::There(pipe)) => {
-                    let duplicate = |fd: BorrowedFd<'_>| {
-                        fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
-                    };
-                    let descriptors = vec![duplicate(pipe.memory.as_fd())?, duplicate(pipe.bells[side].as_fd())?];
-                    pipe.open[side] = true;
-                    let (mine, other) = (pipe.ends[side].clone(), pipe.ends[1 - side].clone());
-                    let reply = Reply::Joined { rings: pipe.rings, buffers: pipe.buffers, mine, other };
-                    self.pipe = Some(End { pipe: name, side, is_maker: false });
-                    return Ok((reply, descriptors));
-                }
-                // Its first end is being made, or its maker goes.
-                Some(Pipe::Coming) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() || self.state.stopping.load(Ordering::SeqCst) {
-                        return Err(Error::PortTaken { port: wanted.name.clone() });
-                    }
-                    let made = self.state.pipe_made.wait_timeout(pipes, left);
-                    pipes = made.unwrap_or_else(PoisonError::into_inner).0;
-                }
+                _ => self.choose(memory)?,
+            };
+            let mut lease = Lease { area, rings: Vec::new(), description: None };
+            for rings in &rings {
+                let placed = lease.area.place_rings(rings, |_| true, |_| true, memory.offsets)?;
+                lease.rings.push(placed);
             }
+            let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
+            let sessions = [Vec::new(), Vec::new()];
+            let pipe = Pipe { rings, user: self.user, lease, number, sessions, elsewhere, shadow: Weak::new() };
+            pipes.insert(name.clone(), pipe);
         }
+        let result = self.join_pipe(&mut pipes, &name, side, wanted, memory);
+        if result.is_err() && pipes.get(&name).is_some_and(|pipe| pipe.live(0).chain(pipe.live(1)).next().is_none()) {
+            pipes.remove(&name);
+        }
+        result
     }
 
-    pub(super) fn start_pipe(
-        &mut self,
-        memory: Option<OwnedFd>,
-        buffers: Buffers,
-        ends: [Placed; 2],
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
-        let (Some(End { pipe: name, side, .. }), Some(memory)) = (&self.pipe, memory) else {
-            return Err(Error::BadPeer { why: "it starts what it has not opened" });
-        };
-        let most = usize::from(MOST_RINGS);
-        if ends.iter().any(|end| end.tx.len() > most || end.rx.len() > most) {
-            return Err(Error::BadPeer { why: "its pipe has more rings than there can be" });
+    fn join_pipe(
+        &self,
+        pipes: &mut std::collections::HashMap<String, Pipe>,
+        name: &str,
+        side: usize,
+        wanted: &Wanted,
+        memory: &Choice,
+    ) -> Result<Begun> {
+        let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
+            let why = format!(
+                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: linerate serve --join-users",
+                wanted.name, pipe.user
+            );
+            return Err(Error::Refused { why, errno: libc::EPERM });
         }
-        let mut pipes = lock(&self.state.pipes);
-        if !matches!(pipes.get(name), Some(Pipe::Coming)) {
-            return Err(Error::BadPeer { why: "it makes a pipe that is there" });
+        let ends = &pipe.lease.rings;
+        if memory.offsets.mask != 0 && memory.offsets.mask != ends[side].offset_mask {
+            let why = "the pipe's other end has packets begin elsewhere".to_string();
+            return Err(Error::Refused { why, errno: libc::EINVAL });
         }
-        let count = |places: &[Option<Place>]| places.iter().flatten().count() as u16;
-        let slots = |places: &[Option<Place>]| places.iter().flatten().map(|place| place.slots as u32).min();
-        let rings = Rings {
-            tx: count(&ends[0].tx),
-            rx: count(&ends[0].rx),
-            host_tx: 0,
-            host_rx: 0,
-            tx_slots: slots(&ends[0].tx).unwrap_or_default(),
-            rx_slots: slots(&ends[0].rx).unwrap_or_default(),
-        };
-        let bells = Bell::pair().map_err(|error| Error::system("socketpair", error))?;
-        let theirs =
-            bells[*side].as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a bell", error))?;
-        let mut open = [false; 2];
-        open[*side] = true;
-        let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
-        let (shadow, waiting) = (Weak::new(), Vec::new());
-        let user = self.user;
-        let state = PipeState { memory, buffers, rings, user, ends, bells, open, elsewhere, shadow, waiting };
-        let state = Box::new(state);
-        pipes.insert(name.clone(), Pipe::There(state));
-        self.state.pipe_made.notify_all();
-        Ok((Reply::Started, vec![theirs]))
-    }
-
-    /// Where copies of what it sends go.
-    pub(super) fn shadow(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let Some(End { pipe: name, side, .. }) = &self.pipe else {
-            return Err(Error::BadPeer { why: "it has no pipe" });
-        };
-        let shadow = match lock(&self.state.pipes).get(name) {
-            Some(Pipe::There(pipe)) => pipe.shadow.upgrade(),
-            _ => None,
-        };
-        match shadow {
-            Some(shadow) => shadow.answer(*side),
-            None => {
-                Ok((Reply::Shadow { buffers: Buffers { at: 0, size: 0, count: 0 }, places: Vec::new() }, Vec::new()))
+        let rings = pipe.rings[side];
+        wanted.check(&rings)?;
+        let area = &pipe.lease.area;
+        let describe = |placed: &Placed| area.describe(&wanted.name, &rings, placed);
+        let mine = selected(&ends[side], wanted, &rings);
+        pipe.sessions[side].retain(|session| session.strong_count() > 0);
+        for session in pipe.sessions[side].iter().filter_map(Weak::upgrade) {
+            if wanted.shares && !wanted.exclusive && session.is_like(wanted, self.user) {
+                let placed = describe(&session.opened.placed)?;
+                return Ok(Begun::Joined { session, placed });
+            }
+            if session.opened.wanted.exclusive || wanted.exclusive || overlap(&session.opened.placed, &mine) {
+                return Err(Error::PortTaken { port: wanted.name.clone() });
             }
         }
-    }
-
-    pub(super) fn leave_pipe(&mut self) -> bool {
-        let Some(End { pipe: name, side, is_maker }) = self.pipe.take() else { return false };
-        let mut pipes = lock(&self.state.pipes);
-        let is_last = match pipes.get_mut(&name) {
-            Some(Pipe::There(pipe)) => {
-                pipe.open[side] = false;
-                if is_maker {
-                    pipe.waiting.push(self.connection.clone());
-                }
-                pipe.open == [false; 2]
-            }
-            _ => true,
+        let placed = describe(&mine)?;
+        let extra = area.take_extra(memory.extra.min(super::MOST_EXTRA));
+        let opened = Opened {
+            wanted: wanted.clone(),
+            rings,
+            mac: [0; 6],
+            number: pipe.number,
+            len: area.plan.len(),
+            buffers: area.memory.buffers,
+            placed: placed.clone(),
+            other: Some(ends[1 - side].clone()),
+            extra,
         };
-        if is_last && let Some(Pipe::There(pipe)) = pipes.remove(&name) {
-            // All but the one that closes it, which has an answer of its own.
-            let others = pipe.waiting.iter().filter(|connection| !Arc::ptr_eq(connection, self.connection));
-            for connection in others {
-                connection.end();
-            }
-        }
-        self.state.pipe_made.notify_all();
-        !is_last
+        let session = Session::new(opened, self.user, area.clone())?;
+        pipe.sessions[side].push(Arc::downgrade(&session));
+        let running = Running {
+            state: self.state.clone(),
+            session,
+            work: None,
+            served: None,
+            shadow: None,
+            pipe: Some((name.to_string(), side)),
+            lease: None,
+            monitors: None,
+        };
+        Ok(Begun::New { running, placed })
     }
 }
 
 impl State {
+    /// A program at one end of a pipe has moved packets, or given slots back: whoever waits for that is woken, at both ends.
+    pub(super) fn wake_pipe(&self, name: &str, side: usize) {
+        let pipes = lock(&self.pipes);
+        let Some(pipe) = pipes.get(name) else { return };
+        let memory = &pipe.lease.area.memory;
+        let ring = |place: &Option<Place>| place.as_ref().and_then(|place| Ring::new(memory, *place).ok());
+        for side in [1 - side, side] {
+            let (mine, other) = (&pipe.lease.rings[side], &pipe.lease.rings[1 - side]);
+            let mut is_woken = false;
+            for rx in mine.rx.iter().filter_map(ring) {
+                is_woken |= rx.must_tell_program();
+            }
+            for (tx, theirs) in mine.tx.iter().zip(&other.rx).filter_map(|(tx, rx)| Some((ring(tx)?, ring(rx)?))) {
+                is_woken |= tx.previous(theirs.released()) != tx.released() && tx.must_wake_program();
+            }
+            if is_woken {
+                pipe.live(side).for_each(|session| session.ring());
+            }
+        }
+        if let Some(shadow) = pipe.shadow.upgrade() {
+            shadow.ring();
+        }
+    }
+
+    /// A program has closed its descriptor of an end. What it has received by then is free for the sender.
+    pub(super) fn leave_pipe(&self, name: &str, side: usize, session: &Arc<Session>) {
+        for (_, ring) in session.receiving() {
+            let program = Program { ring };
+            if let Some(_turn) = program.turn() {
+                let _ = program.tell();
+            }
+        }
+        self.wake_pipe(name, side);
+        let mut pipes = lock(&self.pipes);
+        let Some(pipe) = pipes.get_mut(name) else { return };
+        pipe.sessions[side].retain(|there| !std::ptr::eq(there.as_ptr(), &**session));
+        if pipe.live(0).chain(pipe.live(1)).next().is_none() {
+            pipes.remove(name);
+        }
+    }
+
     /// What monitors of a pipe get; it begins with the first of them, and goes with the last.
     pub(super) fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
         let mut pipes = lock(&self.pipes);
-        let Some(Pipe::There(pipe)) = pipes.get_mut(&pipe_of(name).0) else {
+        let Some(pipe) = pipes.get_mut(&pipe_of(name).0) else {
             return Err(Error::NotOpen { port: name.to_string() });
         };
         if let Some(shadow) = pipe.shadow.upgrade() {
             return Ok(shadow);
         }
-        let memory = pipe.memory.try_clone().map_err(|error| Error::system("dup of a descriptor", error))?;
-        let memory = Memory::of_peer(memory, pipe.buffers)?;
-        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &memory, &pipe.ends, pool)?);
+        let Lease { area, rings, .. } = &pipe.lease;
+        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &area.memory, rings, pool)?);
         pipe.shadow = Arc::downgrade(&shadow);
         shadow.announce();
         Ok(shadow)
+    }
+
+    /// Where copies of what a session sends into a pipe go.
+    pub(super) fn shadow_of(&self, session: &Session) -> Option<Arc<Shadow>> {
+        lock(&self.pipes).get(&pipe_of(&session.opened.wanted.name).0)?.shadow.upgrade()
     }
 }

@@ -30,8 +30,8 @@ pub(super) struct Attached {
 /// A port of the name of an interface, which stays without a program.
 pub(super) struct Lasting {
     pub(super) rings: Rings,
-    /// The switch that it is attached to, and the port there.
-    pub(super) attached: Option<(String, Arc<Served>)>,
+    /// The switches that it is attached to, and the ports there. Its own name means the first.
+    pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 
 /// How a port is called on a switch: as it is, but for what no name there has (`0000:03:00.0`: `0000_03_00_0`).
@@ -44,14 +44,14 @@ impl State {
     pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
         let name = format!("{switch}:{}", plain(port));
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            if lasting.attached.is_some() {
+            if lasting.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::PortTaken { port: name });
             }
             let device = (self.open)(&name, &usual(&lasting.rings))?;
             let user = rustix::process::geteuid().as_raw();
             let served = Served::new(&name, device, usual(&lasting.rings).of_card(), user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
-            lasting.attached = Some((switch.to_string(), served));
+            lasting.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
@@ -92,12 +92,11 @@ impl State {
         let number = number_of(switch, &name);
         let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            match &lasting.attached {
-                Some((there, _)) if there != switch => return Err(absent()),
-                Some((_, served)) if served.is_used() => return Err(Error::PortTaken { port: name }),
-                Some(_) => lasting.attached = None,
-                None => return Err(absent()),
+            let at = lasting.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
+            if lasting.attached[at].1.is_used() {
+                return Err(Error::PortTaken { port: name });
             }
+            lasting.attached.remove(at);
             return Ok(number);
         }
         let mut all = lock(&self.attached);
@@ -121,7 +120,7 @@ impl State {
         if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
             return Err(Error::PortTaken { port: name.to_string() });
         }
-        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: None });
+        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: Vec::new() });
         Ok(())
     }
 
@@ -129,7 +128,7 @@ impl State {
         let mut lasting = lock(&self.lasting);
         match lasting.get(name) {
             None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
-            Some(Lasting { attached: Some(_), .. }) => Err(Error::PortTaken { port: name.to_string() }),
+            Some(lasting) if !lasting.attached.is_empty() => Err(Error::PortTaken { port: name.to_string() }),
             Some(_) => {
                 lasting.remove(name);
                 Ok(())
@@ -152,7 +151,7 @@ impl State {
                 list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
             }
         }
-        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_none()) {
+        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_empty()) {
             list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
         }
         list.retain(|port| only.is_none_or(|only| base(&port.name) == only));

@@ -1,0 +1,271 @@
+//! A port's rings at a program, and the connections that are its descriptors. Wherever a descriptor is, in the process that
+//! has opened it or in another, it is the other end of one of these; with the last one the port is closed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::{Served, State};
+use crate::error::{Error, Result};
+use crate::shared::area::{Area, Lease};
+use crate::shared::lock;
+use crate::shared::message::{Connection, Message, Opened, Reply, Wanted};
+use crate::shared::ring::{Place, Program, Ring};
+use crate::shared::shadow::Shadow;
+use crate::shared::work::{Heard, Programs, Work};
+
+/// Messages of a connection that are read before the others have their turn.
+const MESSAGES: usize = 64;
+
+/// A session, as other threads see it.
+pub struct Session {
+    pub opened: Opened,
+    pub user: u32,
+    pub area: Arc<Area>,
+    members: Mutex<Members>,
+    /// Its zero-copy monitors.
+    monitors: Mutex<Vec<Weak<Session>>>,
+    /// Wakes the session's thread.
+    waker: OwnedFd,
+}
+
+#[derive(Default)]
+struct Members {
+    all: Vec<Member>,
+    /// The last one has gone: no other can come. These have been.
+    is_over: bool,
+    gone: Vec<u64>,
+}
+
+/// A descriptor of the port.
+struct Member {
+    number: u64,
+    connection: Arc<Connection>,
+    /// Its description of the port.
+    _description: Lease,
+}
+
+impl Session {
+    pub fn new(opened: Opened, user: u32, area: Arc<Area>) -> Result<Arc<Session>> {
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let waker = waker.map_err(|error| Error::system("eventfd", error))?;
+        Ok(Arc::new(Session { opened, user, area, members: Mutex::default(), monitors: Mutex::default(), waker }))
+    }
+
+    /// Adds a descriptor; false if the session is over.
+    pub fn join(&self, number: u64, connection: &Arc<Connection>, description: Lease) -> bool {
+        let members = &mut *lock(&self.members);
+        if !members.is_over {
+            members.all.push(Member { number, connection: connection.clone(), _description: description });
+            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        }
+        !members.is_over
+    }
+
+    /// Wakes the programs.
+    pub fn ring(&self) {
+        lock(&self.members).all.iter().for_each(|member| member.connection.ring());
+    }
+
+    /// What a process is told that the descriptor was passed to.
+    pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
+        let memory = self.area.memory.as_fd().try_clone_to_owned();
+        let memory = memory.map_err(|error| Error::system("dup of a descriptor", error))?;
+        Ok((Reply::Opened(Box::new(self.opened.clone())), vec![memory]))
+    }
+
+    /// Reads what the connections have said, and lets those go that have ended.
+    pub fn listen(self: &Arc<Session>, state: &State) -> Heard {
+        let mut heard = Heard::default();
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+        let mut gone = Vec::new();
+        let members = &mut *lock(&self.members);
+        members.all.retain(|member| {
+            for _ in 0..MESSAGES {
+                match member.connection.next() {
+                    Ok(Message::Token) => heard.token = true,
+                    Ok(Message::Proof(proof)) => state.prove(proof, Some(self.clone())),
+                    Ok(Message::Request(..)) => {
+                        let why = "the descriptor is bound to a port already".to_string();
+                        let _ = member.connection.send(&Reply::Refused { why, errno: libc::EBUSY }, &[]);
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        gone.push(member.number);
+                        return false;
+                    }
+                }
+            }
+            true
+        });
+        members.is_over = members.all.is_empty() || state.is_stopping();
+        heard.is_over = members.is_over;
+        // As long as a connection that has ended is known, the next program waits for its port.
+        match heard.is_over {
+            true => members.gone.extend(gone),
+            false => gone.into_iter().for_each(|number| state.forget(number)),
+        }
+        if heard.token {
+            self.wake_monitors();
+        }
+        heard
+    }
+
+    /// Lets go of all connections, at the end.
+    fn part(&self, state: &State) {
+        let members = std::mem::take(&mut *lock(&self.members));
+        lock(&self.members).is_over = true;
+        let all = members.all.iter().map(|member| member.number).chain(members.gone);
+        all.for_each(|number| state.forget(number));
+    }
+
+    /// Sleeps until one of the connections has something to say, one of `others` is readable, or the time is over.
+    pub fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
+        let connections: Vec<_> = lock(&self.members).all.iter().map(|member| member.connection.clone()).collect();
+        let mut events: Vec<_> = connections.iter().map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+        events.push(PollFd::new(&self.waker, PollFlags::IN));
+        events.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        let _ = poll(&mut events, Some(&longest));
+    }
+
+    /// Returns whether another descriptor of this user's can share the session.
+    pub fn is_like(&self, wanted: &Wanted, user: u32) -> bool {
+        let there = &self.opened.wanted;
+        user == self.user
+            && (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
+            && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
+    }
+
+    fn rings<'a>(&'a self, places: &'a [Option<Place>]) -> impl Iterator<Item = (usize, Ring)> + 'a {
+        let places = places.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?)));
+        places.filter_map(|(n, place)| Some((n, Ring::new(&self.area.memory, *place).ok()?)))
+    }
+
+    /// The receive rings that it has, by number.
+    pub fn receiving(&self) -> impl Iterator<Item = (usize, Ring)> {
+        self.rings(&self.opened.placed.rx)
+    }
+
+    /// From now on the port's buffers go to this monitor's receive rings, when the port is done with them.
+    ///
+    /// # Errors
+    /// [`Error::PortTaken`] if it has such a monitor.
+    pub fn show(&self, monitor: &Arc<Session>) -> Result<()> {
+        let monitors = &mut *lock(&self.monitors);
+        monitors.retain(|monitor| monitor.strong_count() > 0);
+        if !monitors.is_empty() {
+            return Err(Error::PortTaken { port: monitor.opened.wanted.full_name() });
+        }
+        monitors.push(Arc::downgrade(monitor));
+        let theirs: Vec<_> = monitor.receiving().collect();
+        let ours = self.rings(&self.opened.placed.tx).chain(self.receiving());
+        for (number, ring) in ours {
+            let target = theirs.iter().find(|(n, _)| *n == number).map(|(_, ring)| ring);
+            ring.set_monitor(target);
+        }
+        Ok(())
+    }
+
+    /// They stay the port's again.
+    fn show_no_more(&self, monitor: &Session) {
+        lock(&self.monitors).clear();
+        // A sync that gives buffers to the monitor at this moment ends first.
+        let theirs: Vec<Program> = monitor.receiving().map(|(_, ring)| Program { ring }).collect();
+        let _turns: Vec<_> = theirs.iter().filter_map(Program::turn).collect();
+        self.rings(&self.opened.placed.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
+    }
+
+    /// Wakes the programs whose receive rings have something that nobody has told them of.
+    fn wake(&self) {
+        if self.receiving().filter(|(_, ring)| ring.must_tell_program()).count() > 0 {
+            self.ring();
+        }
+    }
+
+    /// A program has synced the port: its monitors may have something.
+    fn wake_monitors(&self) {
+        let monitors: Vec<_> = lock(&self.monitors).iter().filter_map(Weak::upgrade).collect();
+        monitors.iter().for_each(|monitor| monitor.wake());
+    }
+}
+
+impl Programs for (&Arc<Session>, &State) {
+    fn ring(&self) {
+        self.0.ring();
+    }
+
+    fn listen(&self) -> Heard {
+        self.0.listen(self.1)
+    }
+
+    fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
+        self.0.sleep(others, longest);
+    }
+}
+
+/// A session's thread, and what goes with it: the queues first, then the port.
+pub struct Running {
+    pub state: Arc<State>,
+    pub session: Arc<Session>,
+    /// What moves packets. A pipe's ends move them by themselves.
+    pub work: Option<Work>,
+    pub served: Option<Arc<Served>>,
+    /// What a monitor of a pipe gets.
+    pub shadow: Option<Arc<Shadow>>,
+    /// The end of a pipe that it has.
+    pub pipe: Option<(String, usize)>,
+    pub lease: Option<Lease>,
+    /// The session that it monitors, whose memory it has.
+    pub monitors: Option<Arc<Session>>,
+}
+
+impl Running {
+    pub fn run(mut self) {
+        match &mut self.work {
+            Some(work) => work.run(&(&self.session, &*self.state)),
+            None => self.rest(),
+        }
+        self.end();
+    }
+
+    /// Waits for the end of a port that needs no thread to move its packets, and wakes the other end of a pipe.
+    fn rest(&self) {
+        loop {
+            let heard = self.session.listen(&self.state);
+            if heard.is_over {
+                return;
+            }
+            if heard.token
+                && let Some((name, side)) = &self.pipe
+            {
+                self.state.wake_pipe(name, *side);
+            }
+            if heard.token && self.monitors.is_some() {
+                self.session.wake();
+            }
+            self.session.sleep(&[], Timespec { tv_sec: 1, tv_nsec: 0 });
+        }
+    }
+
+    /// Leaves the port.
+    pub fn end(&mut self) {
+        if let Some(mut work) = self.work.take() {
+            work.finish(&(&self.session, &*self.state));
+        }
+        self.served.iter().for_each(|served| served.leave());
+        self.served = None;
+        self.shadow = None;
+        if let Some(port) = self.monitors.take() {
+            port.show_no_more(&self.session);
+        }
+        self.lease = None;
+        if let Some((name, side)) = self.pipe.take() {
+            self.state.leave_pipe(&name, side, &self.session);
+        }
+        lock(&self.state.sessions)
+            .retain(|session| session.strong_count() > 0 && !std::ptr::eq(session.as_ptr(), &*self.session));
+        self.session.part(&self.state);
+    }
+}

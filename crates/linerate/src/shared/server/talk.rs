@@ -1,0 +1,507 @@
+//! A connection that has no port yet: what it asks for. Once it has one it is the port's descriptor (`session`).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::pipes::pipe_of;
+use super::session::{Running, Session};
+use super::{MOST_EXTRA, Served, State, base, errno, is_pipe, usual};
+use crate::error::{Error, Result};
+use crate::shared::area::{Area, Lease, Placed, Plan, Rings};
+use crate::shared::lock;
+use crate::shared::message::{
+    Choice, Connection, Message, Opened, PATIENCE, Reply, Request, Wanted, Which, send_proof,
+};
+use crate::shared::ring::{Consumer, Place, Producer, Ring};
+use crate::shared::socket::is_trusted;
+use crate::shared::work::{Receiving, Sending, Work};
+
+/// How long the server looks for the session of a descriptor.
+const PROOF_TIME: Duration = Duration::from_secs(2);
+
+/// A connection without a port, and its program.
+pub struct Talk {
+    pub state: Arc<State>,
+    pub connection: Arc<Connection>,
+    /// The connection's number.
+    pub number: u64,
+    pub user: u32,
+    pub process: u32,
+    /// The name that its socket is for.
+    pub only: Option<String>,
+}
+
+/// A port that was opened, with its description for this connection.
+pub enum Begun {
+    /// A session of its own.
+    New { running: Running, placed: Placed },
+    /// One that is there.
+    Joined { session: Arc<Session>, placed: Placed },
+}
+
+/// An answer, and what comes with it.
+type Answer = (Reply, Vec<OwnedFd>);
+
+impl Talk {
+    /// Answers requests until the connection has a port, then serves the port.
+    pub fn serve(self) {
+        while !self.state.is_stopping() {
+            let (bytes, descriptors) = match self.connection.wait() {
+                Ok(Message::Request(bytes, descriptors)) => (bytes, descriptors),
+                Ok(Message::Proof(proof)) => {
+                    self.state.prove(proof, None);
+                    continue;
+                }
+                Ok(Message::Token) => continue,
+                Err(_) => break,
+            };
+            // What follows nonsense cannot be understood either.
+            let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
+            self.state.settle(self.user);
+            let answer = match request {
+                Request::Open { wanted, memory } => match self.open_for(&wanted, &memory) {
+                    Ok(running) => return running.into_iter().for_each(Running::run),
+                    Err(error) => Err(error),
+                },
+                request => self.answer(request, descriptors),
+            };
+            let refused = |error: Error| (Reply::Refused { why: error.to_string(), errno: errno(&error) }, Vec::new());
+            let (reply, descriptors) = answer.unwrap_or_else(refused);
+            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            if self.connection.send(&reply, &descriptors).is_err() {
+                break;
+            }
+        }
+        self.state.forget(self.number);
+    }
+
+    /// Opens a port and makes the connection its descriptor; a session of its own is to be run then.
+    pub fn open_for(&self, wanted: &Wanted, memory: &Choice) -> Result<Option<Running>> {
+        // A session that would be shared may end at this very moment.
+        for _ in 0..16 {
+            let (session, running, placed) = match self.open(wanted, memory)? {
+                Begun::New { running, placed } => (running.session.clone(), Some(running), placed),
+                Begun::Joined { session, placed } => (session, None, placed),
+            };
+            let description = Lease { area: session.area.clone(), rings: Vec::new(), description: Some(placed.at) };
+            if !session.join(self.number, &self.connection, description) {
+                continue;
+            }
+            let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
+            let opened = Opened { placed, extra, ..session.opened.clone() };
+            // A program that has gone is noticed by the session.
+            let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.area.memory.as_fd()]);
+            if running.is_some() {
+                lock(&self.state.sessions).push(Arc::downgrade(&session));
+            }
+            return Ok(running);
+        }
+        Err(Error::PortTaken { port: wanted.name.clone() })
+    }
+
+    pub fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+        let plain = |reply| Ok((reply, Vec::new()));
+        match request {
+            Request::Open { .. } => Err(Error::BadPeer { why: "it has opened a port already" }),
+            Request::Adopt => self.state.find(&descriptors)?.describe(),
+            Request::Shadow => self.shadow(&descriptors),
+            Request::Pools { number } => {
+                let (number, area) = self.state.area(self.user, self.process, number)?;
+                plain(Reply::Pools { number, plan: area.plan })
+            }
+            Request::Info { name } => {
+                self.check(&name)?;
+                plain(Reply::Info { rings: self.info(&name)? })
+            }
+            Request::Header { name, set } => {
+                self.check(&name)?;
+                plain(Reply::Done { number: self.header(&name, set)? })
+            }
+            Request::Attach { switch, port, host, rings } => {
+                self.check_manager(&switch)?;
+                plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
+            }
+            Request::Detach { switch, port } => {
+                self.check_manager(&switch)?;
+                plain(Reply::Done { number: self.state.detach(&switch, &port)? })
+            }
+            Request::Create { name, rings } => {
+                self.check_manager(&name)?;
+                self.state.create(&name, &rings)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::Destroy { name } => {
+                self.check_manager(&name)?;
+                self.state.destroy(&name)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::List => plain(Reply::List(self.state.list(self.only.as_deref()))),
+        }
+    }
+
+    /// A socket for one name is for no other; and ports that are neither netmap's nor made for a program are for who manages.
+    fn check(&self, name: &str) -> Result<()> {
+        if name.contains(':') && !name.starts_with("vale") {
+            let why = "only ports of switches have a ':' in their names";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
+        // They would be those of the server's own port, beyond what a program may ask for.
+        if name.contains('?') {
+            let why = "a name has no options here: rings and slots are asked for beside it";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
+        match &self.only {
+            Some(only) if only != base(name) => {
+                Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is there for others is for root and the user who serves to decide: who may use a switch may not have
+    /// interfaces attached to it by the one who serves it.
+    fn check_manager(&self, name: &str) -> Result<()> {
+        self.check(name)?;
+        match is_trusted(self.user) {
+            true => Ok(()),
+            false => {
+                let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
+                Err(Error::Refused { why, errno: libc::EPERM })
+            }
+        }
+    }
+
+    /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
+    /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
+    fn check_interface(&self, name: &str) -> Result<()> {
+        let is_memory = name.starts_with("vale") || is_pipe(name);
+        if is_memory || self.only.is_some() || is_trusted(self.user) || lock(&self.state.lasting).contains_key(name) {
+            return Ok(());
+        }
+        let why = format!(
+            "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
+            base(name)
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// Who monitors a port sees its packets: for its user, and who manages.
+    fn check_monitor(&self, name: &str) -> Result<()> {
+        let owner = match is_pipe(name) {
+            true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.user),
+            false => self.state.served(name).map(|served| served.user),
+        };
+        let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
+        if joins || owner == Some(self.user) || is_trusted(self.user) {
+            return Ok(());
+        }
+        let why = format!(
+            "a monitor sees all packets, and '{name}' is no port of user {}'s\n  to let users see each other's: linerate serve --join-users",
+            self.user
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// The rings of a port, or those that it would have: nothing is opened for a question.
+    fn info(&self, name: &str) -> Result<Rings> {
+        let usual = usual(&Rings::default());
+        if is_pipe(name) {
+            return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
+                Some(pipe) => pipe.rings(pipe_of(name).1),
+                None => usual.of_card(),
+            });
+        }
+        if let Some(lasting) = lock(&self.state.lasting).get(name) {
+            return Ok(self::usual(&lasting.rings).of_card());
+        }
+        match self.state.served(name) {
+            Some(served) => Ok(served.rings),
+            None if name.starts_with("vale") => {
+                crate::port::PortName::parse(name)?;
+                Ok(usual.of_card())
+            }
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual),
+        }
+    }
+
+    /// The memory that a program has chosen.
+    pub fn choose(&self, memory: &Choice) -> Result<(u16, Arc<Area>)> {
+        match memory.plan {
+            Some(plan) => self.state.make_area(self.user, plan),
+            None => self.state.area(self.user, self.process, memory.number),
+        }
+    }
+
+    /// Opens a port, or joins one that is open.
+    pub fn open(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+        if wanted.which == Which::Memory {
+            return self.open_memory(wanted, memory);
+        }
+        self.check(&wanted.name)?;
+        let wanted = &Wanted { name: self.state.resolved(&wanted.name), ..wanted.clone() };
+        let is_monitor = wanted.is_monitor();
+        if is_pipe(&wanted.name) && !is_monitor {
+            return self.state.take_after_others(|| self.open_pipe(wanted, memory));
+        }
+        self.check_interface(&wanted.name)?;
+        if is_monitor {
+            self.check_monitor(&wanted.name)?;
+        }
+        if wanted.zero_copy {
+            return self.open_zero_copy(wanted, memory);
+        }
+        if let Some(joined) = self.join(wanted)? {
+            return Ok(joined);
+        }
+        self.state.make_room(self.number, &usual(&wanted.rings))?;
+        self.state.take_after_others(|| self.open_port(wanted, memory))
+    }
+
+    /// No port: what is opened is memory (`NR_REG_NULL`).
+    fn open_memory(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+        let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
+        let (number, area) = self.choose(memory)?;
+        let rings = Rings { tx: rings.tx.min(super::MOST_RINGS), rx: rings.rx.min(super::MOST_RINGS), ..rings };
+        self.begin(wanted, memory, number, area, rings, [0; 6], None, None)
+    }
+
+    /// Shares a session that has the port open in the same way.
+    fn join(&self, wanted: &Wanted) -> Result<Option<Begun>> {
+        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == Which::None;
+        if !wanted.shares || is_alone {
+            return Ok(None);
+        }
+        let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let Some(session) = sessions.into_iter().find(|session| session.is_like(wanted, self.user)) else {
+            return Ok(None);
+        };
+        let Opened { wanted, rings, placed, .. } = &session.opened;
+        let placed = session.area.describe(&wanted.full_name(), rings, placed)?;
+        Ok(Some(Begun::Joined { session, placed }))
+    }
+
+    /// Opens a monitor in the memory of the port that it monitors, whose buffers it gets.
+    fn open_zero_copy(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+        let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let is_it =
+            |session: &Arc<Session>| session.opened.wanted.name == wanted.name && !session.opened.wanted.is_monitor();
+        let why = || format!("'{}' is open in no program: there are no buffers to monitor", wanted.name);
+        let port = sessions.into_iter().find(is_it);
+        let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
+        let there = port.opened.rings;
+        let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, super::MOST_SLOTS) };
+        let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
+        let rings = Rings { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
+        let (number, area) = (port.opened.number, port.area.clone());
+        let Begun::New { mut running, placed } =
+            self.begin(wanted, memory, number, area, rings, port.opened.mac, None, None)?
+        else {
+            return Err(Error::BadPeer { why: "a monitor has a session of its own" });
+        };
+        port.show(&running.session)?;
+        running.monitors = Some(port);
+        Ok(Begun::New { running, placed })
+    }
+
+    fn open_port(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+        let name = wanted.full_name();
+        let (mut shadow, is_monitor) = (None, wanted.is_monitor());
+        let served = match is_monitor {
+            // Each monitor is a port of its own.
+            true => {
+                let rings = usual(&wanted.rings);
+                let device = (self.state.open)(&name, &rings)?;
+                if is_pipe(&wanted.name) {
+                    shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
+                }
+                Served::new(&name, device, rings.of_card(), self.user)
+            }
+            false => self.state.port(&name, &wanted.rings, self.user)?,
+        };
+        if served.header.load(Ordering::Relaxed) > 0 && !wanted.takes_header {
+            let why = format!(
+                "packets of '{name}' have a header in front, which the program does not expect",
+                name = served.name
+            );
+            return Err(Error::Refused { why, errno: libc::EIO });
+        }
+        wanted.check(&served.rings)?;
+        if wanted.which.has_host() {
+            let mut host = lock(&served.host);
+            if host.is_none() {
+                let rings = served.rings.of_host();
+                *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
+            }
+        }
+        let (mac, rings) = (lock(&served.device).mac().0, served.rings);
+        let is_memory =
+            wanted.name.starts_with("vale") || is_monitor || lock(&self.state.lasting).contains_key(&wanted.name);
+        let (number, area) = match memory {
+            Choice { number: 0, plan: None, .. } if is_memory => {
+                // There is room for a zero-copy monitor.
+                let most = rings.all_tx().max(rings.all_rx());
+                let room = Rings { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
+                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, memory.extra.min(MOST_EXTRA));
+                let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
+                // Descriptors that share the port have descriptions of their own.
+                let ports = crate::shared::area::Objects { count: 16, ..plan.ports };
+                self.state.make_area(self.user, Plan { zones, ports, ..plan })?
+            }
+            _ => self.choose(memory)?,
+        };
+        served.join(wanted.exclusive)?;
+        let result = self.begin(wanted, memory, number, area, rings, mac, Some(&served), shadow);
+        if result.is_err() {
+            served.leave();
+        }
+        result
+    }
+
+    /// Makes the rings, and starts the session.
+    #[allow(clippy::too_many_arguments)]
+    fn begin(
+        &self,
+        wanted: &Wanted,
+        memory: &Choice,
+        number: u16,
+        area: Arc<Area>,
+        rings: Rings,
+        mac: [u8; 6],
+        served: Option<&Arc<Served>>,
+        shadow: Option<Arc<crate::shared::shadow::Shadow>>,
+    ) -> Result<Begun> {
+        let (which, is_monitor) = (wanted.which, wanted.is_monitor());
+        let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
+        let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
+        let places = area.place_rings(&rings, has_tx, has_rx, memory.offsets)?;
+        let lease = Lease { area: area.clone(), rings: vec![places.clone()], description: None };
+        let placed = area.describe(&wanted.full_name(), &rings, &places)?;
+        let work = match served {
+            Some(served) => Some(self.work(wanted, served, &area, &placed)?),
+            None => None,
+        };
+        let extra = area.take_extra(memory.extra.min(MOST_EXTRA));
+        let opened = Opened {
+            wanted: wanted.clone(),
+            rings,
+            mac,
+            number,
+            len: area.plan.len(),
+            buffers: area.memory.buffers,
+            placed: placed.clone(),
+            other: None,
+            extra,
+        };
+        let session = Session::new(opened, self.user, area)?;
+        let (state, served) = (self.state.clone(), served.cloned());
+        let running = Running { state, session, work, served, shadow, pipe: None, lease: Some(lease), monitors: None };
+        Ok(Begun::New { running, placed })
+    }
+
+    fn work(&self, wanted: &Wanted, served: &Served, area: &Area, placed: &Placed) -> Result<Work> {
+        let mut work = Work { sending: Vec::new(), receiving: Vec::new() };
+        let device = &mut **lock(&served.device);
+        let (longest, pool) = (device.info().max_frame, device.pool().clone());
+        let offset_mask = placed.offset_mask;
+        let ring = |place: &Place| Ring::new(&area.memory, *place).map(|ring| Ring { offset_mask, ..ring });
+        for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
+            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
+        }
+        for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue, &served.header));
+        }
+        Ok(work)
+    }
+
+    /// Where copies of what a descriptor sends into a pipe go.
+    fn shadow(&self, descriptors: &[OwnedFd]) -> Result<Answer> {
+        let session = self.state.find(descriptors)?;
+        let side = pipe_of(&session.opened.wanted.name).1;
+        match self.state.shadow_of(&session) {
+            Some(shadow) => shadow.answer(side),
+            None => {
+                let buffers = crate::shared::memory::Buffers { at: 0, size: 0, count: 0 };
+                Ok((Reply::Shadow { buffers, places: Vec::new() }, Vec::new()))
+            }
+        }
+    }
+
+    /// Tells how long the header in front of a port's packets is. To set it is for the user whose program has the port.
+    fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
+        if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
+            return Ok(0);
+        }
+        let served =
+            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
+        if let Some(len) = set {
+            if !name.starts_with("vale") {
+                let why = "only ports of switches have a header in front of packets";
+                return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
+            }
+            if ![0, 10, 12].contains(&len) {
+                let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
+                return Err(Error::Refused { why, errno: libc::EINVAL });
+            }
+            if served.user != self.user && !is_trusted(self.user) {
+                let why = format!("'{name}' is another user's");
+                return Err(Error::Refused { why, errno: libc::EPERM });
+            }
+            served.header.store(len, Ordering::Relaxed);
+        }
+        Ok(served.header.load(Ordering::Relaxed) as u32)
+    }
+}
+
+impl State {
+    /// Finds the session of a descriptor: what is sent through it arrives there, and nowhere else.
+    ///
+    /// # Errors
+    /// `ENXIO` if it stands for no port of this server's.
+    fn find(&self, descriptors: &[OwnedFd]) -> Result<Arc<Session>> {
+        let [descriptor] = descriptors else { return Err(Error::BadPeer { why: "a descriptor is missing" }) };
+        let mut proof = [0; 16];
+        rustix::rand::getrandom(&mut proof[..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::system("getrandom", error))?;
+        lock(&self.proofs).insert(proof, None);
+        let until = Instant::now() + PROOF_TIME.min(PATIENCE);
+        let mut is_sent = false;
+        let found = loop {
+            // There may be no room for it until the session has read what is there.
+            is_sent = is_sent
+                || match send_proof(descriptor.as_fd(), proof) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
+                    Err(_) => break None,
+                };
+            let proofs = lock(&self.proofs);
+            if let Some(Some(found)) = proofs.get(&proof) {
+                break found.clone();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break None;
+            }
+            let short = left.min(Duration::from_millis(if is_sent { 1000 } else { 1 }));
+            drop(self.proved.wait_timeout(proofs, short).unwrap_or_else(PoisonError::into_inner));
+        };
+        lock(&self.proofs).remove(&proof);
+        let why = || "the descriptor stands for no port of this server's".to_string();
+        found.ok_or_else(|| Error::Refused { why: why(), errno: libc::ENXIO })
+    }
+
+    /// Takes note of where a proof has come.
+    pub(super) fn prove(&self, proof: [u8; 16], session: Option<Arc<Session>>) {
+        if let Some(place) = lock(&self.proofs).get_mut(&proof) {
+            *place = Some(session);
+            self.proved.notify_all();
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
