@@ -34,6 +34,9 @@ pub struct Traffic {
     template: Option<PathBuf>,
 }
 
+/// Packets that a ring of another process has room for: with so many a sender makes up for the time in which it had no processor.
+const RING: usize = 512;
+
 /// One queue's sender.
 struct Sender {
     tx: Box<dyn TxQueue>,
@@ -41,6 +44,8 @@ struct Sender {
     batch: Batch,
     generator: Generator,
     pacer: Option<Pacer>,
+    /// So many leave together where they are paced.
+    least: usize,
     left: u64,
 }
 
@@ -49,7 +54,7 @@ impl Sender {
         if self.batch.is_empty() && self.left > 0 {
             let wanted = (self.batch.capacity() as u64).min(self.left) as usize;
             let allowed = match &mut self.pacer {
-                Some(pacer) => (0..wanted).take_while(|_| pacer.take()).count(),
+                Some(pacer) => pacer.take_some(self.least.min(wanted), wanted),
                 None => wanted,
             };
             self.fill(allowed);
@@ -110,9 +115,16 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             Rate::Bits(value) => Rate::Bits(value / f64::from(queues)),
         });
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
+        // Another process looks at what it gets, at a price for each time: it gets what comes within 50 µs at once.
+        let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
+        let most = common.batch.packets().min(Pacer::BURST as usize);
+        let (least, pacer) = match run.is_served() {
+            true => ((per_look as usize).clamp(1, most), pacer.map(|pacer| pacer.with_burst(RING))),
+            false => (1, pacer),
+        };
         let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
         let batch = Batch::with_capacity(common.batch.packets());
-        let mut sender = Sender { tx, pool, batch, generator: generator.with_flows(flows), pacer, left };
+        let mut sender = Sender { tx, pool, batch, generator: generator.with_flows(flows), pacer, least, left };
         run.spawn(move || sender.turn());
     }
     run.finish(|packets| traffic.count.is_some_and(|count| packets >= count), judge)

@@ -223,9 +223,9 @@ struct Common {
     /// Packets that are received or sent at a time: 1 to 4096, or auto, where fwd looks for what costs least
     #[arg(long, default_value = "32")]
     batch: BatchSize,
-    /// Descriptors in each ring, a power of two from 64 to 4096
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16))]
-    ring: u16,
+    /// Descriptors in each ring, a power of two from 64 to 4096; 512 if left out, 2048 to receive from another process
+    #[arg(long)]
+    ring: Option<u16>,
     /// Queues of each port, each served by a thread of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,

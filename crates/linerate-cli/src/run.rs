@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
 use linerate::pci::{Take, Through};
-use linerate::port::{Device, Drops, Link, QueueStatistics, Statistics, TxQueue, Waiter};
+use linerate::port::{Device, Drops, Link, Patience, QueueStatistics, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -126,7 +126,7 @@ pub fn send(tx: &mut dyn TxQueue, batch: &mut Batch, chains: bool) -> usize {
 }
 
 /// How long a thread polls a port of another process before it rests, and how long it rests.
-const PATIENCE: Duration = Duration::from_micros(20);
+const PATIENCE: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(20);
 
 /// Whether a port of this name may be one that another process serves.
@@ -137,7 +137,7 @@ fn is_memory(name: &str) -> bool {
 impl Run {
     /// Opens ports of one pool that is large enough for all their queues.
     pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
-        let rings = names.len() * common.queues as usize * common.ring as usize * 2;
+        let rings = names.len() * common.queues as usize * common.ring.unwrap_or(512) as usize * 2;
         // Room for the longest frame behind the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         // AF_XDP takes a page at most; longer frames are chains there.
@@ -159,7 +159,7 @@ impl Run {
         }
         let options = Options {
             queues: common.queues,
-            ring: common.ring.into(),
+            ring: common.ring.unwrap_or(0).into(),
             mtu: common.mtu.into(),
             pool: Some(pool),
             interrupts: match common.wait {
@@ -190,7 +190,7 @@ impl Run {
     }
 
     /// Whether another process serves one of the ports.
-    fn is_served(&self) -> bool {
+    pub fn is_served(&self) -> bool {
         self.devices.iter().any(|device| device.info().driver == "served")
     }
 
@@ -243,15 +243,15 @@ impl Run {
                     eprintln!("note: cannot use processor {core}: {error}; choose others with --cores");
                 }
             }
-            let (mut before, mut quiet_since) = (cycles(), None);
+            let (mut before, mut patience) = (cycles(), Patience::new(PATIENCE));
             while !stop.load(Ordering::Relaxed) {
                 let packets = turn();
                 let now = cycles();
                 if packets > 0 {
                     counters.add(packets, now - before);
-                    quiet_since = None;
+                    patience.reset();
                 } else if must_rest {
-                    if quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    if !patience.wait() {
                         std::thread::sleep(REST);
                     }
                 } else if alone {

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, pollfd, sigset_t};
+use linerate::port::Patience;
 
 use crate::descriptor::{Bound, gone};
 use crate::real::{
@@ -197,14 +198,51 @@ fn end(answer: Answer) -> Turn {
     Turn::Done(answer.unwrap_or_else(fail))
 }
 
+/// A sleep of less is more dear than to give the processor to others for so long.
+const SHORT: Duration = Duration::from_micros(100);
+
+/// How a thread waits before it sleeps.
+struct Waiting {
+    patience: Patience,
+    /// The last time it was not in vain, or would not have been.
+    is_worth_it: bool,
+    slept_at: Option<Instant>,
+}
+
+thread_local! {
+    static WAITING: RefCell<Waiting> =
+        const { RefCell::new(Waiting { patience: Patience::new(SHORT), is_worth_it: false, slept_at: None }) };
+}
+
+/// Works on how this thread waits; not in a signal handler that has interrupted just that, nor at the thread's end.
+fn waiting<T>(work: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+    WAITING.try_with(|waiting| waiting.try_borrow_mut().ok().map(|mut waiting| work(&mut waiting))).ok().flatten()
+}
+
 impl Call {
     fn left(&self) -> Longest {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
+    /// Looks again and again while others have the processor, where packets come soon after each other.
+    fn wait(&mut self) -> Option<Answer> {
+        waiting(|waiting| waiting.patience.reset());
+        while waiting(|waiting| waiting.is_worth_it && waiting.patience.wait()) == Some(true) {
+            let is_over = self.left() == Some(Duration::ZERO);
+            if let Some(answer) = self.question.look(is_over, self.has_slept) {
+                return Some(answer);
+            }
+        }
+        waiting(|waiting| waiting.is_worth_it = false);
+        None
+    }
+
     fn turn(&mut self) -> Option<Answer> {
         let is_over = self.left() == Some(Duration::ZERO);
         if let Some(answer) = self.question.look(is_over, self.has_slept) {
+            return Some(answer);
+        }
+        if let Some(answer) = self.wait() {
             return Some(answer);
         }
         self.question.ours().iter().for_each(|one| one.arm(self.has_slept));
@@ -218,12 +256,14 @@ impl Call {
     }
 
     fn sleep(&mut self) -> Turn {
+        waiting(|waiting| waiting.slept_at = Some(Instant::now()));
         let time = self.left().map(timespec);
         Turn::Sleep { events: self.events.as_mut_ptr(), count: self.events.len(), time, mask: self.mask }
     }
 
     fn woken(&mut self) {
         self.has_slept = true;
+        waiting(|waiting| waiting.is_worth_it = waiting.slept_at.is_some_and(|at| at.elapsed() < SHORT));
     }
 }
 

@@ -65,6 +65,9 @@ pub fn server() -> Server {
     Server::new(Box::new(open))
 }
 
+/// Slots of a receive ring that another process fills, if nothing is said of it.
+const RECEIVED: u32 = 2048;
+
 /// A pool for one served port: what its rings can hold, and as much again on its way.
 fn served_pool(rings: &Rings, ring: usize) -> Result<Arc<Pool>> {
     let queues = usize::from(rings.rx.max(1)) + usize::from(rings.tx.max(1));
@@ -79,7 +82,7 @@ pub struct Options {
     pub queues: u16,
     /// Queues that send; as many as `queues` if 0.
     pub tx_queues: u16,
-    /// Descriptors in each ring; 512 if 0.
+    /// Descriptors in each ring; 512 if 0, and 2,048 to receive from a switch of another process.
     pub ring: usize,
     /// The longest payload of a frame; 1,500 if 0.
     pub mtu: usize,
@@ -182,7 +185,10 @@ impl Options {
             return Ok(None);
         }
         let theirs = port.trim_start_matches("netmap:").to_string();
-        let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, ..Wanted::default() };
+        // A receiver may be without a processor for a while, and a switch does not wait for it.
+        let is_usual = self.ring == 0 && name.option("ring").is_none() && name.kind() == Kind::Vale;
+        let rings = Rings { rx_slots: if is_usual { RECEIVED } else { 0 }, ..Rings::default() };
+        let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, rings, ..Wanted::default() };
         let port = ServedPort::find(&shared::folder(), wanted, self.config(name, pool)?)?;
         Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }

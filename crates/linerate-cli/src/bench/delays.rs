@@ -71,7 +71,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     for ring in [64, 512, 4096] {
         // More than any model brings, and so more than any forwarder takes from it.
         for (name, load) in [("half a million", 0.5), ("overload", 20.0)] {
-            let times = measure(plan, load * 1e6, &Common { ring, ..plan.common() })?;
+            let times = measure(plan, load * 1e6, &Common { ring: Some(ring), ..plan.common() })?;
             let mut row = vec![Cell::Number(ring.into(), 0), name.into(), Cell::Number(times.arrived / 1e6, 2)];
             row.extend(cells(&times));
             rows.push(row);

@@ -111,7 +111,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let published = |ring: u16| IXY_RINGS.iter().find(|(size, _)| *size == u32::from(ring)).map(|(_, mpps)| *mpps);
     for ring in RINGS {
         let alone = on_one_processor(plan, 32, ring.into())?.sum();
-        let run = forward(plan, &Common { ring, ..plan.common() }, false)?;
+        let run = forward(plan, &Common { ring: Some(ring), ..plan.common() }, false)?;
         ours.push((f64::from(ring), alone));
         rows.push(vec![
             Cell::Number(ring.into(), 0),
@@ -153,7 +153,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             let needed = size.map_or(0, |size| (40usize << 20).div_ceil(size.bytes()).max(3));
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
-                let measured = forward(plan, &Common { pages, ring, ..plan.common() }, false)?;
+                let measured = forward(plan, &Common { pages, ring: Some(ring), ..plan.common() }, false)?;
                 row.extend([
                     Cell::Number(measured.mpps(), 2),
                     Cell::Number(measured.cycles_per_packet(), 1),

@@ -77,7 +77,7 @@ impl Plan {
     fn common(&self) -> Common {
         Common {
             batch: BatchSize::Fixed(32),
-            ring: 512,
+            ring: Some(512),
             queues: 1,
             mtu: 1500,
             seconds: Some(self.time),

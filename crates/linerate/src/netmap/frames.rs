@@ -71,6 +71,18 @@ impl<'a> Frames<'a> {
         }
     }
 
+    /// The bytes of packet `n`, if it is finished and in one slot.
+    #[inline(always)]
+    pub(crate) fn whole(&self, n: usize) -> Option<&[u8]> {
+        let slot = &self.slots(n)[0];
+        (slot.whole_len() == slot.len()).then(|| self.view.bytes(slot))
+    }
+
+    /// The slots of packet `n`, and whose they are.
+    pub(crate) fn packet(&self, n: usize) -> (&[Slot], &Arc<Pool>) {
+        (self.slots(n), self.pool)
+    }
+
     /// The bytes of packet `n`, or those in its first buffer.
     ///
     /// # Panics

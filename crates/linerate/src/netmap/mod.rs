@@ -27,11 +27,13 @@ mod wake;
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
 pub use frames::Frames;
-pub(crate) use monitor::Elsewhere;
+pub(crate) use monitor::{Elsewhere, Received};
 pub use monitor::{Monitor, Watched};
 pub use null::Null;
+pub(crate) use outlet::{Recipient, Taken};
 pub use pipe::{Pipe, Side};
 pub(crate) use port::Virtual;
 pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
+pub(crate) use vale::outlet;
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

@@ -46,6 +46,12 @@ impl Seen {
         seen
     }
 
+    /// The port of this name.
+    fn find(name: &str) -> Option<Arc<Seen>> {
+        let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<One>)) {
         let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::clone(&monitors);
@@ -71,9 +77,7 @@ impl Monitor {
     /// [`Error::NotOpen`], [`Error::RingSize`].
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
-        let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name);
-        let port = port.ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        let port = Seen::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         let one = One { receive, transmit, outlet: Arc::new(Outlet::new(&config)?) };
         port.change(|all| all.push(one.clone()));
         Ok(Monitor::new(config, Monitoring { port, one }))
@@ -320,6 +324,29 @@ impl TxQueue for WatchedTx {
 
     fn stop(self: Box<Self>) -> Result<()> {
         self.inner.stop()
+    }
+}
+
+/// What a queue of a port has received that no [`RxQueue`] of it has seen.
+pub(crate) struct Received(Show);
+
+impl Received {
+    /// Of a queue of the port of this name, if it can be monitored.
+    pub fn new(name: &str, queue: u16) -> Option<Received> {
+        Seen::find(name).map(|seen| Received(Show::new(&seen, queue)))
+    }
+
+    /// Whether anybody listens.
+    #[inline(always)]
+    pub fn is_wanted(&mut self) -> bool {
+        self.0.is_wanted()
+    }
+
+    /// Shows packets to monitors.
+    #[cold]
+    pub fn show(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
+        self.0.copy(slots, pool, true);
+        self.0.hand_over();
     }
 }
 

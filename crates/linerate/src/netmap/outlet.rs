@@ -1,5 +1,5 @@
-//! Copies of packets, on their way to who receives them: in buffers of the receiver's own region, behind a channel of slots.
-//! A slow receiver holds nobody up: what finds no room is dropped and counted.
+//! Copies of packets, on their way to who receives them: in buffers of the receiver's own region, behind a channel of slots;
+//! or where a [`Recipient`] copies them to. A slow receiver holds nobody up: what finds no room is dropped and counted.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,19 +33,59 @@ struct Way {
     wake: Wake,
 }
 
-/// Where packets for a queue are copied into: buffers of its own region, then slots in a channel.
+/// Copies packets to where they are wanted, on the thread that sends them.
+pub trait Recipient: Send {
+    /// Copies those of the packets whose bits are set, in order, up to one that is not in one slot, or not finished, or longer
+    /// than this. Returns the bits of those that are left, and what has become of the others.
+    fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, Taken);
+
+    /// Copies the packets of a batch, and frees them there.
+    fn take_all(&mut self, batch: &mut Batch) -> Taken;
+
+    /// All packets that are there now were taken.
+    fn tell(&mut self);
+}
+
+/// What a recipient has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub packets: usize,
+    pub slots: usize,
+    pub bytes: usize,
+    /// Packets that found no room.
+    pub missed: u64,
+}
+
+impl Taken {
+    /// One packet more.
+    #[inline(always)]
+    pub fn add(&mut self, slots: usize, bytes: usize) {
+        (self.packets, self.slots, self.bytes) = (self.packets + 1, self.slots + slots, self.bytes + bytes);
+    }
+}
+
+/// Where packets for a queue are copied into: buffers of its own region, then slots in a channel; or to a recipient.
 struct Entry {
     sender: Sender<u64>,
+    recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
     /// Somebody receives.
     open: bool,
+    /// What a recipient has received; a reader counts by itself.
+    counters: Arc<QueueCounters>,
 }
 
 impl Outlet {
     pub fn new(config: &Config) -> Result<Outlet> {
         let way = || {
             let (sender, receiver) = channel(config.ring);
-            let entry = Entry { sender, copies: Batch::with_capacity(CHUNK), open: false };
+            let entry = Entry {
+                sender,
+                recipient: None,
+                copies: Batch::with_capacity(CHUNK),
+                open: false,
+                counters: Arc::default(),
+            };
             Ok(Way { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
         };
         Ok(Outlet {
@@ -78,12 +118,19 @@ impl Outlet {
         let (mut full, mut too_long) = (0, 0);
         entry.copies.is_of(&self.pool);
         loop {
-            wanted = match frames.plain() {
-                Some(slots) => {
+            wanted = match (&mut entry.recipient, frames.plain()) {
+                (Some(recipient), _) => {
+                    let (left, taken) = recipient.take(frames, wanted, self.longest);
+                    full += count(&entry.counters, taken);
+                    left
+                }
+                (None, Some(slots)) => {
                     let one = |n: usize| std::slice::from_ref(&slots[n]);
                     entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
                 }
-                None => entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n)),
+                (None, None) => {
+                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n))
+                }
             };
             full += entry.flush();
             if wanted == 0 {
@@ -99,7 +146,10 @@ impl Outlet {
             }
             full += entry.flush();
         }
-        way.wake.notify();
+        match &mut entry.recipient {
+            Some(recipient) => recipient.tell(),
+            None => way.wake.notify(),
+        }
         if full + too_long > 0 {
             self.full.fetch_add(full, Ordering::Relaxed);
             self.too_long.fetch_add(too_long, Ordering::Relaxed);
@@ -108,6 +158,19 @@ impl Outlet {
 }
 
 impl Outlet {
+    /// From now on the packets of a queue go to this recipient, until the queue ends. Those that are on their way are the first.
+    pub fn deliver_to(&self, number: u16, queue: &mut dyn RxQueue, mut recipient: Box<dyn Recipient>) {
+        let Some(way) = self.way(number.into()) else { return };
+        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::with_capacity(CHUNK);
+        while queue.recv(&mut batch) > 0 {
+            // The queue has counted them.
+            self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
+        }
+        recipient.tell();
+        entry.recipient = Some(recipient);
+    }
+
     /// Where a copy of a packet is made before it is known whether it shall be handed over; false if it cannot be.
     pub fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
@@ -122,9 +185,16 @@ impl Outlet {
     pub fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
         if let Some(way) = self.way(queue) {
             let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
-            if entry.open {
-                send_to(&mut entry.sender, copies);
-                way.wake.notify();
+            match &mut entry.recipient {
+                _ if !entry.open => {}
+                Some(recipient) => {
+                    self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
+                    recipient.tell();
+                }
+                None => {
+                    send_to(&mut entry.sender, copies);
+                    way.wake.notify();
+                }
             }
         }
         let full = copies.packets().count() as u64 + missing;
@@ -135,10 +205,23 @@ impl Outlet {
     }
 }
 
+/// Counts what a recipient has received; tells how many packets found no room.
+#[inline(always)]
+fn count(counters: &QueueCounters, taken: Taken) -> u64 {
+    counters.moved_packets(taken.packets, taken.slots, taken.bytes);
+    taken.missed
+}
+
 impl Entry {
     /// Hands over what was copied. What finds no room is dropped, and its buffers are the next packets'; tells how many.
     #[inline(always)]
     fn flush(&mut self) -> u64 {
+        if self.copies.is_empty() {
+            return 0;
+        }
+        if let Some(recipient) = &mut self.recipient {
+            return count(&self.counters, recipient.take_all(&mut self.copies));
+        }
         send_to(&mut self.sender, &mut self.copies);
         if self.copies.is_empty() {
             return 0;
@@ -167,7 +250,8 @@ impl OutletRx {
             return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
         };
         way.wake.want(config.interrupts.is_some());
-        way.entry.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        (entry.open, entry.counters) = (true, counters.clone());
         let reader = Some(Reader::new(receiver, &outlet.pool, counters));
         Ok(OutletRx { outlet: outlet.clone(), queue: queue.into(), reader })
     }
@@ -202,6 +286,7 @@ impl Drop for OutletRx {
         let Some(Reader { mut receiver, .. }) = self.reader.take() else { return };
         let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
+        (entry.recipient, entry.counters) = (None, Arc::default());
         // Nobody will receive these, and nobody needs the buffers meanwhile.
         entry.copies = Batch::with_capacity(CHUNK);
         let mut batch = Batch::with_capacity(CHUNK);

@@ -7,6 +7,7 @@
 mod config;
 mod counters;
 mod name;
+mod scheduling;
 mod statistics;
 mod wait;
 
@@ -18,6 +19,7 @@ pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS, Vectors};
 pub(crate) use counters::Counters;
 pub(crate) use name::Kind;
 pub use name::PortName;
+pub use scheduling::Patience;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RxQueue;
+use super::scheduling::run_soon_when_woken;
 
 /// What a thread does while no packets come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Waiter {
     quiet_since: Option<Instant>,
     armed: bool,
     waker: Option<Arc<OwnedFd>>,
+    /// It has slept before.
+    has_slept: bool,
 }
 
 impl Waiter {
@@ -57,7 +60,7 @@ impl Waiter {
 
     /// Waits in this way.
     pub fn new(wait: Wait) -> Waiter {
-        Waiter { wait, quiet_since: None, armed: false, waker: None }
+        Waiter { wait, quiet_since: None, armed: false, waker: None, has_slept: false }
     }
 
     /// Ends each sleep also when this descriptor becomes readable: an eventfd, by which another thread tells this one to end.
@@ -99,6 +102,9 @@ impl Waiter {
 
     #[cold]
     fn sleep(&mut self, queues: &mut [&mut dyn RxQueue]) {
+        if !std::mem::replace(&mut self.has_slept, true) {
+            run_soon_when_woken();
+        }
         let events: Vec<_> = queues.iter_mut().filter_map(|queue| queue.arm()).collect();
         let mut events: Vec<_> = events.iter().map(|event| PollFd::new(event, PollFlags::IN)).collect();
         events.extend(self.waker.as_deref().map(|waker| PollFd::new(waker, PollFlags::IN)));

@@ -6,7 +6,7 @@
 //! process it is: all state of a port is in its memory.
 //!
 //! - `server`: [`Server`]: sockets, connections, what they ask for
-//! - `work`: a packet's way between a program's rings and a port, top-down
+//! - `work`: a packet's way between a program's rings and a port, top-down; `delivery`: its last part, into a receive ring
 //! - `client`: [`Client`]: asks the server
 //! - `shared_port`: [`SharedPort`]: a port of the server's, as netmap has it; `sides`: what a sync does to its rings
 //! - `served_port`: [`ServedPort`]: the same as a port of ours
@@ -20,6 +20,7 @@
 
 mod area;
 mod client;
+mod delivery;
 mod forward;
 mod indirect;
 mod memory;

@@ -44,7 +44,7 @@ impl Opened {
 
 impl ServedPort {
     /// Opens a port, if there is a server that has it; `None` if there is none. The configuration says how many rings it
-    /// has.
+    /// has, and how long they are; `wanted`, if those to receive shall be longer.
     ///
     /// # Errors
     /// [`Error::Refused`] as the server says, [`Error::Serve`] if it does not let us in.
@@ -52,8 +52,8 @@ impl ServedPort {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
         let slots = config.ring as u32;
-        let rings =
-            Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots: slots, ..Rings::default() };
+        let rx_slots = slots.max(wanted.rings.rx_slots);
+        let rings = Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots, ..Rings::default() };
         let wanted = Wanted { rings, ..wanted };
         let which = if is_whole { Which::All } else { Which::None };
         let opened = Opened::new(first.open(Wanted { which, ..wanted.clone() }, Choice::default())?);

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::area::{Area, Objects, Offsets, Placed, Plan, Rings};
+use super::delivery::Bell;
 use super::memory::{Buffers, Memory};
 use super::message::Reply;
 use super::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
@@ -61,7 +62,7 @@ impl Shadow {
             area.place("shadow", &rings, |_| true, |_| false, Offsets::default())
         };
         let placed = [side(first)?, side(second)?];
-        let mut work = Work { sending: Vec::new(), receiving: Vec::new() };
+        let mut work = Work::default();
         for (end, placed) in placed.iter().enumerate() {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
                 let ring = Ring::new(&area.memory, *place)?;
@@ -130,10 +131,12 @@ impl Waker {
     }
 }
 
-impl Programs for Waker {
-    /// Whoever has the pipe does not wait for the shadow.
+/// Whoever has the pipe does not wait for the shadow.
+impl Bell for Waker {
     fn ring(&self) {}
+}
 
+impl Programs for Waker {
     fn listen(&self) -> Heard {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         Heard { is_over: self.is_over.load(Ordering::Relaxed), token: false }

@@ -4,15 +4,16 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 
-use super::ring::{Consumer, Front, MAX_FRAGS, NS_MOREFRAG, NS_NO_LEARN, Producer, Slot};
+use super::delivery::{Bell, Delivered, HEADERS, Put, put};
+use super::ring::{Consumer, Front, NS_NO_LEARN, Producer};
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
-use crate::port::{RxQueue, TxQueue};
+use crate::port::{Patience, RxQueue, TxQueue};
 
 /// Packets that are moved before the other direction has its turn.
 const TURN: usize = 64;
@@ -21,15 +22,11 @@ const PATIENCE: Duration = Duration::from_micros(20);
 /// Turns with packets, after which the connection is looked at.
 const TURNS: u32 = 128;
 
-/// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
-const HEADERS: usize = 12;
 /// Turns for what a program that is gone has sent before: enough for the longest ring.
 const LAST_TURNS: u32 = 1024;
 
 /// The programs at the other end of rings.
-pub trait Programs {
-    /// Wakes them.
-    fn ring(&self);
+pub trait Programs: Bell {
     /// Reads what they have said.
     fn listen(&self) -> Heard;
     /// Sleeps until they say something, one of `others` is readable, or the time is over.
@@ -78,7 +75,7 @@ impl Sending {
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &impl Programs) -> usize {
+    fn turn(&mut self, bell: &impl Bell) -> usize {
         let mut slots = 0;
         while self.batch.len() < TURN {
             let done = match self.ring.front() {
@@ -175,31 +172,24 @@ impl Receiving {
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &impl Programs) -> usize {
-        let mut free = self.ring.free();
-        if self.batch.is_empty() && free > 0 {
+    fn turn(&mut self, bell: &impl Bell) -> usize {
+        if self.batch.is_empty() && self.ring.free() > 0 {
             self.queue.recv(&mut self.batch);
         }
         if self.batch.is_empty() {
             return 0;
         }
-        let size = self.ring.ring.memory.buffers.size;
-        let most = (self.ring.ring.place.slots - 1).min(MAX_FRAGS);
-        let (mut taken, mut filled) = (0, 0);
+        let (mut taken, mut is_filled) = (0, false);
         let header = self.header.load(Ordering::Relaxed);
         for packet in self.batch.packets() {
-            let count = (header + packet.len()).div_ceil(size).max(1);
-            if count > free && count <= most {
-                break;
+            match put(&mut self.ring, header, packet.len(), packet.segments()) {
+                Put::NoRoom => break,
+                put => is_filled |= put == Put::Whole,
             }
             taken += packet.slots();
-            if count <= most && put(&mut self.ring, header, &packet, count) {
-                free -= count;
-                filled += count;
-            }
         }
         self.batch.drop_front(taken);
-        if filled > 0 {
+        if is_filled {
             self.ring.tell();
             if self.ring.ring.must_wake_program() {
                 bell.ring();
@@ -209,47 +199,12 @@ impl Receiving {
     }
 }
 
-/// Copies a packet, behind a header of zeros, into the next `count` slots, which are free; false if one of them has no
-/// buffer.
-#[inline(always)]
-fn put(producer: &mut Producer, header: usize, packet: &crate::packet::Packet<'_>, count: usize) -> bool {
-    let (memory, size) = (&producer.ring.memory, producer.ring.memory.buffers.size);
-    let mut slot = producer.tail();
-    let mut segments = packet.segments();
-    let mut segment = &[0; HEADERS][..header];
-    let mut left = header + packet.len();
-    for n in 0..count {
-        let buffer = producer.ring.slot(slot).buffer;
-        let offset = producer.ring.offset(slot);
-        let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return false };
-        let len = left.min(size - offset);
-        // With offsets the last slot may be too short.
-        if n + 1 == count && len < left {
-            return false;
-        }
-        let mut done = 0;
-        while done < len {
-            if segment.is_empty() {
-                segment = segments.next().unwrap_or_default();
-            }
-            let fits = segment.len().min(len - done);
-            memory.mapping.write(at + done, &segment[..fits]);
-            (done, segment) = (done + fits, &segment[fits..]);
-        }
-        left -= len;
-        let more = if n + 1 < count { NS_MOREFRAG } else { 0 };
-        let flags = more | ((count - n) as u16) << 8;
-        producer.ring.set_slot(slot, Slot { buffer, len: len as u16, flags });
-        slot = producer.ring.next(slot);
-    }
-    producer.pass(count);
-    true
-}
-
 /// A port's rings at work for a program.
+#[derive(Default)]
 pub struct Work {
     pub sending: Vec<Sending>,
     pub receiving: Vec<Receiving>,
+    pub delivered: Vec<Delivered>,
 }
 
 impl Work {
@@ -262,10 +217,11 @@ impl Work {
 
     /// Moves packets until there is no program any more.
     pub fn run(&mut self, programs: &impl Programs) {
-        let (mut quiet, mut turns) = (None, 0);
+        let (mut patience, mut turns) = (Patience::new(PATIENCE), 0);
         loop {
             if self.turn(programs) > 0 {
-                (quiet, turns) = (None, turns + 1);
+                patience.reset();
+                turns += 1;
                 if turns >= TURNS {
                     turns = 0;
                     if self.listen(programs) {
@@ -274,8 +230,7 @@ impl Work {
                 }
                 continue;
             }
-            if quiet.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-                std::thread::yield_now();
+            if patience.wait() {
                 continue;
             }
             // What comes before the last look is not missed.
@@ -291,7 +246,7 @@ impl Work {
                 }
             }
             self.receiving.iter_mut().for_each(|receiving| receiving.queue.disarm());
-            quiet = None;
+            patience.reset();
         }
     }
 
@@ -302,7 +257,8 @@ impl Work {
             // Whoever has read another one's token has asked for it again.
             let free = self.sending.iter().map(|sending| &sending.ring.ring);
             let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
-            if free.chain(there).filter(|ring| ring.must_tell_program()).count() > 0 {
+            let delivered = self.delivered.iter().map(|delivered| &delivered.ring);
+            if free.chain(there).chain(delivered).filter(|ring| ring.must_tell_program()).count() > 0 {
                 programs.ring();
             }
         }
@@ -338,7 +294,7 @@ impl Work {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
@@ -348,7 +304,7 @@ mod tests {
     use super::super::message::Connection;
     use super::super::message::tests::was_rung;
     use super::super::ring::tests::rings;
-    use super::super::ring::{Program, Ring};
+    use super::super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
 
@@ -360,11 +316,13 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: SIZE, pages, numa_node: None }).unwrap())
     }
 
-    impl Programs for Connection {
+    impl Bell for Connection {
         fn ring(&self) {
             Connection::ring(self);
         }
+    }
 
+    impl Programs for Connection {
         fn listen(&self) -> Heard {
             Heard::default()
         }
@@ -451,7 +409,7 @@ mod tests {
         }
     }
 
-    fn counting(from: usize, len: usize) -> Vec<u8> {
+    pub fn counting(from: usize, len: usize) -> Vec<u8> {
         (from..from + len).map(|n| n as u8).collect()
     }
 
@@ -581,7 +539,7 @@ mod tests {
     }
 
     /// What has come: of each slot its length and flags, and all bytes.
-    fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
+    pub fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
         let program = Program::begin(ring.clone());
         program.learn();
         let (mut slots, mut all) = (Vec::new(), Vec::new());

@@ -66,6 +66,7 @@ pub struct Pacer {
     per_second: f64,
     last: Instant,
     credit: f64,
+    burst: f64,
 }
 
 impl Pacer {
@@ -74,24 +75,36 @@ impl Pacer {
 
     /// Frames of `len` bytes without CRC at `rate`.
     pub fn new(rate: Rate, len: usize) -> Pacer {
-        Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0 }
+        Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0, burst: Pacer::BURST }
+    }
+
+    /// It makes up for pauses up to so many frames: for a port that is no wire.
+    pub fn with_burst(self, frames: usize) -> Pacer {
+        Pacer { burst: frames.max(1) as f64, ..self }
     }
 
     /// True if a frame may leave now; then it counts as sent.
     pub fn take(&mut self) -> bool {
-        if self.credit < 1.0 {
+        self.take_some(1, 1) == 1
+    }
+
+    /// How many frames may leave now, up to `most`, and none where they are fewer than `least`, which is to be within a
+    /// burst; they count as sent.
+    pub fn take_some(&mut self, least: usize, most: usize) -> usize {
+        if self.credit < least as f64 {
             self.refill(Instant::now());
         }
-        let go = self.credit >= 1.0;
-        if go {
-            self.credit -= 1.0;
+        let go = (self.credit as usize).min(most);
+        if go < least {
+            return 0;
         }
+        self.credit -= go as f64;
         go
     }
 
     fn refill(&mut self, now: Instant) {
         self.credit += now.duration_since(self.last).as_secs_f64() * self.per_second;
-        self.credit = self.credit.min(Pacer::BURST);
+        self.credit = self.credit.min(self.burst);
         self.last = now;
     }
 }
@@ -122,5 +135,12 @@ mod tests {
         assert_eq!(pacer.credit.round(), 50.0);
         pacer.refill(start + Duration::from_secs(10));
         assert_eq!(pacer.credit, Pacer::BURST);
+        let mut pacer = pacer.with_burst(500);
+        pacer.refill(start + Duration::from_secs(20));
+        assert_eq!(pacer.credit, 500.0);
+        // What is there may leave together, or not at all.
+        let mut slow = Pacer { per_second: 1e-9, last: start, credit: 40.0, burst: 64.0 };
+        assert_eq!((slow.take_some(41, 64), slow.take_some(32, 32), slow.take_some(9, 64)), (0, 32, 0));
+        assert_eq!((slow.take_some(1, 64), slow.take()), (8, false));
     }
 }

@@ -127,6 +127,16 @@ impl Switch {
     }
 }
 
+/// Where packets for a port of this process go, by its name, as `vale0:a`.
+pub(crate) fn outlet(name: &str) -> Option<Arc<Outlet>> {
+    let (switch, port) = name.split_once(':')?;
+    let all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
+    let switch = all.iter().filter_map(Weak::upgrade).find(|there| there.name == switch)?;
+    drop(all);
+    let ports = switch.ports.lock().unwrap_or_else(PoisonError::into_inner);
+    ports.iter().flatten().find(|there| there.name == port).map(|port| port.outlet.clone())
+}
+
 /// A switch as a sender has seen it last.
 struct Now {
     changes: u64,

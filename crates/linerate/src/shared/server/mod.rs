@@ -959,8 +959,8 @@ mod tests {
         let opened = |name: &str, wanted: Wanted| {
             let mut client = session(&server, own(), None);
             ask(&mut client, open_request(Wanted { name: name.to_string(), rings, ..wanted })).unwrap();
-            let work =
-                client.running.as_ref().unwrap().work.as_ref().map(|work| (work.sending.len(), work.receiving.len()));
+            let work = client.running.as_ref().unwrap().work.as_ref();
+            let work = work.map(|work| (work.sending.len(), work.receiving.len() + work.delivered.len()));
             (sides(&client.opened().placed), work)
         };
         let (yes, no) = (true, false);
@@ -1266,7 +1266,7 @@ mod tests {
         let memory = Choice { offsets, ..Choice::default() };
         ask(&mut user, Request::Open { wanted: Wanted { rings, ..wanted("vale93:a") }, memory }).unwrap();
         let work = user.work();
-        let masks = (work.sending[0].ring.ring.offset_mask, work.receiving[0].ring.ring.offset_mask);
+        let masks = (work.sending[0].ring.ring.offset_mask, work.delivered[0].ring.offset_mask);
         assert_eq!(masks, (0xFF0, 0xFF0));
     }
 

@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::{Served, State};
 use crate::error::{Error, Result};
 use crate::shared::area::{Area, Lease};
+use crate::shared::delivery::Bell;
 use crate::shared::lock;
 use crate::shared::message::{Connection, Message, Opened, Reply, Wanted};
 use crate::shared::ring::{Place, Program, Ring};
@@ -191,11 +192,19 @@ impl Session {
     }
 }
 
-impl Programs for (&Arc<Session>, &State) {
+impl Bell for Arc<Session> {
+    fn ring(&self) {
+        Session::ring(self);
+    }
+}
+
+impl Bell for (&Arc<Session>, &State) {
     fn ring(&self) {
         self.0.ring();
     }
+}
 
+impl Programs for (&Arc<Session>, &State) {
     fn listen(&self) -> Heard {
         self.0.listen(self.1)
     }

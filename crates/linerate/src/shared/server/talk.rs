@@ -9,7 +9,9 @@ use super::pipes::pipe_of;
 use super::session::{Running, Session};
 use super::{MOST_EXTRA, Served, State, base, errno, is_pipe, usual};
 use crate::error::{Error, Result};
+use crate::netmap::{Received, outlet};
 use crate::shared::area::{Area, Lease, Placed, Plan, Rings};
+use crate::shared::delivery::{Delivered, Delivery};
 use crate::shared::lock;
 use crate::shared::message::{
     Choice, Connection, Message, Opened, PATIENCE, Reply, Request, Wanted, Which, send_proof,
@@ -378,10 +380,6 @@ impl Talk {
         let places = area.place_rings(&rings, has_tx, has_rx, memory.offsets)?;
         let lease = Lease { area: area.clone(), rings: vec![places.clone()], description: None };
         let placed = area.describe(&wanted.full_name(), &rings, &places)?;
-        let work = match served {
-            Some(served) => Some(self.work(wanted, served, &area, &placed)?),
-            None => None,
-        };
         let extra = area.take_extra(memory.extra.min(MOST_EXTRA));
         let opened = Opened {
             wanted: wanted.clone(),
@@ -395,13 +393,19 @@ impl Talk {
             extra,
         };
         let session = Session::new(opened, self.user, area)?;
+        let work = match served {
+            Some(served) => Some(self.work(served, &session)?),
+            None => None,
+        };
         let (state, served) = (self.state.clone(), served.cloned());
         let running = Running { state, session, work, served, shadow, pipe: None, lease: Some(lease), monitors: None };
         Ok(Begun::New { running, placed })
     }
 
-    fn work(&self, wanted: &Wanted, served: &Served, area: &Area, placed: &Placed) -> Result<Work> {
-        let mut work = Work { sending: Vec::new(), receiving: Vec::new() };
+    fn work(&self, served: &Served, session: &Arc<Session>) -> Result<Work> {
+        let (Opened { wanted, placed, .. }, area) = (&session.opened, &session.area);
+        let outlet = outlet(&served.name);
+        let mut work = Work::default();
         let device = &mut **lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
@@ -411,8 +415,18 @@ impl Talk {
             work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
         }
         for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
-            work.receiving.push(Receiving::new(Producer::new(ring(place)?), queue, &served.header));
+            let mut queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            let (ring, header) = (ring(place)?, &served.header);
+            let Some(outlet) = &outlet else {
+                work.receiving.push(Receiving::new(Producer::new(ring), queue, header));
+                continue;
+            };
+            // Who sends to a port of a switch copies packets into the program's ring.
+            let received = Received::new(&served.name, n);
+            let producer = Producer::new(ring.clone());
+            let delivery = Delivery { ring: producer, header: header.clone(), received, bell: session.clone() };
+            outlet.deliver_to(n, &mut *queue, Box::new(delivery));
+            work.delivered.push(Delivered { ring, _queue: queue });
         }
         Ok(work)
     }

@@ -1,0 +1,301 @@
+//! Into a program's receive ring: the last part of a packet's way, on the thread that has the packet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::ring::{MAX_FRAGS, NS_MOREFRAG, Producer, Ring, Slot};
+use crate::batch::Batch;
+use crate::memory::Pool;
+use crate::netmap::{Frames, Received, Recipient, Taken};
+use crate::port::RxQueue;
+use crate::slot;
+
+/// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
+pub const HEADERS: usize = 12;
+
+/// What wakes the programs that have a ring.
+pub trait Bell {
+    fn ring(&self);
+}
+
+/// What has become of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    Whole,
+    /// There are not enough free slots now.
+    NoRoom,
+    /// It will never fit, or a slot has no buffer.
+    Never,
+}
+
+/// Copies a packet of `len` bytes, behind a header of zeros, into the next slots.
+#[inline(always)]
+pub fn put<'a>(
+    producer: &mut Producer,
+    header: usize,
+    len: usize,
+    mut segments: impl Iterator<Item = &'a [u8]>,
+) -> Put {
+    let (memory, size) = (&producer.ring.memory, producer.ring.memory.buffers.size);
+    let count = (header + len).div_ceil(size).max(1);
+    if count > MAX_FRAGS.min(producer.ring.place.slots - 1) {
+        return Put::Never;
+    }
+    if count > producer.free() {
+        return Put::NoRoom;
+    }
+    let mut slot = producer.tail();
+    let mut segment = &[0; HEADERS][..header];
+    let mut left = header + len;
+    for n in 0..count {
+        let buffer = producer.ring.slot(slot).buffer;
+        let offset = producer.ring.offset(slot);
+        let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return Put::Never };
+        let len = left.min(size - offset);
+        // With offsets the last slot may be too short.
+        if n + 1 == count && len < left {
+            return Put::Never;
+        }
+        let mut done = 0;
+        while done < len {
+            if segment.is_empty() {
+                segment = segments.next().unwrap_or_default();
+            }
+            let fits = segment.len().min(len - done);
+            memory.mapping.write(at + done, &segment[..fits]);
+            (done, segment) = (done + fits, &segment[fits..]);
+        }
+        left -= len;
+        let more = if n + 1 < count { NS_MOREFRAG } else { 0 };
+        let flags = more | ((count - n) as u16) << 8;
+        producer.ring.set_slot(slot, Slot { buffer, len: len as u16, flags });
+        slot = producer.ring.next(slot);
+    }
+    producer.pass(count);
+    Put::Whole
+}
+
+/// A program's receive ring, into which who sends to a port of a switch copies packets.
+pub struct Delivery<B> {
+    pub ring: Producer,
+    pub header: Arc<AtomicUsize>,
+    /// What the port's monitors see of it.
+    pub received: Option<Received>,
+    pub bell: B,
+}
+
+impl<B: Bell + Send> Recipient for Delivery<B> {
+    fn take(&mut self, frames: &Frames<'_>, mut wanted: u64, longest: usize) -> (u64, Taken) {
+        let header = self.header.load(Ordering::Relaxed);
+        let is_shown = self.received.as_mut().is_some_and(Received::is_wanted);
+        let mut taken = Taken::default();
+        while wanted != 0 {
+            let n = wanted.trailing_zeros() as usize;
+            let Some(bytes) = frames.whole(n).filter(|bytes| bytes.len() <= longest) else { break };
+            wanted &= wanted - 1;
+            match put(&mut self.ring, header, bytes.len(), std::iter::once(bytes)) {
+                Put::Whole => {
+                    taken.add(1, bytes.len());
+                    if is_shown {
+                        let (slots, pool) = frames.packet(n);
+                        self.show(slots, pool);
+                    }
+                }
+                _ => taken.missed += 1,
+            }
+        }
+        (wanted, taken)
+    }
+
+    fn take_all(&mut self, batch: &mut Batch) -> Taken {
+        let header = self.header.load(Ordering::Relaxed);
+        let is_shown = self.received.as_mut().is_some_and(Received::is_wanted);
+        let mut taken = Taken::default();
+        if let Some((slots, pool)) = batch.contents() {
+            let view = pool.region().view();
+            for packet in slots.split_inclusive(|slot| !slot.has_more()) {
+                let len = packet.iter().map(slot::Slot::len).sum();
+                match put(&mut self.ring, header, len, packet.iter().map(|slot| view.bytes(slot))) {
+                    Put::Whole => {
+                        taken.add(packet.len(), len);
+                        if is_shown {
+                            self.show(packet, pool);
+                        }
+                    }
+                    _ => taken.missed += 1,
+                }
+            }
+        }
+        batch.clear();
+        taken
+    }
+
+    fn tell(&mut self) {
+        self.ring.tell();
+        if self.ring.ring.must_wake_program() {
+            self.bell.ring();
+        }
+    }
+}
+
+impl<B> Delivery<B> {
+    #[cold]
+    fn show(&mut self, packet: &[slot::Slot], pool: &Arc<Pool>) {
+        self.received.iter_mut().for_each(|received| received.show(packet, pool));
+    }
+}
+
+/// A receive ring whose packets are delivered, and the queue of the port that they do not pass.
+pub struct Delivered {
+    pub ring: Ring,
+    pub _queue: Box<dyn RxQueue>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::area::{Area, Offsets};
+    use super::super::message::Connection;
+    use super::super::message::tests::was_rung;
+    use super::super::ring::Program;
+    use super::super::ring::tests::rings;
+    use super::super::work::tests::{come, counting};
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+    use crate::netmap::{Monitor, ValePort, Watched, outlet};
+    use crate::offload::Offload;
+    use crate::port::{Config, Device, TxQueue};
+
+    /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
+    struct Bench {
+        _area: Arc<Area>,
+        ring: Ring,
+        /// The program's end of its connection.
+        program: Connection,
+        port: Watched,
+        queue: Option<Box<dyn RxQueue>>,
+        tx: Box<dyn TxQueue>,
+        pool: Arc<Pool>,
+        _sender: ValePort,
+    }
+
+    fn config(name: &str) -> Config {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
+        Config { max_frame: 9000, ..Config::new(name, Pool::new(Region::new(&options).unwrap())) }
+    }
+
+    impl Bench {
+        fn new(switch: &str, header: usize) -> Bench {
+            let (area, [_, ring]) = rings(16, 0, Offsets::default());
+            let port = |name: &str| ValePort::open(switch, name, config(&format!("{switch}:{name}"))).unwrap();
+            let (mut sender, mut port) = (port("a"), Watched::new(Box::new(port("b"))));
+            let (mut queue, tx) = (port.rx(0).unwrap(), sender.tx(0).unwrap());
+            let [program, bell] = Connection::pair().unwrap();
+            let name = port.name().to_string();
+            let (pool, received) = (sender.pool().clone(), Received::new(&name, 0));
+            let mut bench =
+                Bench { _area: area, ring: ring.clone(), program, port, queue: None, tx, pool, _sender: sender };
+            // This comes before there is a ring for it.
+            bench.send(&[61]);
+            let (producer, header) = (Producer::new(ring), Arc::new(AtomicUsize::new(header)));
+            let delivery = Delivery { ring: producer, header, received, bell };
+            outlet(&name).unwrap().deliver_to(0, &mut *queue, Box::new(delivery));
+            bench.queue = Some(queue);
+            bench
+        }
+
+        fn send(&mut self, lens: &[usize]) {
+            let mut batch = Batch::new();
+            lens.iter().for_each(|len| assert!(batch.push(&self.pool, &counting(*len, *len))));
+            self.tx.send(&mut batch);
+        }
+
+        fn lens(&self) -> Vec<u16> {
+            come(&self.ring).0.iter().map(|(len, _)| *len).collect()
+        }
+
+        fn release_all(&self) {
+            let program = Program::begin(self.ring.clone());
+            program.learn();
+            program.set(program.tail() as u32, program.tail() as u32);
+            program.tell().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_sends_copies_into_the_ring_of_who_receives() {
+        let mut bench = Bench::new("vale_delivery0", 0);
+        bench.send(&[60, 5000, 2048]);
+        let bytes = [61, 60, 5000, 2048].map(|len| counting(len, len)).concat();
+        assert_eq!((bench.lens(), come(&bench.ring).1), (vec![61, 60, 2048, 2048, 904, 2048], bytes));
+        let statistics = bench.port.statistics().unwrap();
+        assert_eq!((statistics.rx_packets, statistics.rx_bytes), (4, 61 + 60 + 5000 + 2048));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_at_the_port() {
+        let mut bench = Bench::new("vale_delivery1", 0);
+        bench.send(&[60; 20]);
+        let drops = |bench: &Bench| bench.port.statistics().unwrap().drops;
+        assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (15, 6));
+        bench.release_all();
+        bench.send(&[5000, 60, 9001]);
+        assert_eq!(bench.lens(), [2048, 2048, 904, 60]);
+        assert_eq!((drops(&bench).no_descriptor, drops(&bench).oversize), (6, 1));
+        // A chain that finds no room, and a slot without a buffer.
+        bench.send(&[60; 10]);
+        bench.send(&[5000, 62]);
+        assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (15, 7));
+        bench.release_all();
+        let next = (bench.ring.published(), bench.ring.slot(bench.ring.published()));
+        bench.ring.set_slot(next.0, super::Slot { buffer: u32::MAX, ..next.1 });
+        bench.send(&[60]);
+        assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (0, 8));
+    }
+
+    #[test]
+    fn what_is_left_to_do_is_done_before() {
+        let mut bench = Bench::new("vale_delivery2", 12);
+        bench.release_all();
+        let mut batch = Batch::new();
+        assert!(batch.push(&bench.pool, &[&[0xFF; 6][..], &[0; 54]].concat()));
+        // A checksum from byte 34 on, stored 16 bytes behind that (virtio_net_hdr).
+        Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(&mut batch.slots()[0], bench.pool.region());
+        bench.tx.send(&mut batch);
+        let (slots, bytes) = come(&bench.ring);
+        assert_eq!((slots[0].0, &bytes[..12], &bytes[62..64]), (72, &[0; 12][..], &[0xFF; 2][..]));
+    }
+
+    #[test]
+    fn monitors_see_what_is_delivered() {
+        let mut bench = Bench::new("vale_delivery3", 0);
+        bench.send(&[60; 14]);
+        let mut monitor = Monitor::open("vale_delivery3:b", true, false, config("monitor")).unwrap();
+        let (mut rx, mut batch) = (monitor.rx(0).unwrap(), Batch::new());
+        bench.send(&[60]);
+        rx.recv(&mut batch);
+        assert_eq!(batch.len(), 0, "there was no room: the port has not received it");
+        bench.release_all();
+        bench.send(&[62, 5000]);
+        rx.recv(&mut batch);
+        assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [62, 5000]);
+    }
+
+    #[test]
+    fn the_program_is_woken_and_the_end_of_its_queue_ends_it() {
+        let mut bench = Bench::new("vale_delivery4", 0);
+        bench.send(&[60]);
+        assert!(!was_rung(&bench.program));
+        Program::begin(bench.ring.clone()).arm();
+        bench.send(&[60]);
+        assert!(was_rung(&bench.program));
+        bench.queue = None;
+        bench.send(&[60]);
+        assert_eq!(bench.lens().len(), 3);
+        assert_eq!(bench.port.statistics().unwrap().rx_packets, 3);
+        // A queue that begins now has a channel.
+        let (mut rx, mut batch) = (bench.port.rx(0).unwrap(), Batch::new());
+        bench.send(&[60]);
+        assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3));
+    }
+}
