@@ -132,6 +132,34 @@ fn a_pipe_of_another_region_copies() {
     assert_eq!((ours.available(), theirs.available()), (256, 256));
 }
 
+/// What a batch of another region had no room for is the first that the next batch gets, of whatever region.
+#[test]
+fn copies_that_found_no_room_come_next() {
+    for again in [false, true] {
+        let (ours, theirs) = (pool(256), pool(256));
+        let (mut a, mut b) = (End::open("next{1", &ours), End::open("next}1", &ours));
+        let mut batch = Batch::new();
+        (0..3).for_each(|n| assert!(batch.push(&ours, &vec![5; 60 + n])));
+        assert_eq!(a.tx.send(&mut batch), 3);
+        let mut small = Batch::with_capacity(2);
+        assert!(small.push(&theirs, &[6; 50]));
+        assert_eq!(b.rx.recv(&mut small), 1);
+        small.clear();
+        if again {
+            assert!(small.push(&theirs, &[6; 50]));
+        }
+        a.send(&[vec![7; 70]]);
+        let mut lengths = Vec::new();
+        while b.rx.recv(&mut small) > 0 {
+            lengths.extend(small.packets().map(|packet| packet.len()).filter(|len| *len > 50));
+            small.clear();
+        }
+        assert_eq!(lengths, [61, 62, 70]);
+        drop((a, b, batch, small));
+        assert_eq!((ours.available(), theirs.available()), (256, 256));
+    }
+}
+
 /// Copies of both directions, whole and in order, of what was really sent; the port does not notice.
 #[test]
 fn a_monitor_sees_what_passes() {

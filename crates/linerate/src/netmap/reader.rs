@@ -26,7 +26,7 @@ impl Reader {
     /// As a queue does.
     #[inline(always)]
     pub fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) {
+        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
         }
         let count = receive_from(&mut self.receiver, batch);

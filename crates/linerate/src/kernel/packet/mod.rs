@@ -121,3 +121,94 @@ impl Sockets for PacketSockets {
         Drops { no_descriptor, ..Drops::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    use super::*;
+    use crate::batch::Batch;
+    use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+    use crate::port::Device;
+
+    /// Runs in a network of its own, where `lo` is up.
+    fn apart(work: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::spawn(|| {
+            // SAFETY: this thread has no file that depends on what it no longer shares.
+            #[allow(unsafe_code)]
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
+            assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+            work();
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn rings_are_as_large_as_the_packets_that_are_asked_for() {
+        apart(|| {
+            let lo = Interface::open("lo").unwrap();
+            // Packets of a ring, the longest frame; blocks to receive, bytes of a frame to send, and of all of those.
+            for (ring, longest, blocks, frame, to_send) in [
+                (64, 1518, 128, 2048, 64 * 2048),
+                (512, 1990, 128, 2048, 512 * 2048),
+                (512, 1991, 128, 4096, 512 * 4096),
+                (16_384, 1518, 256, 2048, 16_384 * 2048),
+                // Those that do not fill a block leave the rest of it.
+                (65, 1518, 128, 2048, 128 * 2048),
+                (64, LONGEST, 128, 131_072, 64 * 131_072),
+            ] {
+                let socket = Socket::open(&lo, ring, longest).unwrap();
+                assert_eq!((socket.blocks, socket.frames, socket.frame), (blocks, ring, frame), "{ring} of {longest}");
+                assert_eq!(socket.sending, blocks * socket::BLOCK);
+                assert_eq!(socket.memory.len(), socket.sending + to_send, "{ring} of {longest}");
+            }
+        });
+    }
+
+    /// The kernel tells only of new ones.
+    #[test]
+    fn what_finds_no_room_in_the_kernel_s_ring_is_counted_once() {
+        apart(|| {
+            let pages = Pages::Only(PageSize::Ordinary);
+            let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
+            let pool = Pool::new(Region::new(&options).unwrap());
+            let config = Config { ring: 64, ..Config::new("packet:lo", pool) };
+            let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
+            let _rx = port.rx(0).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            // 16 MiB of blocks have room for fewer than 300 of these.
+            let send = |count: usize| {
+                for _ in 0..count {
+                    socket.send_to(&[0; 60_000], "127.0.0.1:9").unwrap();
+                }
+            };
+            send(400);
+            let drops = |port: &PacketPort| port.statistics().unwrap().drops.no_descriptor;
+            let first = drops(&port);
+            assert!((100..=800).contains(&first), "{first}");
+            assert_eq!(drops(&port), first);
+            send(1);
+            let second = drops(&port);
+            assert!(second > first && second <= first + 2, "{second} after {first}");
+        });
+    }
+
+    #[test]
+    fn packets_and_bytes_that_are_sent_are_counted() {
+        apart(|| {
+            let pages = Pages::Only(PageSize::Ordinary);
+            let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
+            let pool = Pool::new(Region::new(&options).unwrap());
+            let config = Config { ring: 64, ..Config::new("packet:lo", pool.clone()) };
+            let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
+            let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
+            for len in [60, 100, 1000] {
+                assert!(batch.push(&pool, &vec![0xFF; len]));
+            }
+            assert_eq!(tx.send(&mut batch), 3);
+            let statistics = port.statistics().unwrap();
+            assert_eq!((statistics.tx_packets, statistics.tx_bytes), (3, 1160));
+        });
+    }
+}

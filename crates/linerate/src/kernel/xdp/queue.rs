@@ -140,7 +140,7 @@ impl XdpRx {
 
 impl RxQueue for XdpRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) {
+        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
         }
         let before = batch.len();
@@ -202,7 +202,7 @@ const HAS_METADATA: u64 = 1 << 33;
 const CHECKSUM: u64 = 1 << 1;
 
 /// Whether what is left to do of a packet can be left to the kernel: a checksum of what is there, and room to say so.
-fn is_for_kernel(left: Offload, first: &Slot) -> bool {
+pub(super) fn is_for_kernel(left: Offload, first: &Slot) -> bool {
     let is_checksum = left.segmentation() == Segmentation::None && left.needs_checksum();
     is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
 }

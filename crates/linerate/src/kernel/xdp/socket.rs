@@ -470,14 +470,16 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::kernel::bpf::SocketMap;
-    use crate::kernel::xdp::Shared;
     use crate::kernel::xdp::queue::{XdpRx, XdpTx};
+    use crate::kernel::xdp::{MOST_BUFFERS, Shared};
     use crate::memory::{Pages, Region, RegionOptions};
     use crate::port::{RxQueue, TxQueue};
+    use crate::slot::Slot;
 
     const LEN: u32 = 64;
     const BUFFERS: usize = 256;
     const CONSUMER: usize = 64;
+    const FLAGS: usize = 128;
     const DESCRIPTORS: usize = 256;
 
     /// A ring's memory, as the kernel has it, and the file that we map it from.
@@ -485,8 +487,12 @@ mod tests {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
         let kernel = Mapping::of_device(file.try_clone().unwrap(), 0, 8192).unwrap();
-        let offsets =
-            XdpRingOffset { producer: 0, consumer: CONSUMER as u64, desc: DESCRIPTORS as u64, flags: Some(128) };
+        let offsets = XdpRingOffset {
+            producer: 0,
+            consumer: CONSUMER as u64,
+            desc: DESCRIPTORS as u64,
+            flags: Some(FLAGS as u64),
+        };
         (kernel, file, offsets)
     }
 
@@ -525,6 +531,8 @@ mod tests {
         sent: Mapping,
         rx: XdpRx,
         tx: XdpTx,
+        /// The kernel's end of the socket.
+        kernel: OwnedFd,
     }
 
     impl Fake {
@@ -560,9 +568,16 @@ mod tests {
                 lent: Lent::new(&pool),
                 _reservation: pool.reserve(LEN as usize).unwrap(),
             };
+            let (end, kernel) = rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::DGRAM,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )
+            .unwrap();
             let socket = Arc::new(Socket {
                 interface,
-                fd: Some(file),
+                fd: Some(end),
                 queue: 0,
                 zero_copy,
                 chains,
@@ -593,7 +608,27 @@ mod tests {
                 copies: Batch::new(),
                 longest: 9000,
             };
-            Fake { pool, received, completed, filled, sent, rx, tx }
+            Fake { pool, received, completed, filled, sent, rx, tx, kernel }
+        }
+
+        /// The kernel sleeps on these rings, or does not.
+        fn sleeps(&self, ring: &Mapping, yes: bool) {
+            ring.word(FLAGS).store(u32::from(yes), std::sync::atomic::Ordering::Relaxed);
+        }
+
+        /// Receives; true if the kernel was woken for it: what was asked for nothing has read a message.
+        fn wakes_to_receive(&mut self, batch: &mut Batch) -> bool {
+            use rustix::net::{RecvFlags, SendFlags, recv, send};
+            send(&self.kernel, &[1], SendFlags::empty()).unwrap();
+            self.rx.recv(batch);
+            recv(self.rx.sockets[0].0.fd(), &mut [0u8; 1][..], RecvFlags::empty()).is_err()
+        }
+
+        /// How many times the kernel was woken to send, since the last time.
+        fn wakes_to_send(&self) -> usize {
+            let mut byte = [0u8; 1];
+            let next = || rustix::net::recv(&self.kernel, &mut byte[..], rustix::net::RecvFlags::empty()).ok();
+            std::iter::from_fn(next).count()
         }
     }
 
@@ -606,6 +641,127 @@ mod tests {
             u64::from_ne_bytes(bytes)
         };
         (0..count as usize).map(|n| std::array::from_fn(|at| word(n * WORDS + at))).collect()
+    }
+
+    #[test]
+    fn the_kernel_is_woken_to_receive_where_it_sleeps() {
+        let mut fake = Fake::new();
+        let lent: Vec<u32> = fake.rx.sockets[0].1.as_ref().unwrap().lent.all();
+        let mut batch = Batch::new();
+        assert!(!fake.wakes_to_receive(&mut batch), "it is awake");
+        fake.sleeps(&fake.filled, true);
+        assert!(fake.wakes_to_receive(&mut batch));
+        produce(&fake.received, PACKET, &[(u64::from(lent[0]) << 11, 60)]);
+        assert!(fake.wakes_to_receive(&mut batch), "it has a buffer more");
+        fake.sleeps(&fake.filled, false);
+        produce(&fake.received, PACKET, &[(u64::from(lent[1]) << 11, 60)]);
+        assert!(!fake.wakes_to_receive(&mut batch));
+        // A packet for which there is no buffer: the kernel gets none.
+        let mut full = Batch::with_capacity(1);
+        assert!(full.push(&fake.pool, &[0; 60]));
+        produce(&fake.received, PACKET, &[(u64::from(lent[2]) << 11, 60)]);
+        fake.sleeps(&fake.filled, true);
+        assert!(!fake.wakes_to_receive(&mut full));
+        fake.rx.recv(&mut batch);
+        // A driver that works when it is asked is asked whenever there is nothing.
+        fake.sleeps(&fake.filled, false);
+        fake.rx.busy = true;
+        assert!(fake.wakes_to_receive(&mut batch));
+    }
+
+    #[test]
+    fn the_kernel_is_woken_to_send_where_it_sleeps() {
+        let mut fake = Fake::new();
+        let mut batch = Batch::with_capacity(64);
+        let mut send = |fake: &mut Fake, count: usize| {
+            (0..count).for_each(|_| assert!(batch.push(&fake.pool, &[0; 60])));
+            fake.tx.send(&mut batch);
+            fake.wakes_to_send()
+        };
+        assert_eq!(send(&mut fake, 3), 0, "it is awake");
+        fake.sleeps(&fake.sent, true);
+        // It has not taken the others.
+        assert_eq!(send(&mut fake, 0), 1);
+        assert_eq!(send(&mut fake, 1), 1);
+        fake.sent.word(CONSUMER).store(4, std::sync::atomic::Ordering::Release);
+        assert_eq!(send(&mut fake, 0), 0, "it has taken all");
+        // It sends some at a time; this one takes none.
+        for (count, times) in [(31, 1), (32, 2)] {
+            assert_eq!(send(&mut fake, count), times, "{count}");
+            let all = fake.sent.word(0).load(std::sync::atomic::Ordering::Relaxed);
+            fake.sent.word(CONSUMER).store(all, std::sync::atomic::Ordering::Release);
+        }
+    }
+
+    /// A queue of several sockets takes from all of them in turn, and is readable when one is.
+    #[test]
+    fn a_queue_of_two_sockets_has_the_packets_of_both() {
+        let (mut first, mut second) = (Fake::new(), Fake::new());
+        assert!(XdpRx::watch(&first.rx.sockets).unwrap().is_none(), "a socket is waited for itself");
+        let ends = [&first, &second].map(|fake| fake.rx.sockets[0].1.as_ref().unwrap().lent.all());
+        let (sockets, rx) = (std::mem::take(&mut second.rx.sockets), &mut first.rx);
+        rx.sockets.extend(sockets);
+        rx.any = XdpRx::watch(&rx.sockets).unwrap();
+        let is_readable = |rx: &mut XdpRx| {
+            let event = rx.arm().unwrap();
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut events = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut events, Some(&now)).unwrap() == 1
+        };
+        assert!(!is_readable(rx));
+        for kernel in [&first.kernel, &second.kernel] {
+            rustix::net::send(kernel, &[1], rustix::net::SendFlags::empty()).unwrap();
+            assert!(is_readable(rx));
+            for (socket, _) in &rx.sockets {
+                let _ = rustix::net::recv(socket.fd(), &mut [0u8; 1][..], rustix::net::RecvFlags::empty());
+            }
+        }
+        let mut batch = Batch::with_capacity(4);
+        for (received, lent) in [(&first.received, &ends[0]), (&second.received, &ends[1])] {
+            let packets: Vec<_> = (0..6).map(|n| (u64::from(lent[n]) << 11, 60 + n as u64)).collect();
+            produce(received, PACKET, &packets);
+        }
+        // A full batch leaves off within the first; the next goes on there, and then with the second.
+        let mut lens = Vec::new();
+        while rx.recv(&mut batch) > 0 {
+            lens.extend(batch.packets().map(|packet| packet.len()));
+            batch.clear();
+        }
+        lens.sort_unstable();
+        assert_eq!(lens, [60, 60, 61, 61, 62, 62, 63, 63, 64, 64, 65, 65]);
+        assert_eq!(rx.buffers(), 2 * LEN as usize);
+    }
+
+    #[test]
+    fn packets_for_a_batch_of_another_region_are_copied() {
+        let Fake { pool, received, mut rx, tx, .. } = Fake::new();
+        let other = Fake::new();
+        let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
+        let mut batch = Batch::with_capacity(3);
+        assert!(batch.push(&other.pool, &[9; 60]));
+        let packets: Vec<_> = (0..4).map(|n| (u64::from(lent[n]) << 11, 100 + n as u64)).collect();
+        produce(&received, PACKET, &packets);
+        assert_eq!(rx.recv(&mut batch), 2, "there is room for two");
+        assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 100, 101]);
+        // The others wait, in buffers that are the queue's.
+        assert_eq!(rx.buffers() + tx.buffers() + pool.available(), BUFFERS);
+        batch.clear();
+        assert_eq!(rx.recv(&mut batch), 2);
+        assert_eq!(rx.buffers() + tx.buffers() + pool.available() + batch.len() + batch.cached(), BUFFERS);
+        drop((rx, tx, batch));
+        assert_eq!(pool.available(), BUFFERS);
+    }
+
+    #[test]
+    fn a_packet_has_as_many_buffers_as_the_kernel_takes() {
+        for (count, is_sent) in [(MOST_BUFFERS, true), (MOST_BUFFERS + 1, false)] {
+            let Fake { pool, mut tx, .. } = Fake::new();
+            tx.longest = 60_000;
+            let mut batch = Batch::with_capacity(128);
+            assert!(batch.push(&pool, &vec![7; count * pool.region().room()]) && batch.len() == count);
+            assert_eq!(tx.send(&mut batch), count);
+            assert_eq!((tx.unsent(), tx.counters.drops()), if is_sent { (count, 0) } else { (0, 1) });
+        }
     }
 
     /// Until the kernel has taken the queue from it, some time after the close, a card writes into what it was lent.
@@ -795,6 +951,39 @@ mod tests {
             }
             drop((rx, tx, batch));
         }
+    }
+
+    #[test]
+    fn a_kernel_is_told_of_checksums_that_it_can_compute() {
+        use crate::kernel::xdp::queue::is_for_kernel;
+        use crate::offload::Offload;
+        let checksum = |start: u8, place: u8| Offload([1, 0, 0, 0, 0, 0, start, 0, place, 0]);
+        let slot = |offset: usize| Slot::new(1, offset, 60, false);
+        assert!(is_for_kernel(checksum(34, 24), &slot(METADATA)));
+        assert!(!is_for_kernel(checksum(34, 24), &slot(METADATA - 1)), "there is no room to say so");
+        assert!(!is_for_kernel(checksum(34, 25), &slot(METADATA)), "it is outside");
+        let segments = Offload([1, 1, 54, 0, 100, 0, 34, 0, 16, 0]);
+        assert!(!is_for_kernel(segments, &slot(256)), "segments are cut here");
+        assert!(!is_for_kernel(Offload([0; 10]), &slot(256)), "nothing is left");
+    }
+
+    /// What is left to do is said once, in front of the packet's first buffer.
+    #[test]
+    fn a_checksum_of_a_chain_is_told_with_its_first_buffer() {
+        use crate::offload::Offload;
+        let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, true);
+        let mut batch = Batch::new();
+        assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 3000]));
+        let first = &mut batch.slots()[1];
+        Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(first, pool.region());
+        let at = ((first.buf() as usize) << 11) + first.offset();
+        tx.send(&mut batch);
+        let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word >> 32).collect();
+        assert_eq!(words, [0, 3, 0]);
+        let mut metadata = [0; METADATA];
+        pool.region().mapping().read(at - METADATA, &mut metadata);
+        assert_eq!(metadata[..12], [2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+        drop((rx, tx, batch));
     }
 
     /// A packet in more buffers than a batch has places is delivered all the same.

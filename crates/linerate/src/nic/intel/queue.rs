@@ -66,7 +66,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
 
 impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) {
+        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
         }
         if batch.capacity() >= SMALLEST && self.groups.is_some() {

@@ -96,7 +96,7 @@ impl HeaderLayout {
 
 impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) {
+        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
         }
         let before = batch.len();
