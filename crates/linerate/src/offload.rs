@@ -294,6 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_is_cut_only_if_it_has_headers_and_something_behind_them() {
+        // IPv4 (or IPv6) behind Ethernet, TCP behind that with so many words, and 10 bytes.
+        let cut_of = |kind: u8, size: u8, transport: u8, words: u8, len: usize| {
+            let mut packet = vec![0; len];
+            if let Some(byte) = packet.get_mut(usize::from(transport) + 12) {
+                *byte = words << 4;
+            }
+            let mut count = 0;
+            cut(&packet, Offload([1, kind, 0, 0, size, 0, transport, 0, 16, 0]), |_| count += 1).then_some(count)
+        };
+        for (kind, size, transport, words, len, expected) in [
+            (1, 4, 34, 5, 64, Some(3)),
+            (1, 4, 34, 5, 55, Some(1)),
+            (1, 4, 34, 5, 54, None),
+            (1, 4, 34, 6, 64, Some(2)),
+            (1, 4, 34, 4, 64, None),
+            (1, 4, 34, 0, 64, None),
+            (1, 4, 33, 5, 64, None),
+            (1, 0, 34, 5, 64, None),
+            (1, 4, 34, 15, 94, None),
+            (1, 4, 34, 15, 95, Some(1)),
+            (4, 4, 54, 5, 75, Some(1)),
+            (4, 4, 53, 5, 75, None),
+            (4, 4, 34, 5, 75, None),
+            (1, 4, 34, 5, 46, None),
+        ] {
+            let all = (kind, size, transport, words, len);
+            assert_eq!(cut_of(kind, size, transport, words, len), expected, "{all:?}");
+        }
+    }
+
+    #[test]
     fn a_checksum_is_finished_over_all_slots() {
         let options = RegionOptions { buffers: 8, buffer_size: 512, pages: Pages::default(), numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());

@@ -576,9 +576,12 @@ mod tests {
     #[test]
     fn a_filter_sees_what_was_on_the_wire() {
         use etherparse::PacketBuilder;
-        let mut bytes = Vec::new();
-        let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
-        ip.udp(80, 4321).write(&mut bytes, &[0; 30]).unwrap();
+        let frame = |payload: usize| {
+            let mut bytes = Vec::new();
+            let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+            ip.udp(80, 4321).write(&mut bytes, &vec![0; payload]).unwrap();
+            bytes
+        };
         for (flow, is_tagged, is_meant) in [
             ("udp:4321", false, true),
             ("udp:4321", true, true),
@@ -588,14 +591,17 @@ mod tests {
             ("vlan:7", true, true),
             ("vlan:8", true, false),
         ] {
-            let mut rx = receiver(2);
-            rx.flow = Some(flow.parse().unwrap());
-            put(&rx, 48, 0, 96, bytes.len() as u32, &bytes);
-            let word = |at: usize, value: u32| rx.socket.memory.word(48 + at).store(value, Relaxed);
-            word(STATUS, if is_tagged { libc::TP_STATUS_VLAN_VALID } else { 0 });
-            word(TAG, 7);
-            hand_over(&rx, 0, 1, 48);
-            assert_eq!(received(&mut rx).len(), usize::from(is_meant), "{flow} {is_tagged}");
+            // The shortest ends with what the filter looks at; of the longest it sees the beginning.
+            for bytes in [0, 30, 300].map(frame) {
+                let mut rx = receiver(2);
+                rx.flow = Some(flow.parse().unwrap());
+                put(&rx, 48, 0, 96, bytes.len() as u32, &bytes);
+                let word = |at: usize, value: u32| rx.socket.memory.word(48 + at).store(value, Relaxed);
+                word(STATUS, if is_tagged { libc::TP_STATUS_VLAN_VALID } else { 0 });
+                word(TAG, 7);
+                hand_over(&rx, 0, 1, 48);
+                assert_eq!(received(&mut rx).len(), usize::from(is_meant), "{flow} {is_tagged} {}", bytes.len());
+            }
         }
     }
 
@@ -627,12 +633,20 @@ mod tests {
         let mut rx = receiver(2);
         uncut(&rx, 1);
         assert_eq!(received(&mut rx).iter().map(Vec::len).collect::<Vec<_>>(), [1054; 4]);
+        assert_eq!((rx.counters.drops(), rx.buffers()), (0, 0));
         // Of a kind that cannot be cut here, and one that is too long as it is.
         for kind in [0, 5] {
             uncut(&rx, kind);
             rx.place = Receiving::default();
             assert!(received(&mut rx).is_empty(), "kind {kind}");
         }
+        assert_eq!(rx.counters.drops(), 2);
+        // Parts that are longer than the port takes are dropped, too.
+        let mut rx = receiver(2);
+        rx.longest = 1053;
+        uncut(&rx, 1);
+        assert!(received(&mut rx).is_empty());
+        assert_eq!(rx.counters.drops(), 1);
         let mut rx = receiver(2);
         rx.offloads = true;
         let bytes = uncut(&rx, 1);
@@ -681,15 +695,57 @@ mod tests {
 
     /// Over frames that no kernel takes.
     fn sender(frames: usize) -> (PacketTx, Arc<Pool>) {
+        let (tx, pool, _) = sender_of(frames, 2048);
+        (tx, pool)
+    }
+
+    /// Over frames of so many bytes, with the kernel's end of the socket.
+    fn sender_of(frames: usize, frame: usize) -> (PacketTx, Arc<Pool>, OwnedFd) {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let rx = receiver(1);
-        let memory = Mapping::new(BLOCK + frames * 2048, PageSize::Ordinary, None).unwrap();
-        let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memory = Mapping::new(BLOCK + frames * frame, PageSize::Ordinary, None).unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
         let mut socket = Socket::over(fd, memory, 1);
-        socket.frames = frames;
-        (
-            PacketTx { socket: Arc::new(socket), next: 0, oldest: 0, counters: Arc::default(), longest: 1900 },
-            rx.pool.clone(),
-        )
+        (socket.frames, socket.frame) = (frames, frame);
+        let tx = PacketTx { socket: Arc::new(socket), next: 0, oldest: 0, counters: Arc::default(), longest: 1900 };
+        (tx, rx.pool.clone(), kernel)
+    }
+
+    #[test]
+    fn a_packet_of_several_slots_is_in_one_frame() {
+        let (mut tx, pool, _kernel) = sender_of(2, 4096);
+        tx.longest = 9000;
+        let bytes: Vec<u8> = (0..3000).map(|n| n as u8).collect();
+        let mut batch = Batch::new();
+        assert!(batch.push(&pool, &bytes) && batch.len() == 2);
+        tx.socket.memory.word(BLOCK + NEXT).store(7, Relaxed);
+        assert_eq!(tx.send(&mut batch), 2);
+        let mut there = vec![0; 3000];
+        tx.socket.memory.read(BLOCK + HEADER + Offload::LEN, &mut there);
+        assert_eq!(there, bytes);
+        assert_eq!(tx.socket.memory.word(BLOCK + NEXT).load(Relaxed), 0, "no other comes behind it");
+        assert_eq!((tx.counters.packets(), tx.counters.slots(), tx.counters.bytes()), (1, 2, 3000));
+    }
+
+    #[test]
+    fn the_kernel_is_told_as_long_as_it_has_not_taken_all() {
+        let (mut tx, pool, kernel) = sender_of(4, 2048);
+        let told = || rustix::net::recv(&kernel, &mut [0u8; 1][..], rustix::net::RecvFlags::empty()).is_ok();
+        let mut batch = Batch::new();
+        tx.send(&mut batch);
+        assert!(!told(), "there is nothing");
+        assert!(batch.push(&pool, &[0; 60]));
+        for _ in 0..2 {
+            tx.send(&mut batch);
+            assert!(told() && !told(), "once");
+        }
+        tx.socket.memory.word(BLOCK + STATUS).store(libc::TP_STATUS_AVAILABLE, Relaxed);
+        // It is asked for the last time: what has become of the frame is seen afterwards.
+        tx.send(&mut batch);
+        assert!(told());
+        tx.send(&mut batch);
+        assert!(!told());
     }
 
     #[test]
@@ -740,6 +796,7 @@ mod tests {
         status(&tx, 1, libc::TP_STATUS_SENDING);
         tx.send(&mut batch);
         assert_eq!((tx.oldest, tx.unsent()), (2, 1), "the last one is still to be looked at");
+        assert_eq!(tx.buffers(), 0);
         status(&tx, 2, libc::TP_STATUS_WRONG_FORMAT);
         tx.send(&mut batch);
         assert_eq!(tx.unsent(), 0);

@@ -35,6 +35,14 @@ struct Link {
     broken: AtomicBool,
 }
 
+/// What helps where nobody can be reached at a socket.
+fn mend(why: io::ErrorKind, path: &str) -> String {
+    match why {
+        io::ErrorKind::PermissionDenied => "let its server give you access to the socket".to_string(),
+        _ => format!("linerate sim --socket {path}"),
+    }
+}
+
 impl VfioUser {
     /// Connects to the device that is served at `path`.
     ///
@@ -43,13 +51,8 @@ impl VfioUser {
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
         let card =
             |why: String, mend: &str| Error::Card { card: format!("vfio-user:{path}"), why, mend: mend.to_string() };
-        let socket = UnixStream::connect(Path::new(path)).map_err(|error| {
-            let mend = match error.kind() {
-                io::ErrorKind::PermissionDenied => "let its server give you access to the socket".to_string(),
-                _ => format!("linerate sim --socket {path}"),
-            };
-            card(format!("nobody can be reached there: {error}"), &mend)
-        })?;
+        let socket = UnixStream::connect(Path::new(path))
+            .map_err(|error| card(format!("nobody can be reached there: {error}"), &mend(error.kind(), path)))?;
         let patience = |socket: &UnixStream| {
             socket.set_read_timeout(Some(PATIENCE))?;
             socket.set_write_timeout(Some(PATIENCE))
@@ -300,5 +303,129 @@ pub struct MessageDoorbell {
 impl Doorbell for MessageDoorbell {
     fn ring(&self, tail: u32) {
         self.bar.write(self.offset, tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::memory::PageSize;
+
+    /// What a server got: commands, and what came with them.
+    type Got = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
+    /// Changes a reply, to a command, before it is sent.
+    type Change = Box<dyn Fn(u16, &mut Header) + Send>;
+
+    /// Connects to a server that answers everything with what came, and says that it is a device with these flags.
+    fn connect(name: &str, flags: u32, change: Change) -> (Result<Arc<VfioUser>>, Got) {
+        let path = std::env::temp_dir().join(format!("linerate-{}-{name}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let got = Got::default();
+        let notes = got.clone();
+        std::thread::spawn(move || {
+            let mut connection = Connection::new(listener.accept().unwrap().0);
+            // Ends with the client.
+            while let Ok(message) = connection.receive() {
+                let Some(Message { header, mut payload, .. }) = message else { continue };
+                notes.lock().unwrap().push((header.command, payload.clone()));
+                match header.command {
+                    command::DEVICE_GET_INFO => {
+                        payload = DeviceInfo { flags, ..DeviceInfo::default() }.as_bytes().to_vec();
+                    }
+                    command::REGION_READ => payload.extend([0; 2]),
+                    _ => {}
+                }
+                let mut reply = Header { flags: flag::REPLY, ..header };
+                change(header.command, &mut reply);
+                if connection.send(reply, &[&payload], &[]).is_err() {
+                    return;
+                }
+            }
+        });
+        let device = VfioUser::connect(path.to_str().unwrap());
+        std::fs::remove_file(path).unwrap();
+        (device, got)
+    }
+
+    fn says(result: Result<Arc<VfioUser>>) -> String {
+        result.map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_helps_depends_on_what_is_in_the_way() {
+        assert!(mend(io::ErrorKind::PermissionDenied, "/s").contains("access"));
+        assert_eq!(mend(io::ErrorKind::NotFound, "/s"), "linerate sim --socket /s");
+    }
+
+    #[test]
+    fn only_pci_devices_are_driven() {
+        let unchanged = || Box::new(|_, _: &mut Header| {});
+        for (flags, is_pci) in [(0, false), (1, false), (VFIO_DEVICE_FLAGS_PCI, true), (3, true)] {
+            let (device, _) = connect(&format!("pci{flags}"), flags, unchanged());
+            match is_pci {
+                true => assert!(device.unwrap().address().ends_with(&format!("pci{flags}"))),
+                false => assert!(says(device).contains("no PCI device")),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_to_something_else_ends_the_connection() {
+        let changes: [(&str, fn(&mut Header)); 3] = [
+            ("number", |header| header.id = header.id.wrapping_add(1)),
+            ("request", |header| header.flags &= !flag::TYPE),
+            ("kind", |header| header.flags |= 2),
+        ];
+        for (name, change) in changes {
+            let (device, _) = connect(
+                name,
+                3,
+                Box::new(move |command, header| {
+                    if command == command::DEVICE_GET_INFO {
+                        change(header);
+                    }
+                }),
+            );
+            assert!(says(device).contains("a reply to something else"), "{name}");
+        }
+        // Other bits say other things: this is an error that the server has met.
+        let (device, _) = connect(
+            "error",
+            3,
+            Box::new(|command, header| {
+                if command == command::DEVICE_GET_INFO {
+                    (header.flags, header.error) = (header.flags | flag::ERROR, libc::EPERM as u32);
+                }
+            }),
+        );
+        assert!(says(device).contains("Operation not permitted"));
+    }
+
+    #[test]
+    fn each_mapping_has_an_address_of_its_own_with_room_behind_it() {
+        let (device, got) = connect("maps", 3, Box::new(|_, _| {}));
+        let device = device.unwrap();
+        let memory = |pages: usize| Arc::new(Mapping::new(pages * 4096, PageSize::Ordinary, None).unwrap());
+        let address = |addresses: Addresses| match addresses {
+            Addresses::Contiguous(Contiguous(address)) => address,
+            _ => panic!("it is one piece"),
+        };
+        let [first, second, third] = [3, 1, 2].map(|pages| address(device.map(&memory(pages)).unwrap()));
+        assert_eq!([first, second, third], [4 << 30, 6 << 30, 8 << 30]);
+        // SAFETY: no device uses it.
+        [second, second, 7, first].iter().for_each(|address| unsafe { device.unmap(*address) });
+        let of = |command: u16| {
+            let got = got.lock().unwrap();
+            got.iter().filter(|(it, _)| *it == command).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>()
+        };
+        let maps: Vec<_> = of(command::DMA_MAP).iter().map(|bytes| DmaMap::read_from_bytes(bytes).unwrap()).collect();
+        let maps: Vec<_> = maps.iter().map(|map| (map.flags, map.offset, map.address, map.size)).collect();
+        assert_eq!(maps, [(3, 0, first, 3 * 4096), (3, 0, second, 4096), (3, 0, third, 2 * 4096)]);
+        let unmaps = of(command::DMA_UNMAP);
+        let unmaps: Vec<_> = unmaps.iter().map(|bytes| DmaUnmap::read_from_bytes(bytes).unwrap()).collect();
+        let unmaps: Vec<_> = unmaps.iter().map(|unmap| (unmap.address, unmap.size)).collect();
+        assert_eq!(unmaps, [(second, 4096), (first, 3 * 4096)]);
     }
 }
