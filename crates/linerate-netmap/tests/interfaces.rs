@@ -132,3 +132,40 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     assert!(client().detach("valeI", "n1").is_err());
     assert!(outside.runs(PING));
 }
+
+/// As netmap takes an interface: it is the program's alone, also one that nobody has set up.
+#[test]
+fn an_interface_is_a_program_s_alone_while_it_has_it() {
+    let [a, b] = ["nd0", "nd1"].map(Namespace::new);
+    // Linux has much to say of itself where an interface is set up: neighbours, routers, groups.
+    a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0));
+    let told = |end: &Namespace, file: &str| {
+        let path = format!("/sys/class/net/{file}");
+        let output = Command::new("ip").args(["netns", "exec", &end.0, "cat", &path]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    let is_up = |end: &Namespace, name: &str| {
+        let flags = told(end, &format!("{name}/flags"));
+        u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap() & 1 == 1
+    };
+    let (near, far) = (a.world(), b.world());
+    let holder = near.start("open n0");
+    let mut receiver = far.start("receive n1 2000 poll");
+    assert!(is_up(&a, "n0") && is_up(&b, "n1"));
+    let sender = near.start_soon("send n0 100000000 100 poll");
+    let (code, said) = receiver.end();
+    assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+    drop(sender);
+    let receiver = far.start("open n1");
+    // What Linux sends goes nowhere.
+    a.run("ip address add 10.88.0.1/24 dev n0");
+    let received = || told(&b, "n1/statistics/rx_packets");
+    let before = received();
+    assert!(!a.runs(ONE_PING));
+    assert_eq!(received(), before);
+    drop((holder, receiver));
+    // As they were, as soon as the server has noticed.
+    while is_up(&a, "n0") || is_up(&b, "n1") {
+        std::thread::yield_now();
+    }
+}

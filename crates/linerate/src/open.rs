@@ -46,7 +46,7 @@ pub fn server() -> Server {
         let is_card = !name.contains(['^', '/']);
         let name = match (is_whole, is_card) {
             (true, _) => name.to_string(),
-            (false, true) => format!("netmap:{name}?flow=all"),
+            (false, true) => format!("netmap:{name}?flow=all&alone=on"),
             (false, false) => format!("netmap:{name}"),
         };
         // Packets of several slots pass a switch as they are, and a pipe.
@@ -298,7 +298,8 @@ fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         Some("off") => Steer::Never,
         Some(_) => return Err(name.bad_option("steer", "it must be auto, on or off")),
     };
-    let options = XdpOptions { queue, flow: flow(name)?, copying, busy, steer };
+    let alone = name.switch("alone", false)?;
+    let options = XdpOptions { queue, flow: flow(name)?, copying, busy, steer, alone };
     let interface_name = interface.name().to_string();
     match Xdp::open(interface, &options, config.clone()) {
         // What comes in by packet sockets is the same, only slower; who asked for more than that is told.

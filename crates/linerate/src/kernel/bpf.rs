@@ -115,6 +115,16 @@ pub enum Kind {
     Traffic,
 }
 
+/// `BPF_F_BEFORE`
+const BEFORE: u32 = 1 << 3;
+
+/// Whether a program sees traffic before others that are there, or after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    First,
+    Last,
+}
+
 /// Which traffic of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -171,10 +181,11 @@ impl Program {
         bpf(PROG_TEST_RUN, &mut run).map(|_| run.answer)
     }
 
-    /// Attaches it to an interface's traffic, in front of other programs, until the link is dropped or the process ends.
-    pub fn attach_to_traffic(&self, interface: u32, way: Way) -> io::Result<Link> {
+    /// Attaches it to an interface's traffic until the link is dropped or the process ends.
+    pub fn attach_to_traffic(&self, interface: u32, way: Way, turn: Turn) -> io::Result<Link> {
+        let flags = if turn == Turn::First { BEFORE } else { 0 };
         let attach_type = if way == Way::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
-        let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags: 0 };
+        let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags };
         bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
     }
 

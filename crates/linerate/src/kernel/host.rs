@@ -3,8 +3,10 @@
 //!
 //! Two programs of four instructions each do it, at the interface's way out and at a hidden TAP interface's way in
 //! (kernel documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They go with the port, or with the process.
+//!
+//! Where nobody wants what Linux sends, and the interface is a program's alone, another one drops it ([`Alone`]).
 
-use super::bpf::{Kind, Link, Program, Way};
+use super::bpf::{Kind, Link, Program, Turn, Way};
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
 use super::tap::Tap;
@@ -14,6 +16,43 @@ use crate::port::Config;
 /// `bpf_redirect`: to an interface, out of it or (`INGRESS`) into the stack from it.
 const REDIRECT: i32 = 23;
 const INGRESS: i32 = 1;
+
+/// `TC_ACT_SHOT`
+const DROP: i32 = 2;
+
+/// An interface that is a program's alone, as netmap takes it: it is up, and what Linux sends there goes nowhere, until this is
+/// dropped. What the program sends itself does not pass there.
+pub(super) struct Alone {
+    /// To be set down again.
+    was_down: Option<Interface>,
+    _silence: Option<Link>,
+}
+
+impl Alone {
+    /// # Errors
+    /// [`Error::Interface`](crate::Error::Interface) if it cannot be set up.
+    pub fn new(interface: &Interface) -> Result<Alone> {
+        // Kernels before 6.6 cannot: there Linux goes on to send.
+        let silence = || -> std::io::Result<Link> {
+            let mut code = Assembler::default();
+            code.set(R(0), DROP);
+            code.exit();
+            let program = Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)?;
+            program.attach_to_traffic(interface.index(), Way::Out, Turn::Last)
+        };
+        let _silence = silence().ok();
+        let was_down = if interface.is_up()? { None } else { Some(Interface::open(interface.name())?) };
+        was_down.as_ref().map(Interface::set_up).transpose()?;
+        Ok(Alone { was_down, _silence })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = self.was_down.take().map(|interface| interface.set_down());
+    }
+}
 
 /// A program that sends all packets to an interface.
 fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
@@ -32,8 +71,8 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
 pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
     Tap::hidden(config, |tap| {
         let attach = || -> std::io::Result<[Link; 2]> {
-            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out)?;
-            let back = redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), Way::In)?;
+            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out, Turn::First)?;
+            let back = redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), Way::In, Turn::First)?;
             Ok([out, back])
         };
         attach().map_err(|error| {

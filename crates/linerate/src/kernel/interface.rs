@@ -118,12 +118,25 @@ impl Interface {
         self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
     }
 
+    /// Whether it was set up; it may have no carrier.
+    pub fn is_up(&self) -> Result<bool> {
+        Ok(i32::from(self.flags().map_err(|_| self.gone())?) & libc::IFF_UP != 0)
+    }
+
     /// Sets it up.
     pub fn set_up(&self) -> Result<()> {
-        let refused = |error| self.refused("set it up", &error);
-        let flags = self.flags().map_err(refused)? | libc::IFF_UP as libc::c_short;
-        let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: flags };
-        self.ask(libc::SIOCSIFFLAGS, argument).map(drop).map_err(refused)
+        self.set_flags(|flags| flags | libc::IFF_UP as libc::c_short).map_err(|error| self.refused("set it up", &error))
+    }
+
+    /// Sets it down.
+    pub fn set_down(&self) -> Result<()> {
+        let down = |flags| flags & !(libc::IFF_UP as libc::c_short);
+        self.set_flags(down).map_err(|error| self.refused("set it down", &error))
+    }
+
+    fn set_flags(&self, change: impl Fn(libc::c_short) -> libc::c_short) -> io::Result<()> {
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: change(self.flags()?) };
+        self.ask(libc::SIOCSIFFLAGS, argument).map(drop)
     }
 
     /// Its address.

@@ -62,7 +62,7 @@ const OPTIONS: [&str; 13] = [
 /// How many of them a card takes, too.
 const CARD: usize = 5;
 /// Those of `xdp:`.
-const XDP: [&str; 7] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"];
+const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer", "alone"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `packet:`.

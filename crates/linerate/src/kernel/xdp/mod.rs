@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
+use super::host::Alone;
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
 use super::steering::{Steering, take_back_orphans};
@@ -43,6 +44,9 @@ pub struct XdpOptions {
     pub busy: bool,
     /// Whether the card shall bring the flow to a queue of its own.
     pub steer: Steer,
+    /// The interface is the port's alone: it is set up, and what Linux sends there goes nowhere (Linux 6.6), until the port is
+    /// dropped.
+    pub alone: bool,
 }
 
 /// Whether a card steers a flow itself (ethtool(8) `-N`), to the chosen queue, or to the last one of several.
@@ -71,6 +75,7 @@ pub struct XdpSockets {
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
     _link: bpf::Link,
+    _alone: Option<Alone>,
 }
 
 /// Where a socket is.
@@ -149,6 +154,7 @@ impl Xdp {
             ));
         }
 
+        let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;
         let map = SocketMap::new(there).map_err(|error| interface.refused("make a table of sockets", &error))?;
         let Some(code) = program::program(options.flow.as_ref(), Take::ToSocket(map.as_fd().as_raw_fd())) else {
             return Err(cannot(
@@ -200,6 +206,7 @@ impl Xdp {
             shared: Arc::new(Shared { map, started }),
             past,
             _link: link,
+            _alone: alone,
         };
         // Where all packets are ours, others may be for anybody.
         Xdp::new(on, sockets, options.flow.is_none())

@@ -727,9 +727,17 @@ mod tests {
             lens.extend(batch.packets().map(|packet| packet.len()));
             batch.clear();
         }
-        lens.sort_unstable();
-        assert_eq!(lens, [60, 60, 61, 61, 62, 62, 63, 63, 64, 64, 65, 65]);
+        assert_eq!(lens, [60, 61, 62, 63, 64, 65, 60, 61, 62, 63, 64, 65]);
         assert_eq!(rx.buffers(), 2 * LEN as usize);
+        // While a packet's end is missing, no other comes between.
+        let at = |lent: &[u32], n: usize| u64::from(lent[n]) << 11;
+        rx.turn = 0;
+        produce(&first.received, PACKET, &[(at(&ends[0], 6), 2048 | 1 << 32)]);
+        produce(&second.received, PACKET, &[(at(&ends[1], 6), 70)]);
+        assert_eq!(rx.recv(&mut batch), 0);
+        produce(&first.received, PACKET, &[(at(&ends[0], 7), 10)]);
+        assert_eq!(rx.recv(&mut batch), 3);
+        assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [2058, 70]);
     }
 
     #[test]
@@ -749,6 +757,25 @@ mod tests {
         assert_eq!(rx.recv(&mut batch), 2);
         assert_eq!(rx.buffers() + tx.buffers() + pool.available() + batch.len() + batch.cached(), BUFFERS);
         drop((rx, tx, batch));
+        assert_eq!(pool.available(), BUFFERS);
+    }
+
+    #[test]
+    fn packets_of_another_region_are_copied_and_wait_for_room() {
+        let Fake { pool, sent, mut tx, rx, .. } = Fake::new();
+        let other = Fake::new();
+        let mut own = Batch::with_capacity(64);
+        (0..LEN).for_each(|_| assert!(own.push(&pool, &[7; 60])));
+        assert_eq!(tx.send(&mut own), LEN as usize);
+        let mut batch = Batch::new();
+        (0..3).for_each(|_| assert!(batch.push(&other.pool, &[9; 70])));
+        // They are taken, and are the queue's.
+        assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (3, 0, LEN as usize));
+        assert_eq!(rx.buffers() + tx.buffers() + pool.available() + own.len() + own.cached(), BUFFERS);
+        assert!(tx.buffers() >= LEN as usize + 3);
+        sent.word(CONSUMER).store(LEN, std::sync::atomic::Ordering::Release);
+        assert_eq!((tx.send(&mut own), tx.unsent()), (0, 3));
+        drop((rx, tx, batch, own));
         assert_eq!(pool.available(), BUFFERS);
     }
 
@@ -897,6 +924,7 @@ mod tests {
         let before = (pool.available(), batch.cached());
         assert_eq!(tx.send(&mut batch), 0);
         assert_eq!(tx.buffers(), slots.len() - 2);
+        assert_eq!(completed.word(CONSUMER).load(std::sync::atomic::Ordering::Relaxed), 4, "there is room for others");
         assert_eq!(pool.available() + batch.cached(), before.0 + before.1 + 2);
         pool.give(&[strange]);
         drop((rx, tx, batch));
@@ -1005,6 +1033,7 @@ mod tests {
                 }
             }
             assert_eq!(lengths, [500; 4], "a batch for {capacity}");
+            assert_eq!((rx.counters.packets(), rx.counters.slots(), rx.counters.bytes()), (4, 20, 2000));
             drop((rx, batch));
             assert_eq!(pool.available(), BUFFERS);
         }

@@ -373,21 +373,14 @@ mod tests {
 
     #[test]
     fn a_reply_to_something_else_ends_the_connection() {
-        let changes: [(&str, fn(&mut Header)); 3] = [
-            ("number", |header| header.id = header.id.wrapping_add(1)),
-            ("request", |header| header.flags &= !flag::TYPE),
-            ("kind", |header| header.flags |= 2),
-        ];
-        for (name, change) in changes {
-            let (device, _) = connect(
-                name,
-                3,
-                Box::new(move |command, header| {
-                    if command == command::DEVICE_GET_INFO {
-                        change(header);
-                    }
-                }),
-            );
+        for name in ["number", "request", "kind"] {
+            let change = move |command: u16, header: &mut Header| match name {
+                _ if command != command::DEVICE_GET_INFO => {}
+                "number" => header.id = header.id.wrapping_add(1),
+                "request" => header.flags &= !flag::TYPE,
+                _ => header.flags |= 2,
+            };
+            let (device, _) = connect(name, 3, Box::new(change));
             assert!(says(device).contains("a reply to something else"), "{name}");
         }
         // Other bits say other things: this is an error that the server has met.
