@@ -34,7 +34,7 @@ pub struct Traffic {
     template: Option<PathBuf>,
 }
 
-/// Packets that a ring of another process has room for: with so many a sender makes up for the time in which it had no processor.
+/// Frames by which a sender to another process makes up for time without a processor: a ring.
 const RING: usize = 512;
 
 /// One queue's sender.
@@ -44,7 +44,7 @@ struct Sender {
     batch: Batch,
     generator: Generator,
     pacer: Option<Pacer>,
-    /// So many leave together where they are paced.
+    /// Paced frames leave in bursts of at least this many.
     least: usize,
     left: u64,
 }
@@ -115,7 +115,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             Rate::Bits(value) => Rate::Bits(value / f64::from(queues)),
         });
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
-        // Another process looks at what it gets, at a price for each time: it gets what comes within 50 µs at once.
+        // Each burst costs the other process a wake-up, so the frames of 50 µs leave together.
         let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
         let most = common.batch.packets().min(Pacer::BURST as usize);
         let (least, pacer) = match run.is_served() {

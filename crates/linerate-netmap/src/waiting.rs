@@ -198,13 +198,13 @@ fn end(answer: Answer) -> Turn {
     Turn::Done(answer.unwrap_or_else(fail))
 }
 
-/// A sleep of less is more dear than to give the processor to others for so long.
+/// Below this duration a sleep costs more than yielding the processor.
 const SHORT: Duration = Duration::from_micros(100);
 
-/// How a thread waits before it sleeps.
+/// A thread's waiting before its sleeps.
 struct Waiting {
     patience: Patience,
-    /// The last time it was not in vain, or would not have been.
+    /// The last sleep was short, or the last wait succeeded.
     is_worth_it: bool,
     slept_at: Option<Instant>,
 }
@@ -214,7 +214,7 @@ thread_local! {
         const { RefCell::new(Waiting { patience: Patience::new(SHORT), is_worth_it: false, slept_at: None }) };
 }
 
-/// Works on how this thread waits; not in a signal handler that has interrupted just that, nor at the thread's end.
+/// Accesses this thread's waiting. Returns `None` in a signal handler that interrupted another access, and at the thread's end.
 fn waiting<T>(work: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
     WAITING.try_with(|waiting| waiting.try_borrow_mut().ok().map(|mut waiting| work(&mut waiting))).ok().flatten()
 }
@@ -224,7 +224,7 @@ impl Call {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks again and again while others have the processor, where packets come soon after each other.
+    /// Looks again between yields, while packets come in quick succession.
     fn wait(&mut self) -> Option<Answer> {
         waiting(|waiting| waiting.patience.reset());
         while waiting(|waiting| waiting.is_worth_it && waiting.patience.wait()) == Some(true) {

@@ -2,10 +2,11 @@
 //! cancellation, and pointers and numbers that are wrong.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kit::World;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 #[allow(dead_code)] // each test uses a part of it
 mod kit;
@@ -151,10 +152,17 @@ fn a_server_is_started_beside_the_program() {
     // It goes when nobody has used it for a while, and not before.
     serving.kill().unwrap();
     serving.wait().unwrap();
-    while Path::new(&format!("/proc/{server}")).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    await_end(server);
     assert!(std::fs::read_dir(world.folder.path()).unwrap().flatten().all(|entry| entry.file_name() == ".lock"));
+}
+
+/// Waits until a process has ended.
+fn await_end(process: u32) {
+    let process = Pid::from_raw(process.cast_signed()).unwrap();
+    // It may have ended already.
+    if let Ok(process) = pidfd_open(process, PidfdFlags::empty()) {
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).unwrap();
+    }
 }
 
 /// A server whose folder was taken away is found by nobody, and stays for nobody.
@@ -168,9 +176,7 @@ fn a_server_goes_where_its_folder_has_gone() {
     drop(world);
     serving.kill().unwrap();
     serving.wait().unwrap();
-    while Path::new(&format!("/proc/{server}")).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    await_end(server);
 }
 
 #[test]

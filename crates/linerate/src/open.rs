@@ -65,7 +65,7 @@ pub fn server() -> Server {
     Server::new(Box::new(open))
 }
 
-/// Slots of a receive ring that another process fills, if nothing is said of it.
+/// Default length of a receive ring at a switch of another process.
 const RECEIVED: u32 = 2048;
 
 /// A pool for one served port: what its rings can hold, and as much again on its way.
@@ -185,7 +185,7 @@ impl Options {
             return Ok(None);
         }
         let theirs = port.trim_start_matches("netmap:").to_string();
-        // A receiver may be without a processor for a while, and a switch does not wait for it.
+        // A switch drops packets while a receiver has no processor, so its ring is longer.
         let is_usual = self.ring == 0 && name.option("ring").is_none() && name.kind() == Kind::Vale;
         let rings = Rings { rx_slots: if is_usual { RECEIVED } else { 0 }, ..Rings::default() };
         let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, rings, ..Wanted::default() };

@@ -169,8 +169,8 @@ impl Batch {
     }
 
     /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by
-    /// `receive`, and from here by copying. Returns how many slots were appended. What is left here comes with the next call, of
-    /// whatever region that batch is.
+    /// `receive`, and from here by copying. Returns how many slots were appended. Packets left in this batch come
+    /// with the next call, whatever the region of its batch.
     pub(crate) fn receive_for(
         &mut self,
         pool: &Arc<Pool>,

@@ -118,7 +118,7 @@ pub enum Kind {
 /// `BPF_F_BEFORE`
 const BEFORE: u32 = 1 << 3;
 
-/// Whether a program sees traffic before others that are there, or after them.
+/// A program's place among those at the same hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     First,

@@ -4,7 +4,7 @@
 //! Two programs of four instructions each do it, at the interface's way out and at a hidden TAP interface's way in
 //! (kernel documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They go with the port, or with the process.
 //!
-//! Where nobody wants what Linux sends, and the interface is a program's alone, another one drops it ([`Alone`]).
+//! [`Alone`] drops Linux's packets instead, for an interface that a program has alone.
 
 use super::bpf::{Kind, Link, Program, Turn, Way};
 use super::instructions::{Assembler, R};
@@ -20,10 +20,10 @@ const INGRESS: i32 = 1;
 /// `TC_ACT_SHOT`
 const DROP: i32 = 2;
 
-/// An interface that is a program's alone, as netmap takes it: it is up, and what Linux sends there goes nowhere, until this is
-/// dropped. What the program sends itself does not pass there.
+/// Takes an interface from Linux, as netmap does: sets it up, and drops the packets that Linux sends there, until the value is
+/// dropped. Packets of AF_XDP sockets do not pass the program.
 pub(super) struct Alone {
-    /// To be set down again.
+    /// The interface, if it has to be set down again.
     was_down: Option<Interface>,
     _silence: Option<Link>,
 }
@@ -32,7 +32,7 @@ impl Alone {
     /// # Errors
     /// [`Error::Interface`](crate::Error::Interface) if it cannot be set up.
     pub fn new(interface: &Interface) -> Result<Alone> {
-        // Kernels before 6.6 cannot: there Linux goes on to send.
+        // Without TCX (before Linux 6.6) Linux continues to send.
         let silence = || -> std::io::Result<Link> {
             let mut code = Assembler::default();
             code.set(R(0), DROP);
@@ -49,7 +49,7 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // It may be gone.
+        // The interface may be gone.
         let _ = self.was_down.take().map(|interface| interface.set_down());
     }
 }

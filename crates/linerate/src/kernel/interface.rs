@@ -118,7 +118,7 @@ impl Interface {
         self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
     }
 
-    /// Whether it was set up; it may have no carrier.
+    /// Returns whether it is set up; it may have no carrier.
     pub fn is_up(&self) -> Result<bool> {
         Ok(i32::from(self.flags().map_err(|_| self.gone())?) & libc::IFF_UP != 0)
     }

@@ -327,22 +327,22 @@ impl TxQueue for WatchedTx {
     }
 }
 
-/// What a queue of a port has received that no [`RxQueue`] of it has seen.
+/// Shows monitors the received packets of a queue that bypass its [`RxQueue`].
 pub(crate) struct Received(Show);
 
 impl Received {
-    /// Of a queue of the port of this name, if it can be monitored.
+    /// Returns `None` if no port of this name can be monitored.
     pub fn new(name: &str, queue: u16) -> Option<Received> {
         Seen::find(name).map(|seen| Received(Show::new(&seen, queue)))
     }
 
-    /// Whether anybody listens.
+    /// Returns whether the port has a monitor.
     #[inline(always)]
     pub fn is_wanted(&mut self) -> bool {
         self.0.is_wanted()
     }
 
-    /// Shows packets to monitors.
+    /// Copies packets to the monitors.
     #[cold]
     pub fn show(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
         self.0.copy(slots, pool, true);

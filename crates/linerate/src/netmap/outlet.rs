@@ -1,5 +1,5 @@
-//! Copies of packets, on their way to who receives them: in buffers of the receiver's own region, behind a channel of slots;
-//! or where a [`Recipient`] copies them to. A slow receiver holds nobody up: what finds no room is dropped and counted.
+//! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
+//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and counted.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,31 +33,31 @@ struct Way {
     wake: Wake,
 }
 
-/// Copies packets to where they are wanted, on the thread that sends them.
+/// A receiver's own way to take packets, on the thread of their sender.
 pub trait Recipient: Send {
-    /// Copies those of the packets whose bits are set, in order, up to one that is not in one slot, or not finished, or longer
-    /// than this. Returns the bits of those that are left, and what has become of the others.
+    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is unfinished,
+    /// or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
     fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, Taken);
 
-    /// Copies the packets of a batch, and frees them there.
+    /// Copies all packets of a batch, and clears it.
     fn take_all(&mut self, batch: &mut Batch) -> Taken;
 
-    /// All packets that are there now were taken.
+    /// Publishes the copied packets to the receiver.
     fn tell(&mut self);
 }
 
-/// What a recipient has taken.
+/// Counts of one call of a recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     pub packets: usize,
     pub slots: usize,
     pub bytes: usize,
-    /// Packets that found no room.
+    /// Packets without room.
     pub missed: u64,
 }
 
 impl Taken {
-    /// One packet more.
+    /// Counts one packet.
     #[inline(always)]
     pub fn add(&mut self, slots: usize, bytes: usize) {
         (self.packets, self.slots, self.bytes) = (self.packets + 1, self.slots + slots, self.bytes + bytes);
@@ -71,7 +71,7 @@ struct Entry {
     copies: Batch,
     /// Somebody receives.
     open: bool,
-    /// What a recipient has received; a reader counts by itself.
+    /// Counters for packets of a recipient; a reader has the same ones.
     counters: Arc<QueueCounters>,
 }
 
@@ -158,13 +158,13 @@ impl Outlet {
 }
 
 impl Outlet {
-    /// From now on the packets of a queue go to this recipient, until the queue ends. Those that are on their way are the first.
+    /// Hands a queue's packets to `recipient` until the queue is dropped; first those that wait in the queue.
     pub fn deliver_to(&self, number: u16, queue: &mut dyn RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(way) = self.way(number.into()) else { return };
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::with_capacity(CHUNK);
         while queue.recv(&mut batch) > 0 {
-            // The queue has counted them.
+            // The queue has counted these.
             self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
         }
         recipient.tell();
@@ -205,7 +205,7 @@ impl Outlet {
     }
 }
 
-/// Counts what a recipient has received; tells how many packets found no room.
+/// Adds a recipient's counts to the queue's; returns the packets without room.
 #[inline(always)]
 fn count(counters: &QueueCounters, taken: Taken) -> u64 {
     counters.moved_packets(taken.packets, taken.slots, taken.bytes);

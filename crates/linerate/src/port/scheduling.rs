@@ -1,15 +1,14 @@
-//! A thread and its processor: how it gives it to others while it waits, and how soon it has it again when it is woken.
+//! A waiting thread and its processor: yielding it to other threads, and getting it back soon after a wake-up.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// Waiting for what another thread does, without sleeping: the processor is given to whoever wants it, again and again, for a
-/// while. It fits where both may be on one processor.
+/// Waits for another thread without sleeping: yields the processor again and again, for a limited time. It suits two threads
+/// that may share a processor.
 ///
-/// Where somebody takes the processor for long, such as a program that computes, a thread that gives it up loses more than one
-/// that sleeps: who is woken comes first. So this is over at once then, and for some time afterwards. The first time that it is
-/// over, the thread gets a short slice of the processor, where the kernel knows that (Linux 6.12): such a thread runs at once
-/// when it is woken, and has no more of the processor for it.
+/// Beside a thread that computes, yielding costs more than sleeping, because the kernel prefers threads that wake up. If a yield
+/// takes long, the wait ends at once, and the next ones do for a while. When the first wait ends, the thread gets a short
+/// scheduling slice (Linux 6.12): it then runs at once when it is woken, without a larger share of the processor.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,26 +28,26 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct Patience {
     longest: Duration,
-    /// When it was waited for the first time since there was something.
+    /// Start of the current wait.
     since: Option<Instant>,
-    /// Somebody has had the processor for long: until then nothing is given up.
+    /// End of the time without yields, after one that took long.
     busy_until: Option<Instant>,
-    /// The thread runs soon when it is woken.
+    /// The thread has a short slice.
     runs_soon: bool,
 }
 
 impl Patience {
-    /// Who has the processor for longer is taken to compute.
+    /// A longer yield means that another thread computes.
     const LONG: Duration = Duration::from_micros(500);
-    /// How long that is remembered.
+    /// Time without yields after that.
     const REMEMBERED: Duration = Duration::from_millis(100);
 
-    /// Waits for at most so long.
+    /// Creates one whose waits take at most `longest`.
     pub const fn new(longest: Duration) -> Patience {
         Patience { longest, since: None, busy_until: None, runs_soon: false }
     }
 
-    /// Gives the processor to others once; false if that is over: then it is time to sleep.
+    /// Yields the processor once. Returns false when the wait is over, and it is time to sleep.
     pub fn wait(&mut self) -> bool {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
@@ -67,26 +66,26 @@ impl Patience {
         true
     }
 
-    /// There was something: the next wait is the first one.
+    /// Ends the current wait, because there was work.
     pub fn reset(&mut self) {
         self.since = None;
     }
 }
 
-/// A thread's slice. Linux lets a thread that is woken run at once where its slice is shorter than that of the thread that
-/// runs. Otherwise it waits for the end of that one's slice, and then for the next tick: up to 4 ms each time, in which a
-/// ring of 1,024 slots overflows at a million packets per second.
+/// A short slice. Linux runs a woken thread at once if its slice is shorter than the running thread's. Otherwise the woken
+/// thread waits for the end of that slice and for the next tick: up to 4 ms. A ring of 1,024 slots overflows in that time at a
+/// million packets per second.
 const SLICE_NANOSECONDS: u64 = 100_000;
 
-/// Lets this thread run soon when it is woken (sched_setattr(2); Linux 6.12). It gets no more of a processor for that, and
-/// needs no privilege. Earlier kernels pass over it.
+/// Sets a short slice for this thread (sched_setattr(2); Linux 6.12), so that it runs soon after a wake-up. It needs no
+/// privilege. Earlier kernels ignore the slice.
 pub(super) fn run_soon_when_woken() {
     // SAFETY: plain data, of which zeros are a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: the kernel writes at most so many bytes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, attributes.size, 0) };
-    // A thread of another policy was given that on purpose.
+    // Another policy was set on purpose.
     if got != 0 || attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }

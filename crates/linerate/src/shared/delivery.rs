@@ -1,4 +1,4 @@
-//! Into a program's receive ring: the last part of a packet's way, on the thread that has the packet.
+//! Copies packets into a program's receive ring: the last part of a packet's way, on the thread of its sender.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,22 +13,24 @@ use crate::slot;
 /// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
 pub const HEADERS: usize = 12;
 
-/// What wakes the programs that have a ring.
+/// Wakes the programs that have a ring.
 pub trait Bell {
+    /// Sends a token to each program.
     fn ring(&self);
 }
 
-/// What has become of a packet.
+/// The outcome for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
+    /// The ring has the packet.
     Whole,
-    /// There are not enough free slots now.
+    /// The ring has too few free slots now.
     NoRoom,
-    /// It will never fit, or a slot has no buffer.
+    /// The packet is longer than the ring, or a slot has no valid buffer.
     Never,
 }
 
-/// Copies a packet of `len` bytes, behind a header of zeros, into the next slots.
+/// Copies a packet of `len` bytes into the next slots, behind `header` zero bytes.
 #[inline(always)]
 pub fn put<'a>(
     producer: &mut Producer,
@@ -75,11 +77,11 @@ pub fn put<'a>(
     Put::Whole
 }
 
-/// A program's receive ring, into which who sends to a port of a switch copies packets.
+/// A program's receive ring at a port of a switch. Senders copy packets into it.
 pub struct Delivery<B> {
     pub ring: Producer,
     pub header: Arc<AtomicUsize>,
-    /// What the port's monitors see of it.
+    /// Shows received packets to the port's monitors.
     pub received: Option<Received>,
     pub bell: B,
 }
@@ -145,7 +147,7 @@ impl<B> Delivery<B> {
     }
 }
 
-/// A receive ring whose packets are delivered, and the queue of the port that they do not pass.
+/// A receive ring that a [`Delivery`] fills, and the port's queue that it bypasses.
 pub struct Delivered {
     pub ring: Ring,
     pub _queue: Box<dyn RxQueue>,

@@ -43,8 +43,8 @@ impl Opened {
 }
 
 impl ServedPort {
-    /// Opens a port, if there is a server that has it; `None` if there is none. The configuration says how many rings it
-    /// has, and how long they are; `wanted`, if those to receive shall be longer.
+    /// Opens a port, if there is a server that has it; `None` if there is none. The configuration has the number
+    /// and length of its rings; `wanted` may ask for longer receive rings.
     ///
     /// # Errors
     /// [`Error::Refused`] as the server says, [`Error::Serve`] if it does not let us in.

@@ -78,7 +78,7 @@ impl Pacer {
         Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0, burst: Pacer::BURST }
     }
 
-    /// It makes up for pauses up to so many frames: for a port that is no wire.
+    /// Makes up for pauses of up to `frames`, for ports that are no wires.
     pub fn with_burst(self, frames: usize) -> Pacer {
         Pacer { burst: frames.max(1) as f64, ..self }
     }
@@ -88,8 +88,8 @@ impl Pacer {
         self.take_some(1, 1) == 1
     }
 
-    /// How many frames may leave now, up to `most`, and none where they are fewer than `least`, which is to be within a
-    /// burst; they count as sent.
+    /// Returns how many frames may leave now: at least `least` and at most `most`, or 0. They count as sent. `least` must not
+    /// exceed the burst.
     pub fn take_some(&mut self, least: usize, most: usize) -> usize {
         if self.credit < least as f64 {
             self.refill(Instant::now());

@@ -44,8 +44,8 @@ pub struct XdpOptions {
     pub busy: bool,
     /// Whether the card shall bring the flow to a queue of its own.
     pub steer: Steer,
-    /// The interface is the port's alone: it is set up, and what Linux sends there goes nowhere (Linux 6.6), until the port is
-    /// dropped.
+    /// Whether the port has the interface alone: sets it up, and drops the packets that Linux sends there (Linux 6.6), until the
+    /// port is dropped.
     pub alone: bool,
 }
 

@@ -127,7 +127,7 @@ impl Switch {
     }
 }
 
-/// Where packets for a port of this process go, by its name, as `vale0:a`.
+/// Returns the outlet of a port of this process by its name, as `vale0:a`.
 pub(crate) fn outlet(name: &str) -> Option<Arc<Outlet>> {
     let (switch, port) = name.split_once(':')?;
     let all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
