@@ -605,6 +605,26 @@ mod tests {
         }
     }
 
+    /// IPv4 with all options that there can be, behind a tag that is in the packet or that the kernel has taken out.
+    #[test]
+    fn a_filter_sees_ports_behind_the_longest_headers() {
+        for (is_taken_out, len) in [(false, 200), (false, 82), (true, 200), (true, 78)] {
+            let mut bytes = vec![0; len];
+            let network = if is_taken_out { 14 } else { 18 };
+            bytes[12..14].copy_from_slice(&[0x81, 0]);
+            bytes[network - 2..network + 1].copy_from_slice(&[8, 0, 0x4F]);
+            bytes[network + 9] = 17;
+            bytes[network + 62..network + 64].copy_from_slice(&4321u16.to_be_bytes());
+            let mut rx = receiver(2);
+            rx.flow = Some("udp:4321".parse().unwrap());
+            put(&rx, 48, 0, 96, len as u32, &bytes);
+            let status = if is_taken_out { libc::TP_STATUS_VLAN_VALID } else { 0 };
+            rx.socket.memory.word(48 + STATUS).store(status, Relaxed);
+            hand_over(&rx, 0, 1, 48);
+            assert_eq!(received(&mut rx).len(), 1, "{len} bytes, taken out: {is_taken_out}");
+        }
+    }
+
     #[test]
     fn packets_longer_than_the_port_takes_are_dropped() {
         for (len, is_taken) in [(1518, true), (1519, false)] {
