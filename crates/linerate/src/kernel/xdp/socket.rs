@@ -542,13 +542,13 @@ mod tests {
 
         /// Of a kernel that takes packets of several buffers, or that computes checksums, or not.
         fn with(chains: bool, checksums: bool) -> Fake {
-            Fake::of(0, false, chains, checksums)
+            Fake::of(0, false, chains, checksums, 2048)
         }
 
         /// Of an interface whose card has the buffers itself, or not.
-        fn of(interface: u32, zero_copy: bool, chains: bool, checksums: bool) -> Fake {
+        fn of(interface: u32, zero_copy: bool, chains: bool, checksums: bool, buffer_size: usize) -> Fake {
             let pages = Pages::Only(PageSize::Ordinary);
-            let options = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
+            let options = RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None };
             let shared = Arc::new(Shared { map: SocketMap::new(1).unwrap(), started: Mutex::new(vec![None]) });
             let pool = Pool::new(Region::new(&options).unwrap());
             let (received, file, offsets) = ring();
@@ -734,10 +734,23 @@ mod tests {
         rx.turn = 0;
         produce(&first.received, PACKET, &[(at(&ends[0], 6), 2048 | 1 << 32)]);
         produce(&second.received, PACKET, &[(at(&ends[1], 6), 70)]);
-        assert_eq!(rx.recv(&mut batch), 0);
+        assert_eq!((rx.recv(&mut batch), rx.buffers()), (0, 2 * LEN as usize + 1));
         produce(&first.received, PACKET, &[(at(&ends[0], 7), 10)]);
         assert_eq!(rx.recv(&mut batch), 3);
         assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [2058, 70]);
+    }
+
+    /// A slot's offset is at most `Slot::MAX_OFFSET`; buffers may be longer.
+    #[test]
+    fn a_packet_that_begins_beyond_a_slot_s_offsets_is_dropped() {
+        let mut fake = Fake::of(0, false, true, false, 8192);
+        let lent: Vec<u32> = fake.rx.sockets[0].1.as_ref().unwrap().lent.all();
+        let packets: Vec<_> =
+            [4095, 4096, 4097].iter().zip(lent).map(|(offset, buf)| (u64::from(buf) << 13 | offset, 100)).collect();
+        produce(&fake.received, PACKET, &packets);
+        let mut batch = Batch::new();
+        assert_eq!((fake.rx.recv(&mut batch), fake.rx.counters.drops()), (1, 2));
+        assert_eq!(batch.slots()[0].offset(), Slot::MAX_OFFSET);
     }
 
     #[test]
@@ -780,6 +793,25 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_sent_in_order_and_what_is_too_long_is_dropped() {
+        let Fake { pool, sent, mut tx, .. } = Fake::new();
+        let other = Fake::new();
+        let mut batch = Batch::with_capacity(128);
+        assert!(batch.push(&other.pool, &[7; 9000]) && batch.push(&other.pool, &[7; 9001]));
+        (0..LEN as usize).for_each(|n| assert!(batch.push(&other.pool, &vec![7; 100 + n])));
+        let all = batch.len();
+        assert_eq!((tx.send(&mut batch), batch.len(), tx.counters.drops()), (all, 0, 1));
+        // For the last five the ring has no room: they wait as copies, and a packet of the queue's own region waits for them.
+        let mut own = Batch::new();
+        assert!(own.push(&pool, &[7; 999]));
+        assert_eq!((tx.send(&mut own), own.len(), tx.unsent()), (0, 1, LEN as usize));
+        sent.word(CONSUMER).store(LEN, std::sync::atomic::Ordering::Release);
+        assert_eq!((tx.send(&mut own), own.len(), tx.unsent()), (1, 0, 6));
+        let lens: Vec<u64> = handed_over::<2>(&sent)[..6].iter().map(|[_, word]| *word).collect();
+        assert_eq!(lens, [159, 160, 161, 162, 163, 999]);
+    }
+
+    #[test]
     fn a_packet_has_as_many_buffers_as_the_kernel_takes() {
         for (count, is_sent) in [(MOST_BUFFERS, true), (MOST_BUFFERS + 1, false)] {
             let Fake { pool, mut tx, .. } = Fake::new();
@@ -802,7 +834,7 @@ mod tests {
             // As if the kernel had not let go yet: another socket has the queue.
             let memory = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None).unwrap();
             let busy = bind_copying((lo, 0), &memory).expect("the queue is free");
-            let fake = Fake::of(lo, true, true, false);
+            let fake = Fake::of(lo, true, true, false, 2048);
             let pool = fake.pool.clone();
             drop(fake);
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are kept aside");
@@ -814,7 +846,7 @@ mod tests {
             assert_eq!(pool.available(), BUFFERS);
             // Of a queue that is free already, and of a kernel that copies, they come back at once.
             for zero_copy in [true, false] {
-                let fake = Fake::of(lo, zero_copy, true, false);
+                let fake = Fake::of(lo, zero_copy, true, false, 2048);
                 let pool = fake.pool.clone();
                 drop(fake);
                 assert_eq!(pool.available(), BUFFERS);
