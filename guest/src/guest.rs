@@ -287,9 +287,15 @@ impl Guest {
             let read = self.shell.read_until(b'\n', &mut line);
             // What never stops printing is as silent as what never begins.
             if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
+                // A guest that has ended has its reason, which may be far above the console's last lines.
+                self.check();
                 output.append(&mut line);
                 let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();
-                self.fail(&format!("`{command}`: no end within {PATIENCE:?} ({read:?}) of:\n{output}"));
+                let why = match read {
+                    Ok(0) => "the guest ended".to_string(),
+                    _ => format!("no end within {PATIENCE:?} ({read:?})"),
+                };
+                self.fail(&format!("`{command}`: {why}; it printed:\n{output}"));
             }
             // The end may follow a line that has none of its own.
             if let Some(end) = line.iter().position(|&byte| byte == END) {
