@@ -326,6 +326,32 @@ impl Mapping {
         unsafe { self.range(offset, 4).cast().as_ref() }
     }
 
+    /// Asks the processor to bring the cache line at `offset` near, to be read.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint, which no address makes fault.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = offset;
+    }
+
+    /// As [`prefetch`](Mapping::prefetch), to be written: other processors lose the line.
+    #[inline(always)]
+    pub(crate) fn prefetch_write(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: as above; processors that lack the instruction take it for no operation. There is no intrinsic for it.
+        unsafe {
+            let line = self.base.as_ptr().wrapping_add(offset);
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = offset;
+    }
+
     /// Copies the bytes at `offset` out. The caller makes sure that nobody owns them meanwhile.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::memory::Segments;
 use super::ring::{MAX_FRAGS, NS_MOREFRAG, Producer, Ring, Slot};
 use crate::batch::Batch;
 use crate::memory::Pool;
@@ -32,12 +33,7 @@ pub enum Put {
 
 /// Copies a packet of `len` bytes into the next slots, behind `header` zero bytes.
 #[inline(always)]
-pub fn put<'a>(
-    producer: &mut Producer,
-    header: usize,
-    len: usize,
-    mut segments: impl Iterator<Item = &'a [u8]>,
-) -> Put {
+pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: impl Iterator<Item = &'a [u8]>) -> Put {
     let (memory, size) = (&producer.ring.memory, producer.ring.memory.buffers.size);
     let count = (header + len).div_ceil(size).max(1);
     if count > MAX_FRAGS.min(producer.ring.place.slots - 1) {
@@ -47,7 +43,7 @@ pub fn put<'a>(
         return Put::NoRoom;
     }
     let mut slot = producer.tail();
-    let mut segment = &[0; HEADERS][..header];
+    let mut from = Segments { begun: &[0; HEADERS][..header], segments };
     let mut left = header + len;
     for n in 0..count {
         let buffer = producer.ring.slot(slot).buffer;
@@ -58,15 +54,7 @@ pub fn put<'a>(
         if n + 1 == count && len < left {
             return Put::Never;
         }
-        let mut done = 0;
-        while done < len {
-            if segment.is_empty() {
-                segment = segments.next().unwrap_or_default();
-            }
-            let fits = segment.len().min(len - done);
-            memory.mapping.write(at + done, &segment[..fits]);
-            (done, segment) = (done + fits, &segment[fits..]);
-        }
+        from.write(&memory.mapping, at, len);
         left -= len;
         let more = if n + 1 < count { NS_MOREFRAG } else { 0 };
         let flags = more | ((count - n) as u16) << 8;

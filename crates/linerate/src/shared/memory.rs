@@ -61,6 +61,56 @@ impl Memory {
     }
 }
 
+/// Bytes of several parts, one after the other.
+pub struct Cursor<'a> {
+    parts: &'a [(usize, usize)],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(parts: &'a [(usize, usize)]) -> Cursor<'a> {
+        Cursor { parts, at: 0 }
+    }
+
+    /// Copies the next bytes. The caller does not ask for more than there are.
+    #[inline(always)]
+    pub fn read(&mut self, memory: &Mapping, mut target: &mut [u8]) {
+        while !target.is_empty() {
+            let (begin, len) = self.parts[0];
+            let (now, later) = target.split_at_mut(target.len().min(len - self.at));
+            memory.read(begin + self.at, now);
+            self.at += now.len();
+            target = later;
+            if self.at == len {
+                (self.parts, self.at) = (&self.parts[1..], 0);
+            }
+        }
+    }
+}
+
+/// Bytes of a packet's segments, one after the other.
+pub struct Segments<'a, S> {
+    /// What is left of the segment that was begun.
+    pub begun: &'a [u8],
+    pub segments: S,
+}
+
+impl<'a, S: Iterator<Item = &'a [u8]>> Segments<'a, S> {
+    /// Copies the next `len` bytes to `at`. The caller does not ask for more than there are.
+    #[inline(always)]
+    pub fn write(&mut self, memory: &Mapping, at: usize, len: usize) {
+        let mut done = 0;
+        while done < len {
+            if self.begun.is_empty() {
+                self.begun = self.segments.next().unwrap_or_default();
+            }
+            let fits = self.begun.len().min(len - done);
+            memory.write(at + done, &self.begun[..fits]);
+            (done, self.begun) = (done + fits, &self.begun[fits..]);
+        }
+    }
+}
+
 impl AsFd for Memory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mapping.file()

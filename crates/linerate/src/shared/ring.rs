@@ -208,6 +208,17 @@ impl Ring {
         (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
     }
 
+    /// Returns where the buffers of the slots in front of `end` are.
+    #[inline(always)]
+    pub fn buffers(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+        let mut slot = from;
+        std::iter::from_fn(move || {
+            let at = (slot != end).then(|| self.memory.buffer(self.slot(slot).buffer))?;
+            slot = self.next(slot);
+            at
+        })
+    }
+
     /// Returns where a slot's packets are put that are in no buffer (`NS_INDIRECT`).
     pub fn zone(&self, number: usize) -> Option<usize> {
         (self.place.zone != 0).then(|| self.place.zone + number * ZONE)

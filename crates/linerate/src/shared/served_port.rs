@@ -1,5 +1,5 @@
 //! A port that another process serves, as a port of ours. Each packet is copied between its region and the memory that both
-//! processes have, by way of a buffer of the queue's own.
+//! processes have.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::area::Rings;
 use super::client::Client;
+use super::memory::Cursor;
 use super::message::{Choice, Wanted, Which};
 use super::shared_port::{SharedPort, is_served};
 use crate::batch::Batch;
@@ -90,7 +91,7 @@ impl Virtual for Remote {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
-        Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, bytes: Vec::new() }))
+        Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
@@ -100,7 +101,7 @@ impl Virtual for Remote {
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
         let (opened, longest) = (self.queue(queue, false)?, config.max_frame);
-        Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest, bytes: Vec::new() }))
+        Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
     }
 
     /// Up as long as it is served.
@@ -128,15 +129,15 @@ struct ServedRx {
     counters: Arc<QueueCounters>,
     sleeps: bool,
     longest: usize,
-    /// A packet on its way into a batch.
-    bytes: Vec<u8>,
+    /// Where the parts of a packet are that is being copied.
+    parts: Vec<(usize, usize)>,
 }
 
 impl RxQueue for ServedRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
-        let ServedRx { opened, queue, pool, bytes, longest, counters, .. } = self;
-        opened.port.take(opened.bell(), *queue, |memory, parts| {
+        let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
+        opened.port.take(opened.bell(), *queue, parts, |memory, parts| {
             let len: usize = parts.iter().map(|(_, len)| len).sum();
             if len == 0 || len > *longest {
                 counters.dropped();
@@ -145,13 +146,8 @@ impl RxQueue for ServedRx {
             if batch.len() >= batch.capacity() {
                 return false;
             }
-            bytes.resize(len, 0);
-            let mut done = 0;
-            for &(at, len) in parts {
-                memory.mapping.read(at, &mut bytes[done..done + len]);
-                done += len;
-            }
-            let is_pushed = batch.push_parts(pool, len, std::iter::once(&bytes[..]), None);
+            let mut from = Cursor::new(parts);
+            let is_pushed = batch.push_filled(pool, len, None, |_, target| from.read(&memory.mapping, target));
             if is_pushed {
                 (packets, total) = (packets + 1, total + len);
             } else if batch.can_hold(pool, len) {
@@ -187,8 +183,6 @@ struct ServedTx {
     queue: usize,
     counters: Arc<QueueCounters>,
     longest: usize,
-    /// A packet on its way out of a batch.
-    bytes: Vec<u8>,
 }
 
 impl TxQueue for ServedTx {
@@ -197,25 +191,24 @@ impl TxQueue for ServedTx {
         let mut waiting = batch.packets();
         let mut next = waiting.next();
         let opened = &self.opened;
-        opened.port.put(opened.bell(), self.queue, &mut self.bytes, |room, bytes| {
-            while let Some(packet) = &next {
+        opened.port.put(opened.bell(), self.queue, |room| {
+            while let Some(packet) = next.take() {
                 let len = packet.len();
-                if len > room && len <= self.longest {
-                    return false;
-                }
-                slots += packet.slots();
-                if len <= self.longest {
-                    packet.append_to(bytes);
+                if len > self.longest {
+                    self.counters.dropped();
+                } else if len.max(1) <= room {
                     (packets, total) = (packets + 1, total + len);
                 } else {
-                    self.counters.dropped();
+                    next = Some(packet);
+                    return None;
                 }
+                slots += packet.slots();
                 next = waiting.next();
-                if !bytes.is_empty() {
-                    return true;
+                if len <= self.longest {
+                    return Some(packet);
                 }
             }
-            false
+            None
         });
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);

@@ -11,13 +11,17 @@ use super::client::shadow_of;
 use super::forward::forward;
 use super::indirect;
 use super::lock;
-use super::memory::Memory;
+use super::memory::{Memory, Segments};
 use super::message::{Opened, Wanted, Which, has_ended, read_tokens, ring_bell};
-use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Slot};
+use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
 use super::shadow::Copier;
 use super::sides::{Receive, Sides, Through, Transmit, stamp};
 use crate::error::{Error, Result};
+use crate::packet::Packet;
 use crate::port::MacAddress;
+
+/// Packets whose cache lines are on their way from the other processor at once.
+const AHEAD: usize = 32;
 
 /// A port that another process serves.
 pub struct SharedPort {
@@ -155,32 +159,35 @@ impl SharedPort {
     }
 
     /// Hands over what has come on a receive ring, packet by packet, each as where its parts are, until `each` has no room
-    /// for one; tells how many it took.
+    /// for one; tells how many it took. `parts` is empty.
     pub(super) fn take(
         &self,
         bell: BorrowedFd<'_>,
         number: usize,
+        parts: &mut Vec<(usize, usize)>,
         mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool,
     ) -> usize {
         let Some(Some(receive)) = self.sides.rx.get(number) else { return 0 };
-        let Some(_turn) = receive.program.turn() else { return 0 };
         let program = &receive.program;
+        let Some(_turn) = program.turn() else { return 0 };
         program.learn();
-        let (mut taken, mut parts) = (0, Vec::new());
+        let (ring, mut taken) = (&program.ring, 0);
         let (mut at, mut head, tail) = (program.head(), program.head(), program.tail());
+        ring.buffers(at, tail).take(AHEAD).for_each(|at| self.memory.mapping.prefetch(at));
         while at != tail {
-            let slot = program.ring.slot(at);
-            parts.extend(program.ring.bytes(at, slot));
-            at = program.ring.next(at);
+            let slot = ring.slot(at);
+            parts.extend(ring.bytes(at, slot));
+            at = ring.next(at);
             if slot.has_more() {
                 continue;
             }
-            if !each(&self.memory, &parts) {
+            if !each(&self.memory, parts) {
                 break;
             }
             parts.clear();
             (head, taken) = (at, taken + 1);
         }
+        parts.clear();
         if taken > 0 {
             program.set(head as u32, head as u32);
             // It is where it can be, between head and tail.
@@ -190,43 +197,27 @@ impl SharedPort {
     }
 
     /// Puts packets on a transmit ring, one after the other: `next` is called with how many bytes there is room for, and
-    /// fills in the next packet, or has none that fits. Tells how many there were.
-    pub(super) fn put(
+    /// returns the next packet, or `None` if there is none that fits.
+    pub(super) fn put<'a>(
         &self,
         bell: BorrowedFd<'_>,
         number: usize,
-        bytes: &mut Vec<u8>,
-        mut next: impl FnMut(usize, &mut Vec<u8>) -> bool,
-    ) -> usize {
-        let Some(Some(transmit)) = self.sides.tx.get(number) else { return 0 };
+        mut next: impl FnMut(usize) -> Option<Packet<'a>>,
+    ) {
+        let Some(Some(transmit)) = self.sides.tx.get(number) else { return };
         let program = &transmit.program;
-        let Some(_turn) = program.turn() else { return 0 };
+        let Some(_turn) = program.turn() else { return };
         self.look_for_monitors(bell, number, transmit);
         transmit.learn(bell);
-        let size = self.memory.buffers.size;
-        let (mut head, mut put, tail) = (program.head(), 0, program.tail());
-        loop {
-            let free = program.ring.distance(head, tail);
-            bytes.clear();
-            if !next(free.min(MAX_FRAGS) * size, bytes) {
-                break;
-            }
-            let count = bytes.len().div_ceil(size);
-            for (n, part) in bytes.chunks(size).enumerate() {
-                let buffer = program.ring.slot(head).buffer;
-                if let Some(at) = self.memory.buffer(buffer) {
-                    self.memory.mapping.write(at, part);
-                }
-                let flags = if n + 1 < count { NS_MOREFRAG } else { 0 };
-                program.ring.set_slot(head, Slot { buffer, len: part.len() as u16, flags });
-                head = program.ring.next(head);
-            }
-            put += 1;
+        let (ring, memory) = (&program.ring, &self.memory);
+        let (mut head, tail) = (program.head(), program.tail());
+        ring.buffers(head, tail).take(AHEAD).for_each(|at| memory.mapping.prefetch_write(at));
+        while let Some(packet) = next(ring.distance(head, tail).min(MAX_FRAGS) * memory.buffers.size) {
+            head = fill(ring, head, &packet);
         }
         program.set(head as u32, head as u32);
         // It is where it can be, between head and tail.
         let _ = transmit.hand_over(bell);
-        put
     }
 
     /// Head and tail of a ring that is there, as they were at the last sync.
@@ -316,6 +307,27 @@ impl SharedPort {
     }
 }
 
+/// Copies a packet into the slots from this one on, of which there are enough. Returns the slot behind it.
+#[inline(always)]
+fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
+    let (memory, mut left) = (&ring.memory, packet.len());
+    let mut from = Segments { begun: &[], segments: packet.segments() };
+    loop {
+        let (buffer, len) = (ring.slot(slot).buffer, left.min(memory.buffers.size));
+        left -= len;
+        let flags = if left > 0 { NS_MOREFRAG } else { 0 };
+        // Whoever shares the port may have written a buffer there that does not exist.
+        if let Some(at) = memory.buffer(buffer) {
+            from.write(&memory.mapping, at, len);
+        }
+        ring.set_slot(slot, Slot { buffer, len: len as u16, flags });
+        slot = ring.next(slot);
+        if left == 0 {
+            return slot;
+        }
+    }
+}
+
 /// Returns whether the server of a port is there, by the port's descriptor.
 pub fn is_served(bell: BorrowedFd<'_>) -> bool {
     !has_ended(bell)
@@ -330,8 +342,10 @@ mod tests {
     use super::super::area::{Area, Offsets, Plan};
     use super::super::message::Connection;
     use super::super::message::tests::was_rung;
-    use super::super::ring::{FLAGS, NS_FORWARD, Producer, Ring};
+    use super::super::ring::{FLAGS, NS_FORWARD, Producer};
+    use super::super::work::tests::pool;
     use super::*;
+    use crate::batch::Batch;
 
     /// A port with all its rings, its descriptor, and the server's end of that.
     struct Bench {
@@ -509,15 +523,17 @@ mod tests {
         let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let size = port.memory().buffers.size;
         // 15 slots are free: a packet of two, one of three, and no more than ten after that.
-        let (mut packets, mut rooms, mut bytes) = (vec![10 * size, 2 * size + 1, size + 1], Vec::new(), Vec::new());
+        let (pool, mut batch, mut rooms) = (pool(64), Batch::new(), Vec::new());
+        for len in [size + 1, 2 * size + 1, 10 * size] {
+            assert!(batch.push(&pool, &vec![7; len]));
+        }
+        let mut packets = batch.packets();
         tx.wait_for_program();
-        let put = port.put(port.bell(), 0, &mut bytes, |room, bytes| {
+        port.put(port.bell(), 0, |room| {
             rooms.push(room / size);
-            let Some(len) = packets.pop() else { return false };
-            bytes.resize(len, 7);
-            true
+            packets.next()
         });
-        assert_eq!((put, rooms), (3, vec![15, 13, 10, 0]));
+        assert_eq!(rooms, [15, 13, 10, 0]);
         assert!(was_rung(&port.server), "the other side is told");
         let slots =
             |range: std::ops::Range<usize>| range.map(|n| (tx.slot(n).len, tx.slot(n).has_more())).collect::<Vec<_>>();
@@ -535,7 +551,7 @@ mod tests {
         producer.tell();
         let take = |most: usize| {
             let mut seen = Vec::new();
-            let taken = port.take(port.bell(), 0, |_, parts| {
+            let taken = port.take(port.bell(), 0, &mut Vec::new(), |_, parts| {
                 let has_room = seen.len() < most;
                 if has_room {
                     seen.push(parts.iter().map(|(_, len)| *len).collect::<Vec<_>>());
@@ -550,7 +566,7 @@ mod tests {
         assert_eq!(port.indices(true, 0).0, 2);
         assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
         assert_eq!(port.indices(true, 0).0, 3);
-        let none = (port.take(port.bell(), 1, |_, _| true), port.put(port.bell(), 1, &mut bytes, |_, _| true));
-        assert_eq!(none, (0, 0), "there is no such ring");
+        port.put(port.bell(), 1, |_| unreachable!("there is no such ring"));
+        assert_eq!(port.take(port.bell(), 1, &mut Vec::new(), |_, _| true), 0);
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 
 use super::delivery::{Bell, Delivered, HEADERS, Put, put};
+use super::memory::Cursor;
 use super::ring::{Consumer, Front, NS_NO_LEARN, Producer};
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
@@ -109,7 +110,7 @@ impl Sending {
         if !(header + 1..=header + LONGEST).contains(&len) {
             return true;
         }
-        let mut from = Cursor { parts: &self.ring.parts, at: 0 };
+        let mut from = Cursor::new(&self.ring.parts);
         let memory = &self.ring.ring.memory.mapping;
         let (offload, len) = (offload(&mut from, memory, header), len - header);
         if len > if offload.is_some() { LONGEST } else { self.longest } {
@@ -140,29 +141,6 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
     let mut bytes = [0; HEADERS];
     from.read(memory, &mut bytes[..header]);
     bytes.first_chunk().copied().map(Offload).filter(|offload| offload.is_needed())
-}
-
-/// Bytes of several parts, one after the other.
-struct Cursor<'a> {
-    parts: &'a [(usize, usize)],
-    at: usize,
-}
-
-impl Cursor<'_> {
-    /// Copies the next bytes. The caller does not ask for more than there are.
-    #[inline(always)]
-    fn read(&mut self, memory: &Mapping, mut target: &mut [u8]) {
-        while !target.is_empty() {
-            let (begin, len) = self.parts[0];
-            let (now, later) = target.split_at_mut(target.len().min(len - self.at));
-            memory.read(begin + self.at, now);
-            self.at += now.len();
-            target = later;
-            if self.at == len {
-                (self.parts, self.at) = (&self.parts[1..], 0);
-            }
-        }
-    }
 }
 
 impl Receiving {
@@ -311,7 +289,7 @@ pub(super) mod tests {
     const SIZE: usize = 2048;
     const MORE: u16 = NS_MOREFRAG;
 
-    fn pool(buffers: usize) -> Arc<Pool> {
+    pub fn pool(buffers: usize) -> Arc<Pool> {
         let pages = Pages::Only(PageSize::Ordinary);
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: SIZE, pages, numa_node: None }).unwrap())
     }
