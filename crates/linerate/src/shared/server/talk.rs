@@ -127,7 +127,8 @@ impl Talk {
             }
             Request::Detach { switch, port } => {
                 self.check_manager(&switch)?;
-                plain(Reply::Done { number: self.state.detach(&switch, &port)? })
+                let number = self.state.take_after_others(|| self.state.detach(&switch, &port))?;
+                plain(Reply::Done { number })
             }
             Request::Create { name, rings } => {
                 self.check_manager(&name)?;
