@@ -3,7 +3,9 @@
 
 use std::os::fd::AsRawFd;
 
-use linerate::shared::{Choice, Client, Offsets, Plan, Rings, SharedPort, Wanted, Which, folder, memory_of, open_by};
+use linerate::shared::{
+    Choice, Client, Offsets, Plan, Rings, STATE, SharedPort, Wanted, Which, folder, memory_of, open_by,
+};
 use linerate::{Error, Result};
 
 use crate::csb;
@@ -284,6 +286,9 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
         }
         objects.count = if count == 0 { objects.count } else { count as usize };
         objects.size = if size == 0 { objects.size } else { (size as usize).next_multiple_of(64) };
+    }
+    if info.ring_size != 0 {
+        plan.rings.size += STATE;
     }
     // The rest of the last page may have something else of the program's.
     let len = info.memsize as usize / PAGE * PAGE;

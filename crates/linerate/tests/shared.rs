@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linerate::memory::Mapping;
-use linerate::shared::{Choice, Client, Place, Rings, Server, SharedPort, Wanted, Which};
+use linerate::shared::{Choice, Client, Place, Rings, STATE, Server, SharedPort, Wanted, Which};
 
 /// 64-bit words of memory that another process sees, too.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -24,8 +24,8 @@ fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
 /// Where things are in a ring (`struct netmap_ring`), in bytes.
 const SLOTS: usize = 256;
 const SLOT: usize = 16;
-/// The word, and the one before, by which threads take turns to sync a ring.
-const LOCK: usize = 144;
+/// The word by which threads take turns to sync a ring, and the one before it.
+const LOCK: usize = 16;
 /// `NS_MOREFRAG`, where flags are in a slot's first word.
 const MORE: u64 = 0x20 << 48;
 
@@ -330,11 +330,11 @@ fn scribble(end: &End, operations: u64) {
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     for operation in 0..operations {
         let ring = if random.next() & 1 == 0 { end.tx } else { end.rx };
-        let in_ring = |at: usize| &words(mapping, ring.at + at, 1)[0];
+        let in_ring = |at: usize| &words(mapping, ring.at - STATE + at, 1)[0];
         let slot = random.below(ring.slots);
         match random.below(16) {
             // All of the ring, or all that there is.
-            0 => match random.below(SLOTS / 8 + ring.slots * 2) * 8 {
+            0 => match random.below((STATE + SLOTS) / 8 + ring.slots * 2) * 8 {
                 // Its own syncs wait for this one.
                 LOCK => {}
                 at => in_ring(at).store(random.next(), Relaxed),
@@ -356,9 +356,9 @@ fn scribble(end: &End, operations: u64) {
                 buffer[random.below(buffer.len())].store(random.next(), Relaxed);
             }
             // How far it is (`nm_csb_atok`), mostly inside the ring; and that it waits.
-            9..=12 => in_ring(128).store(random.below(ring.slots + 1) as u64, Relaxed),
-            13 => in_ring(128).store(random.next(), Relaxed),
-            14 => in_ring([136, 192, 200, 208][random.below(4)]).store(random.next() & 0xFFF, Relaxed),
+            9..=12 => in_ring(0).store(random.below(ring.slots + 1) as u64, Relaxed),
+            13 => in_ring(0).store(random.next(), Relaxed),
+            14 => in_ring([8, 64, 72, 80][random.below(4)]).store(random.next() & 0xFFF, Relaxed),
             _ => {
                 let _ = (end.sync_tx(), end.sync_rx());
             }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::lock;
 use super::memory::{Buffers, FIRST_BUFFER, Memory};
 use super::ring::{
-    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, TAIL, ZONE,
+    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, STATE, TAIL,
+    ZONE,
 };
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -44,7 +45,7 @@ pub struct Objects {
 pub struct Plan {
     /// Descriptions of ports.
     pub ports: Objects,
-    /// Rings with their slots.
+    /// Rings with their slots, and [`STATE`] bytes in front.
     pub rings: Objects,
     /// Packets' buffers.
     pub buffers: Objects,
@@ -58,7 +59,7 @@ impl Default for Plan {
     fn default() -> Plan {
         Plan {
             ports: Objects { count: 128, size: 1024 },
-            rings: Objects { count: 512, size: (SLOTS + 4096 * SLOT).next_multiple_of(4096) },
+            rings: Objects { count: 512, size: (STATE + SLOTS + 4096 * SLOT).next_multiple_of(4096) },
             buffers: Objects { count: 163_840, size: 2048 },
             zones: 0,
         }
@@ -74,9 +75,20 @@ impl Plan {
         let usual = Plan::default();
         Plan {
             ports: Objects { count: ports, size: (RING_OFS + (tx + rx) * 8).next_multiple_of(1024) },
-            rings: Objects { count: ports * (tx + rx), size: (SLOTS + longest * SLOT).next_multiple_of(4096) },
+            rings: Objects { count: ports * (tx + rx), size: (STATE + SLOTS + longest * SLOT).next_multiple_of(4096) },
             buffers: Objects { count: FIRST_BUFFER as usize + buffers, ..usual.buffers },
             zones: 0,
+        }
+    }
+
+    /// Room for these objects and `other`'s; sizes are this plan's.
+    pub fn and(self, other: Plan) -> Plan {
+        let both = |a: Objects, b: Objects| Objects { count: a.count + b.count, ..a };
+        Plan {
+            ports: both(self.ports, other.ports),
+            rings: both(self.rings, other.rings),
+            buffers: both(self.buffers, other.buffers),
+            zones: self.zones + other.zones,
         }
     }
 
@@ -141,7 +153,7 @@ impl Free {
         let first = (FIRST_BUFFER as usize).min(plan.buffers.count);
         Free {
             ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
-            rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size).collect(),
+            rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size + STATE).collect(),
             buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
             is_free: (0..plan.buffers.count).map(|n| n >= first).collect(),
             zone: plan.len(),
@@ -278,7 +290,7 @@ impl Area {
         let full = |what: &'static str| Error::AreaFull { what };
         let mut free = lock(&self.free);
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
-        if SLOTS + longest * SLOT > self.plan.rings.size {
+        if STATE + SLOTS + longest * SLOT > self.plan.rings.size {
             return Err(full("room for so many slots in a ring"));
         }
         let tx = (0..rings.all_tx()).filter(|n| tx_wanted(*n)).count();
@@ -343,7 +355,7 @@ impl Area {
         buffers: impl Iterator<Item = u32>,
     ) {
         let mapping = &self.memory.mapping;
-        mapping.write(place.at, &[0; SLOTS]);
+        mapping.write(place.at - STATE, &[0; STATE + SLOTS]);
         mapping.write(place.at + OFFSET_MASK, &offsets.mask.to_ne_bytes());
         mapping.write(place.at + BUF_OFS, &(self.plan.buffers_at() as i64 - place.at as i64).to_ne_bytes());
         let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
@@ -522,7 +534,7 @@ mod tests {
         let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 1, tx_slots: 16, rx_slots: 32 };
         let buffers = 3 * 16 + 4 * 32;
         let port = Objects { count: 1, size: RING_OFS + 7 * 8 };
-        let ring = Objects { count: 7, size: (SLOTS + 32 * SLOT).next_multiple_of(64) };
+        let ring = Objects { count: 7, size: (STATE + SLOTS + 32 * SLOT).next_multiple_of(64) };
         let fits = |port: Objects, ring: Objects, buffers: usize| {
             let area = area(port, ring, FIRST_BUFFER as usize + buffers);
             let placed = place(&area, &rings).is_ok();

@@ -40,7 +40,7 @@ pub use area::{API, Objects, Offsets, Placed, Plan, Rings};
 pub use client::{ANY, Client, adopt, memory_of, open_by, server_of};
 pub use memory::{Buffers, Memory};
 pub use message::{Choice, Opened, PortState, Wanted, Which};
-pub use ring::Place;
+pub use ring::{Place, STATE};
 pub use served_port::ServedPort;
 #[cfg(fuzzing)]
 pub(crate) use server::fuzz;

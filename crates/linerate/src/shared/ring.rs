@@ -1,9 +1,9 @@
 //! A ring in shared memory, from both sides.
 //!
 //! It is netmap's (`struct netmap_ring`, netmap(4)): head, cur, tail, slots of 16 bytes. Those are the program's to play
-//! with. What the two sides tell each other stands in the room that netmap leaves in each ring (`sem`), in the form that
-//! netmap has for it where programs ask for it (`struct nm_csb_atok`, `struct nm_csb_ktoa`), a cache line for each
-//! direction, and moves in a sync only:
+//! with, `sem` included. What the two sides tell each other stands in front of that, in the form that netmap has for it where
+//! programs ask for it (`struct nm_csb_atok`, `struct nm_csb_ktoa`), a cache line for each direction, and moves in a sync
+//! only:
 //!
 //! ```text
 //!     program:   head        up to where it has released slots
@@ -45,19 +45,20 @@ pub const SLOTS: usize = 256;
 /// Bytes of a slot: `struct netmap_slot`.
 pub const SLOT: usize = 16;
 
-// In `sem`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`.
-const PROGRAM_HEAD: usize = 128;
-const PROGRAM_WAITS: usize = 128 + 8;
+/// Bytes in front of `struct netmap_ring`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`, a cache line each.
+pub const STATE: usize = 128;
+const PROGRAM_HEAD: usize = 0;
+const PROGRAM_WAITS: usize = 8;
 /// Packets of a shadow that found no room.
-const PROGRAM_LOST: usize = 128 + 12;
-const PROGRAM_TAIL: usize = 128 + 16;
-const PROGRAM_LOCK: usize = 128 + 20;
-const SERVER_TAIL: usize = 192 + 4;
-const SERVER_WAITS: usize = 192 + 8;
+const PROGRAM_LOST: usize = 12;
+const PROGRAM_TAIL: usize = 16;
+const PROGRAM_LOCK: usize = 20;
+const SERVER_TAIL: usize = 64 + 4;
+const SERVER_WAITS: usize = 64 + 8;
 /// Which shadow the pipe has that this ring sends into; 0: none.
-const SERVER_SHADOW: usize = 192 + 12;
+const SERVER_SHADOW: usize = 64 + 12;
 /// Where the ring of a zero-copy monitor is, in units of 64 bytes; 0: there is none.
-const SERVER_MONITOR: usize = 192 + 16;
+const SERVER_MONITOR: usize = 64 + 16;
 
 // Values of `PROGRAM_WAITS`.
 /// A token is wanted when tail moves.
@@ -85,7 +86,7 @@ pub const MAX_FRAGS: usize = 64;
 /// Where a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// In bytes from the memory's beginning.
+    /// In bytes from the memory's beginning; [`STATE`] bytes in front are its as well.
     pub at: usize,
     /// How many slots it has.
     pub slots: usize,
@@ -130,6 +131,7 @@ impl Ring {
             || !place.zone.is_multiple_of(64)
             || !(2..=65536).contains(&place.slots)
             || !place.at.is_multiple_of(64)
+            || place.at < STATE
         {
             return Err(Error::BadPeer { why: "its ring is outside its memory" });
         }
@@ -139,6 +141,12 @@ impl Ring {
     #[inline(always)]
     pub fn word(&self, field: usize) -> &AtomicU32 {
         self.memory.mapping.word(self.place.at + field)
+    }
+
+    /// A word of what the two sides tell each other.
+    #[inline(always)]
+    fn state(&self, field: usize) -> &AtomicU32 {
+        self.memory.mapping.word(self.place.at - STATE + field)
     }
 
     /// The two words of a slot: what it is, and its pointer.
@@ -235,7 +243,7 @@ impl Ring {
 
     /// As the server: from now on the program sends a token when head moves. Look once more after this.
     pub fn wait_for_program(&self) {
-        self.word(SERVER_WAITS).store(1, SeqCst);
+        self.state(SERVER_WAITS).store(1, SeqCst);
         full_fence();
     }
 
@@ -243,14 +251,14 @@ impl Ring {
     #[inline(always)]
     fn must_wake_server(&self) -> bool {
         full_fence();
-        self.word(SERVER_WAITS).load(Relaxed) != 0 && self.word(SERVER_WAITS).swap(0, SeqCst) != 0
+        self.state(SERVER_WAITS).load(Relaxed) != 0 && self.state(SERVER_WAITS).swap(0, SeqCst) != 0
     }
 
     /// As the server: true once if the program wants a token.
     #[inline(always)]
     pub fn must_wake_program(&self) -> bool {
         full_fence();
-        let waits = self.word(PROGRAM_WAITS);
+        let waits = self.state(PROGRAM_WAITS);
         waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, RUNG, SeqCst, Relaxed).is_ok()
     }
 
@@ -264,32 +272,32 @@ impl Ring {
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         full_fence();
-        self.word(PROGRAM_WAITS).load(Relaxed) == ARMED
+        self.state(PROGRAM_WAITS).load(Relaxed) == ARMED
     }
 
     /// Which shadow the pipe has.
     #[inline(always)]
     pub fn shadow(&self) -> u32 {
-        self.word(SERVER_SHADOW).load(Acquire)
+        self.state(SERVER_SHADOW).load(Acquire)
     }
 
     pub fn set_shadow(&self, shadow: u32) {
-        self.word(SERVER_SHADOW).store(shadow, Release);
+        self.state(SERVER_SHADOW).store(shadow, Release);
     }
 
     /// How many packets found no room, modulo 2^32.
     pub fn lost(&self) -> u32 {
-        self.word(PROGRAM_LOST).load(Relaxed)
+        self.state(PROGRAM_LOST).load(Relaxed)
     }
 
     pub fn lose(&self) {
-        self.word(PROGRAM_LOST).fetch_add(1, Relaxed);
+        self.state(PROGRAM_LOST).fetch_add(1, Relaxed);
     }
 
     /// Returns the ring of this ring's zero-copy monitor.
     #[inline(always)]
     pub fn monitor(&self) -> Option<Ring> {
-        match self.word(SERVER_MONITOR).load(Acquire) {
+        match self.state(SERVER_MONITOR).load(Acquire) {
             0 => None,
             at => self.monitor_at(at),
         }
@@ -305,7 +313,7 @@ impl Ring {
 
     /// From now on this ring has a zero-copy monitor, or none.
     pub fn set_monitor(&self, monitor: Option<&Ring>) {
-        self.word(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
+        self.state(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
     }
 
     /// Returns up to where the program of a receive ring has released slots.
@@ -332,7 +340,7 @@ impl Ring {
             at = self.next(at);
             complete = if has_more { complete } else { at };
         }
-        self.word(SERVER_TAIL)
+        self.state(SERVER_TAIL)
             .store(if is_full && complete == self.published() { head } else { complete } as u32, Release);
     }
 
@@ -340,13 +348,13 @@ impl Ring {
     #[inline(always)]
     fn free_up_to(&self, slot: usize) {
         let slots = self.place.slots;
-        self.word(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Release);
+        self.state(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Release);
     }
 
     /// An index that the other side has written, if it is one.
     #[inline(always)]
     fn index(&self, field: usize) -> Option<usize> {
-        let index = self.word(field).load(Acquire) as usize;
+        let index = self.state(field).load(Acquire) as usize;
         (index < self.place.slots).then_some(index)
     }
 }
@@ -386,7 +394,7 @@ impl Program {
     /// A thread that was stopped or killed in its turn loses it.
     #[inline(always)]
     pub fn turn(&self) -> Option<Turn<'_>> {
-        let lock = self.ring.word(PROGRAM_LOCK);
+        let lock = self.ring.state(PROGRAM_LOCK);
         let free = lock.load(Relaxed);
         let held = free.wrapping_add(1);
         if free & 1 == 0 && lock.compare_exchange(free, held, Acquire, Relaxed).is_ok() {
@@ -397,7 +405,7 @@ impl Program {
 
     #[cold]
     fn wait_for_turn(&self) -> Option<Turn<'_>> {
-        let (lock, begin) = (self.ring.word(PROGRAM_LOCK), Instant::now());
+        let (lock, begin) = (self.ring.state(PROGRAM_LOCK), Instant::now());
         let first = lock.load(Relaxed);
         loop {
             let now = lock.load(Relaxed);
@@ -432,7 +440,7 @@ impl Program {
                 return Err(self.set_back());
             }
         }
-        self.ring.word(PROGRAM_HEAD).store(head as u32, Release);
+        self.ring.state(PROGRAM_HEAD).store(head as u32, Release);
         Ok(head != before)
     }
 
@@ -445,7 +453,8 @@ impl Program {
 
     /// Returns where the program has its head, if that is in the ring; otherwise where it was.
     pub fn wanted_head(&self) -> usize {
-        self.ring.index(HEAD).unwrap_or_else(|| self.head())
+        let head = self.ring.word(HEAD).load(Relaxed) as usize;
+        if head < self.ring.place.slots { head } else { self.head() }
     }
 
     /// Returns how many slots the program has released since the last sync; 0 if that cannot be.
@@ -482,7 +491,7 @@ impl Program {
     #[inline(always)]
     pub fn learn(&self) {
         if let Some(tail) = self.ring.index(SERVER_TAIL) {
-            self.ring.word(PROGRAM_TAIL).store(tail as u32, Relaxed);
+            self.ring.state(PROGRAM_TAIL).store(tail as u32, Relaxed);
             self.ring.word(TAIL).store(tail as u32, Relaxed);
         }
     }
@@ -501,14 +510,14 @@ impl Program {
     /// Asks the server for a token when tail moves, unless one is there already. Look once more after this.
     pub fn arm(&self) {
         if !self.has_token() {
-            self.ring.word(PROGRAM_WAITS).store(ARMED, SeqCst);
+            self.ring.state(PROGRAM_WAITS).store(ARMED, SeqCst);
             full_fence();
         }
     }
 
     /// Returns whether a token is there, or was, that nobody has forgotten.
     pub fn has_token(&self) -> bool {
-        self.ring.word(PROGRAM_WAITS).load(Acquire) == RUNG
+        self.ring.state(PROGRAM_WAITS).load(Acquire) == RUNG
     }
 
     /// Returns whether tail is past the program's head.
@@ -518,7 +527,7 @@ impl Program {
 
     /// Forgets the token of the last time, which was read; true if there was one.
     pub fn forget_token(&self) -> bool {
-        self.ring.word(PROGRAM_WAITS).compare_exchange(RUNG, 0, SeqCst, Relaxed).is_ok()
+        self.ring.state(PROGRAM_WAITS).compare_exchange(RUNG, 0, SeqCst, Relaxed).is_ok()
     }
 }
 
@@ -636,7 +645,7 @@ impl Producer {
     #[inline(always)]
     pub fn tell_but(&self, beginning: usize) {
         let slots = self.ring.place.slots;
-        self.ring.word(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
+        self.ring.state(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
     }
 }
 
@@ -666,16 +675,16 @@ pub mod tests {
         let last = len - SLOTS - 2 * SLOT;
         assert!(Ring::new(&area.memory, Place { at: last & !63, slots: 2, zone: 0 }).is_ok());
         let beyond = (last + 64) & !63;
-        for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, 32, 1] {
+        for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, STATE - 64, 0, 32, 1] {
             assert!(Ring::new(&area.memory, Place { at, slots: 2, zone: 0 }).is_err(), "at {at}");
         }
         // A zone that is not all in the memory.
-        assert!(Ring::new(&area.memory, Place { at: 0, slots: 2, zone: len - 2 * ZONE }).is_ok());
+        assert!(Ring::new(&area.memory, Place { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
         for zone in [len - 2 * ZONE + 64, len, usize::MAX & !63, 1] {
-            assert!(Ring::new(&area.memory, Place { at: 0, slots: 2, zone }).is_err(), "zone {zone}");
+            assert!(Ring::new(&area.memory, Place { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
         }
         for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
-            assert!(Ring::new(&area.memory, Place { at: 0, slots, zone: 0 }).is_err(), "{slots} slots");
+            assert!(Ring::new(&area.memory, Place { at: STATE, slots, zone: 0 }).is_err(), "{slots} slots");
         }
     }
 
@@ -749,7 +758,7 @@ pub mod tests {
 
     /// A program whose transmit ring is free, at slot 5 of 8.
     fn program(ring: &Ring) -> Program {
-        ring.word(PROGRAM_HEAD).store(5, Relaxed);
+        ring.state(PROGRAM_HEAD).store(5, Relaxed);
         ring.free_up_to(5);
         let program = Program::begin(ring.clone());
         assert_eq!((program.head(), program.tail()), (5, 4));
@@ -766,8 +775,8 @@ pub mod tests {
             assert_eq!(program.wanted_head(), head as usize);
             assert_eq!(program.released(), ring.distance(5, head as usize));
             assert_eq!(program.tell().unwrap(), head != 5, "{head} and {cur}");
-            assert_eq!(ring.word(PROGRAM_HEAD).load(Relaxed), head);
-            ring.word(PROGRAM_HEAD).store(5, Relaxed);
+            assert_eq!(ring.state(PROGRAM_HEAD).load(Relaxed), head);
+            ring.state(PROGRAM_HEAD).store(5, Relaxed);
         }
         program.done(1);
         program.learn();
@@ -789,11 +798,11 @@ pub mod tests {
         let (_area, [ring, _]) = rings(8, 0, Offsets::default());
         let program = program(&ring);
         for said in [8, 9, u32::MAX] {
-            ring.word(SERVER_TAIL).store(said, Relaxed);
+            ring.state(SERVER_TAIL).store(said, Relaxed);
             program.learn();
             assert_eq!(program.tail(), 4);
         }
-        ring.word(SERVER_TAIL).store(7, Relaxed);
+        ring.state(SERVER_TAIL).store(7, Relaxed);
         program.learn();
         assert_eq!((program.tail(), ring.word(TAIL).load(Relaxed)), (7, 7));
         program.set(7, 7);
@@ -801,9 +810,9 @@ pub mod tests {
         program.set(7, 6);
         assert!(program.is_ready());
         // Where it began is an index, too.
-        ring.word(PROGRAM_HEAD).store(8, Relaxed);
+        ring.state(PROGRAM_HEAD).store(8, Relaxed);
         assert_eq!(Program::begin(ring.clone()).head(), 0);
-        ring.word(PROGRAM_TAIL).store(9, Relaxed);
+        ring.state(PROGRAM_TAIL).store(9, Relaxed);
         assert_eq!(program.tail(), program.head(), "and so is where it was");
         assert_eq!(Consumer::new(ring.clone()).cur, 0);
     }
@@ -821,15 +830,15 @@ pub mod tests {
         let (_area, [ring, _]) = rings(8, 0, Offsets::default());
         let mut consumer = Consumer::new(ring.clone());
         let set = |slot: usize, len: u16, flags: u16| ring.set_slot(slot, Slot { len, flags, ..ring.slot(slot) });
-        assert_eq!(ring.word(SERVER_TAIL).load(Relaxed), 7, "all is free");
+        assert_eq!(ring.state(SERVER_TAIL).load(Relaxed), 7, "all is free");
         set(0, 100, NS_MOREFRAG | NS_NO_LEARN);
         set(1, 50, NS_MOREFRAG | NS_FORWARD);
         set(2, 25, 0);
         for head in [0, 1, 2, 8] {
-            ring.word(PROGRAM_HEAD).store(head, Relaxed);
+            ring.state(PROGRAM_HEAD).store(head, Relaxed);
             assert_eq!(front(&mut consumer), ('-', 0), "up to {head}");
         }
-        ring.word(PROGRAM_HEAD).store(3, Relaxed);
+        ring.state(PROGRAM_HEAD).store(3, Relaxed);
         assert!(matches!(consumer.front(), Front::Packet { len: 175, flags } if flags == NS_MOREFRAG | NS_NO_LEARN));
         assert_eq!(consumer.parts.len(), 3);
         // A part that is in no buffer spoils all of it.
@@ -837,11 +846,11 @@ pub mod tests {
         assert_eq!(front(&mut consumer), ('n', 3));
         consumer.pass(3);
         consumer.tell();
-        assert_eq!(ring.word(SERVER_TAIL).load(Relaxed), 2);
+        assert_eq!(ring.state(SERVER_TAIL).load(Relaxed), 2);
         // Only a ring that is full of the beginning of one packet is given up.
         (0..8).for_each(|slot| set(slot, 10, NS_MOREFRAG));
         for (head, expected) in [(1, ('-', 0)), (2, ('n', 7))] {
-            ring.word(PROGRAM_HEAD).store(head, Relaxed);
+            ring.state(PROGRAM_HEAD).store(head, Relaxed);
             assert_eq!(front(&mut consumer), expected, "up to {head}");
         }
         consumer.pass(7);
@@ -857,7 +866,7 @@ pub mod tests {
                 let flags = if slot + 1 < count { NS_MOREFRAG } else { 0 };
                 ring.set_slot(slot, Slot { len: 1, flags, ..ring.slot(slot) });
             }
-            ring.word(PROGRAM_HEAD).store(count as u32, Relaxed);
+            ring.state(PROGRAM_HEAD).store(count as u32, Relaxed);
             assert_eq!(front(&mut consumer), expected);
             assert!(consumer.parts.len() <= MAX_FRAGS);
         }
@@ -870,16 +879,16 @@ pub mod tests {
         assert_eq!(producer.free(), 7);
         producer.pass(6);
         producer.tell();
-        assert_eq!((producer.free(), ring.word(SERVER_TAIL).load(Relaxed)), (1, 6));
-        ring.word(PROGRAM_HEAD).store(3, Relaxed);
+        assert_eq!((producer.free(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 6));
+        ring.state(PROGRAM_HEAD).store(3, Relaxed);
         assert_eq!(producer.free(), 4);
         producer.pass(3);
         producer.tell_but(2);
-        assert_eq!((producer.tail(), ring.word(SERVER_TAIL).load(Relaxed)), (1, 7));
+        assert_eq!((producer.tail(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 7));
         assert_eq!(Producer::new(ring.clone()).tail(), 7, "it goes on where the ring is");
         // No index: nothing is free, and a ring begins at 0.
-        ring.word(PROGRAM_HEAD).store(8, Relaxed);
-        ring.word(SERVER_TAIL).store(8, Relaxed);
+        ring.state(PROGRAM_HEAD).store(8, Relaxed);
+        ring.state(SERVER_TAIL).store(8, Relaxed);
         assert_eq!((producer.free(), Producer::new(ring.clone()).tail()), (0, 0));
     }
 
@@ -902,7 +911,7 @@ pub mod tests {
         assert!(!ring.must_wake_program());
         assert!(program.must_ring() && !program.must_ring());
         // Nonsense is no request.
-        ring.word(PROGRAM_WAITS).store(77, Relaxed);
+        ring.state(PROGRAM_WAITS).store(77, Relaxed);
         assert!(!ring.must_wake_program() && !program.has_token());
     }
 
@@ -970,7 +979,7 @@ pub mod tests {
         ring.set_monitor(Some(&other));
         assert_eq!(ring.monitor().unwrap().place, other.place);
         for nonsense in [1, u32::MAX] {
-            ring.word(SERVER_MONITOR).store(nonsense, Relaxed);
+            ring.state(SERVER_MONITOR).store(nonsense, Relaxed);
             assert!(ring.monitor().is_none_or(|there| there.place.slots >= 2));
         }
         ring.set_monitor(None);

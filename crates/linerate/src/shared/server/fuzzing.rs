@@ -12,7 +12,7 @@ use crate::shared::area::{Objects, Offsets, Plan, Rings};
 use crate::shared::lock;
 use crate::shared::memory::Memory;
 use crate::shared::message::{Choice, Connection, Request, Wanted, Which};
-use crate::shared::ring::Place;
+use crate::shared::ring::{Place, STATE};
 
 /// How ports are opened.
 type OpenServed = fn(&str, &Rings) -> Result<Box<dyn Device>>;
@@ -193,17 +193,17 @@ impl Program {
         match kind % 4 {
             // What the two sides tell each other.
             0 => {
-                let field = input.one_of(&[128, 136, 140, 144, 192, 196, 200, 204, 208]);
-                self.write(place.at + field, &input.u32().to_le_bytes());
+                let field = input.one_of(&[0, 8, 12, 16, 64, 68, 72, 76, 80]);
+                self.write(place.at - STATE + field, &input.u32().to_le_bytes());
             }
-            1 => self.write(place.at + 128, &u32::from(kind >> 2).to_le_bytes()),
+            1 => self.write(place.at - STATE, &u32::from(kind >> 2).to_le_bytes()),
             2 => {
                 let slot = 256 + 16 * usize::from(kind >> 2);
                 let word = u64::from(input.u16()) | u64::from(input.u16()) << 32 | u64::from(input.u8()) << 48;
                 self.write(place.at + slot, &word.to_le_bytes());
             }
             _ => {
-                let at = place.at + usize::from(input.u16()) % 1280;
+                let at = place.at - STATE + usize::from(input.u16()) % 1408;
                 self.write(at, &input.u64().to_le_bytes());
             }
         }
@@ -216,7 +216,7 @@ impl Program {
         let (count, len) = (usize::from(input.u8() % 8), input.u16());
         let bytes = input.bytes(60);
         let mut head = [0; 4];
-        mapping.read(place.at + 128, &mut head);
+        mapping.read(place.at - STATE, &mut head);
         let slots = place.slots.clamp(2, 64);
         let mut at = u32::from_le_bytes(head) as usize % slots;
         for n in 0..count {
@@ -231,7 +231,7 @@ impl Program {
             }
             at = (at + 1) % slots;
         }
-        mapping.write(place.at + 128, &(at as u32).to_le_bytes());
+        mapping.write(place.at - STATE, &(at as u32).to_le_bytes());
         self.turn();
     }
 

@@ -23,6 +23,9 @@ use crate::shared::work::{Receiving, Sending, Work};
 /// How long the server looks for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
 
+/// Pipes for which a port's own memory has room: a program that has both exchanges their buffers (netmap has room for 2).
+const PIPES: usize = 16;
+
 /// A connection without a port, and its program.
 pub struct Talk {
     pub state: Arc<State>,
@@ -350,7 +353,9 @@ impl Talk {
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
                 // Descriptors that share the port have descriptions of their own.
                 let ports = crate::shared::area::Objects { count: 16, ..plan.ports };
-                self.state.make_area(self.user, Plan { zones, ports, ..plan })?
+                let pipes = Plan::of_ports(2 * PIPES, &Rings { tx: 1, rx: 1, ..room }, 0);
+                let plan = Plan { zones, ports, ..plan };
+                self.state.make_area(self.user, if is_monitor { plan } else { plan.and(pipes) })?
             }
             _ => self.choose(memory)?,
         };
