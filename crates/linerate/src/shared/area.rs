@@ -314,6 +314,37 @@ impl Area {
         Ok(Placed { at: 0, tx, rx, offset_mask: offsets.mask })
     }
 
+    /// Makes the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`]; then nothing has changed.
+    pub fn place_pipe(&self, rings: &[Rings; 2], offsets: Offsets) -> Result<[Placed; 2]> {
+        let sending = |rings: &Rings| self.place_rings(rings, |_| true, |_| false, offsets);
+        let first = sending(&rings[0])?;
+        let second = sending(&rings[1]).inspect_err(|_| self.remove_rings(&first))?;
+        let mut ends = [first, second];
+        for side in [0, 1] {
+            let senders = ends[1 - side].tx.clone();
+            for (number, sender) in senders.into_iter().enumerate().filter_map(|(n, place)| Some((n, place?))) {
+                let Some(place) = self.mirror(sender, number as u16, offsets) else {
+                    ends.iter().for_each(|end| self.remove_rings(end));
+                    return Err(Error::AreaFull { what: "rings and buffers left" });
+                };
+                ends[side].rx[number] = Some(place);
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Makes a receive ring with the buffers of a transmit ring.
+    fn mirror(&self, sender: Place, number: u16, offsets: Offsets) -> Option<Place> {
+        let sending = ring::Ring::new(&self.memory, sender).ok()?;
+        let place = Place { at: lock(&self.free).rings.pop()?, zone: 0, ..sender };
+        let buffers = (0..place.slots).map(|slot| sending.slot(slot).buffer);
+        self.write_ring(place, number, true, offsets, buffers);
+        Some(place)
+    }
+
     /// Makes a description of a port with these rings. Returns them with the place of the description.
     ///
     /// # Errors

@@ -177,6 +177,14 @@ impl Ring {
         self.words(number)[0].store(word, Relaxed);
     }
 
+    /// Copies a slot of another ring, all of it.
+    #[inline(always)]
+    pub fn copy_slot(&self, from: &Ring, number: usize) {
+        for (ours, theirs) in self.words(number).iter().zip(from.words(number)) {
+            ours.store(theirs.load(Relaxed), Relaxed);
+        }
+    }
+
     /// A slot's pointer: of bytes that are in no buffer, or where in its buffer a packet begins.
     pub fn pointer(&self, number: usize) -> u64 {
         self.words(number)[1].load(Relaxed)
@@ -386,6 +394,12 @@ impl Program {
         program.set(program.head() as u32, program.head() as u32);
         program.learn();
         program
+    }
+
+    /// Goes on at this slot, whatever the last program has written.
+    pub fn restart(&self, head: usize) {
+        self.ring.state(PROGRAM_HEAD).store(head as u32, Release);
+        self.set(head as u32, head as u32);
     }
 
     /// Waits for the ring's turn, and takes it. `None` if another thread has it for longer than any sync takes and goes on

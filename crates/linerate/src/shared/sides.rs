@@ -1,8 +1,9 @@
 //! A program's rings at work: what a sync does to each of them, and how packets pass a pipe.
 //!
-//! The ends of a pipe share memory. Slot n of a transmit ring and slot n of the other end's receive ring belong together:
-//! a sync of the sender exchanges their buffers, and when the receiver has released its slot, the sender's is free again. So
-//! a pipe has room for one ring of packets, as netmap's has.
+//! The ends of a pipe share memory. Slot n of a transmit ring and slot n of the other end's receive ring belong together: they
+//! name one buffer, which is the sender's until a sync has copied the slot to the other end, and the sender's again when the
+//! receiver has released it; then the sender's sync copies the slot back, with whatever the receiver has put there. So a pipe has
+//! room for one ring of packets, as netmap's has (netmap_pipe.c).
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -73,11 +74,13 @@ impl Sides {
             let Some(place) = place else { return Ok(None) };
             let other = other_end(other.map(|other| &other.rx), n, place.slots)?;
             let program = program(place)?;
-            if begins && let Some(other) = &other {
-                program.done(other.released());
+            let pipe = other.map(|other| Through { other, copies: Mutex::default() });
+            if begins && let Some(pipe) = &pipe {
+                // The last program may have been killed while it sent.
+                program.restart(pipe.other.published());
+                pipe.reclaim(&program);
                 program.learn();
             }
-            let pipe = other.map(|other| Through { other, copies: Mutex::default() });
             Ok(Some(Transmit { program, pipe }))
         };
         let receive = |(n, place): (usize, &Option<Place>)| {
@@ -118,14 +121,11 @@ impl Transmit {
     pub fn learn(&self, bell: BorrowedFd<'_>) {
         let ring = &self.program.ring;
         if let Some(pipe) = &self.pipe {
-            // What the other end has released is free here.
-            self.program.done(pipe.other.released());
+            pipe.reclaim(&self.program);
         }
         if let Some(monitor) = ring.monitor() {
-            // What was sent by a pipe is in the buffers of the other end.
-            let sent = self.pipe.as_ref().map_or(ring, |pipe| &pipe.other);
             let (from, to) = (ring.next(self.program.tail()), ring.next(ring.published()));
-            show(ring, sent, from, to, &monitor, NS_TXMON, bell);
+            show(ring, from, to, &monitor, NS_TXMON, bell);
         }
         self.program.learn();
     }
@@ -142,7 +142,7 @@ impl Receive {
         if let Some(monitor) = ring.monitor() {
             let from = self.program.head();
             let to = (from + self.program.released()) % ring.place.slots;
-            show(ring, ring, from, to, &monitor, 0, bell);
+            show(ring, from, to, &monitor, 0, bell);
         }
         let must_ring = match &self.pipe {
             Some(sender) => self.program.tell()? && sender.is_armed(),
@@ -156,27 +156,24 @@ impl Receive {
 }
 
 impl Through {
-    /// Exchanges the buffers of these slots with those of the other end, which is told of whole packets. True if that end
-    /// wants a token.
+    /// Copies these slots to the other end, which is told of whole packets. True if that end wants a token.
     #[inline(always)]
     fn pass(&self, ring: &Ring, from: usize, head: usize) -> bool {
         let (other, mut at) = (&self.other, from);
         let mut copies = lock(&self.copies);
         while at != head {
-            let (mut ours, mut theirs) = (ring.slot(at), other.slot(at));
-            // A slot that names no buffer, here or there, becomes an empty packet.
-            if ring.memory.buffer(theirs.buffer).is_some() && ring.bytes(at, ours).is_some() {
+            let slot = ring.slot(at);
+            if ring.bytes(at, slot).is_some() {
                 if let Some(copier) = &mut copies.copier {
-                    copier.copy(ring, at, ours);
+                    copier.copy(ring, at, slot);
                 }
-                std::mem::swap(&mut ours.buffer, &mut theirs.buffer);
-                other.set_slot(at, Slot { buffer: theirs.buffer, len: ours.len, flags: ours.flags | NS_BUF_CHANGED });
-                if ring.offset_mask != 0 {
-                    other.set_offset(at, ring.offset(at));
-                }
-                ring.set_slot(at, Slot { flags: NS_BUF_CHANGED, ..ours });
+                other.copy_slot(ring, at);
             } else {
-                other.set_slot(at, Slot { len: 0, flags: 0, ..theirs });
+                // A slot that names no buffer becomes an empty packet.
+                other.set_slot(at, Slot { len: 0, flags: 0, ..other.slot(at) });
+            }
+            if slot.flags & NS_BUF_CHANGED != 0 {
+                ring.set_slot(at, Slot { flags: slot.flags & !NS_BUF_CHANGED, ..slot });
             }
             at = ring.next(at);
         }
@@ -184,12 +181,39 @@ impl Through {
         other.publish_packets(head);
         other.is_armed() || is_copied
     }
+
+    /// What the other end has released is free here, with the buffers that its program has put there.
+    #[inline(always)]
+    fn reclaim(&self, program: &Program) {
+        let released = self.other.released();
+        take_back(&program.ring, &self.other, released);
+        program.done(released);
+    }
+}
+
+/// Copies the slots in front of `end` back that were passed to the other end of a pipe.
+#[inline(always)]
+fn take_back(ring: &Ring, other: &Ring, end: usize) {
+    let mut at = ring.next(ring.published());
+    while at != end {
+        // Nonsense of the other program's stays there.
+        if ring.memory.buffer(other.slot(at).buffer).is_some() {
+            ring.copy_slot(other, at);
+        }
+        at = ring.next(at);
+    }
+}
+
+/// Ends what is under way in a pipe: all buffers are the transmit ring's, and none is the other end's.
+pub fn end_pipe(ring: &Ring, other: &Ring) {
+    take_back(ring, other, other.published());
+    (0..other.place.slots).for_each(|at| other.set_slot(at, Slot { buffer: 0, len: 0, flags: 0 }));
 }
 
 /// Gives the buffers of slots that a port is done with to its zero-copy monitor, for others: as many of the last ones as the
 /// monitor has room for (netmap's netmap_monitor.c does the same).
 #[cold]
-fn show(port: &Ring, slots: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, bell: BorrowedFd<'_>) {
+fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, bell: BorrowedFd<'_>) {
     let program = Program { ring: monitor.clone() };
     let Some(_turn) = program.turn() else { return };
     // It may have gone, and its place be another ring's.
@@ -197,15 +221,15 @@ fn show(port: &Ring, slots: &Ring, from: usize, to: usize, monitor: &Ring, flag:
         return;
     }
     let mut producer = Producer::new(monitor.clone());
-    let count = slots.distance(from, to);
+    let count = port.distance(from, to);
     let fits = count.min(producer.free());
-    let (mut at, mut next) = ((from + count - fits) % slots.place.slots, producer.tail());
+    let (mut at, mut next) = ((from + count - fits) % port.place.slots, producer.tail());
     for _ in 0..fits {
-        let (ours, theirs) = (slots.slot(at), monitor.slot(next));
+        let (ours, theirs) = (port.slot(at), monitor.slot(next));
         let flags = ours.flags & !(NS_TXMON | NS_BUF_CHANGED) | flag;
         monitor.set_slot(next, Slot { flags, ..ours });
-        slots.set_slot(at, Slot { buffer: theirs.buffer, len: theirs.len, flags: ours.flags | NS_BUF_CHANGED });
-        (at, next) = (slots.next(at), monitor.next(next));
+        port.set_slot(at, Slot { buffer: theirs.buffer, len: theirs.len, flags: ours.flags | NS_BUF_CHANGED });
+        (at, next) = (port.next(at), monitor.next(next));
     }
     producer.pass(fits);
     producer.tell();
@@ -235,6 +259,7 @@ mod tests {
     /// A pipe's transmit ring, the receive ring at the other end, and both ends of a descriptor.
     struct Bench {
         area: Area,
+        ends: [Placed; 2],
         transmit: Transmit,
         receive: Receive,
         ours: Connection,
@@ -245,12 +270,13 @@ mod tests {
         fn new(offsets: Offsets) -> Bench {
             let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
             let area = Area::new(Plan::of_ports(3, &rings, 0)).unwrap();
-            let [a, b] = ["a", "b"].map(|name| area.place(name, &rings, |_| true, |_| true, offsets).unwrap());
+            let ends = area.place_pipe(&[rings; 2], offsets).unwrap();
+            let [a, b] = &ends;
             let sides = |mine, other| Sides::new(&area.memory, mine, Some(other), true).unwrap();
-            let (mut near, mut far) = (sides(&a, &b), sides(&b, &a));
+            let (mut near, mut far) = (sides(a, b), sides(b, a));
             let (transmit, receive) = (near.tx.remove(0).unwrap(), far.rx.remove(0).unwrap());
             let [ours, server] = Connection::pair().unwrap();
-            Bench { area, transmit, receive, ours, server }
+            Bench { area, ends, transmit, receive, ours, server }
         }
 
         fn send(&self, slots: &[(u16, u16)]) {
@@ -285,20 +311,62 @@ mod tests {
         (0..SLOTS as usize).map(|n| ring.slot(n).buffer).collect()
     }
 
+    /// As netmap's (netmap_pipe.c): a slot passes with all that is in it, and comes back as the receiver has left it.
     #[test]
-    fn packets_pass_a_pipe_in_their_buffers() {
+    fn slots_pass_a_pipe_and_come_back() {
         let bench = Bench::new(Offsets { mask: 0xFFF, first: 64 });
         let (near, far) = bench.rings();
-        let (ours, theirs) = (buffers(&near), buffers(&far));
+        let ours = buffers(&near);
         (0..4).for_each(|n| near.set_offset(n, 100 + n));
         bench.send(&[(60, NS_FORWARD), (70, NS_MOREFRAG | NS_BUF_CHANGED), (80, 0)]);
         assert_eq!(bench.tail(), 3);
-        let there = [0, 1, 2].map(|n| (far.slot(n).len, far.slot(n).flags, far.offset(n)));
+        let there = [0, 1, 2].map(|n| (far.slot(n).len, far.slot(n).flags, far.offset(n), far.slot(n).buffer));
         let changed = NS_BUF_CHANGED;
-        assert_eq!(there, [(60, changed | NS_FORWARD, 100), (70, changed | NS_MOREFRAG, 101), (80, changed, 102)]);
-        assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [changed; 3]);
-        assert_eq!(buffers(&far)[..4], [ours[0], ours[1], ours[2], theirs[3]]);
-        assert_eq!(buffers(&near)[..4], [theirs[0], theirs[1], theirs[2], ours[3]]);
+        assert_eq!(
+            there,
+            [(60, NS_FORWARD, 100, ours[0]), (70, changed | NS_MOREFRAG, 101, ours[1]), (80, 0, 102, ours[2])]
+        );
+        assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
+        // The receiver keeps a buffer, and gives another for it.
+        let spare = bench.area.take_extra(1)[0].0;
+        far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
+        far.set_offset(1, 9);
+        bench.release(2);
+        assert_eq!((near.slot(1).buffer, near.slot(1).len, near.offset(1)), (spare, 7, 9));
+        assert_eq!((near.slot(0).buffer, near.slot(2).len), (ours[0], 80));
+    }
+
+    /// Whoever sends next goes on where packets were handed over, wherever the last program was killed.
+    #[test]
+    fn a_sender_begins_behind_what_was_handed_over() {
+        let bench = Bench::new(Offsets::default());
+        bench.send(&[(60, 0), (61, NS_MOREFRAG)]);
+        let (near, far) = bench.rings();
+        far.set_slot(0, Slot { len: 9, ..far.slot(0) });
+        let begun = Program::begin(near.clone());
+        assert_eq!(begun.head(), 2);
+        bench.tail();
+        bench.receive.program.set(1, 1);
+        bench.receive.program.tell().unwrap();
+        let [a, b] = [&bench.ends[0], &bench.ends[1]];
+        let sides = Sides::new(&bench.area.memory, a, Some(b), true).unwrap();
+        let program = &sides.tx[0].as_ref().unwrap().program;
+        assert_eq!((program.head(), program.tail(), near.slot(0).len), (1, 0, 9));
+    }
+
+    #[test]
+    fn at_the_end_of_a_pipe_each_buffer_is_in_one_slot() {
+        let bench = Bench::new(Offsets::default());
+        let (near, far) = bench.rings();
+        let spare = bench.area.take_extra(1)[0].0;
+        bench.send(&[(60, 0), (61, 0), (62, NS_MOREFRAG)]);
+        bench.tail();
+        let mut all = buffers(&near);
+        // One was received and not released, and what is in its slot now is the sender's.
+        all[1] = spare;
+        far.set_slot(1, Slot { buffer: spare, ..far.slot(1) });
+        end_pipe(&near, &far);
+        assert_eq!((buffers(&near), buffers(&far)), (all, vec![0; SLOTS as usize]));
     }
 
     /// A pipe has room for a ring of packets; the sender sees how many are not received yet.
@@ -327,12 +395,12 @@ mod tests {
         let before = (buffers(&near), buffers(&far));
         bench.send(&[(60, NS_FORWARD), (2049, 0), (70, 0)]);
         assert_eq!((bench.tail(), [0, 1, 2].map(|n| far.slot(n).len)), (3, [0, 0, 70]));
-        assert_eq!((&buffers(&near)[..2], &buffers(&far)[..2]), (&before.0[..2], &before.1[..2]));
-        // Where the other end has put nonsense, what was sent is lost, and no more than that.
-        let own = near.slot(3).buffer;
-        far.set_slot(3, Slot { buffer: u32::MAX, ..far.slot(3) });
-        bench.send(&[(80, 0)]);
-        assert_eq!((bench.tail(), near.slot(3).buffer, far.slot(3).buffer, far.slot(3).len), (4, own, u32::MAX, 0));
+        assert_eq!((buffers(&near), buffers(&far)), before);
+        // Where the other end has put nonsense the buffer is the sender's again.
+        let own = near.slot(2).buffer;
+        far.set_slot(2, Slot { buffer: u32::MAX, ..far.slot(2) });
+        bench.release(3);
+        assert_eq!(near.slot(2).buffer, own);
     }
 
     #[test]
@@ -432,10 +500,11 @@ mod tests {
         bench.release(7);
         assert_eq!(seen(3), [(65, NS_TXMON), (66, NS_TXMON)]);
         // All buffers are where they were, or elsewhere, once.
-        let mut all = [buffers(&near), buffers(&far), (0..4).map(|n| monitor.ring.slot(n).buffer).collect()].concat();
+        end_pipe(&near, &far);
+        let mut all = [buffers(&near), (0..4).map(|n| monitor.ring.slot(n).buffer).collect()].concat();
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), 8 + 8 + 4);
+        assert_eq!(all.len(), 8 + 4);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::shared::lock;
 use crate::shared::message::{Choice, Opened, Wanted};
 use crate::shared::ring::{Place, Program, Ring};
 use crate::shared::shadow::Shadow;
+use crate::shared::sides::end_pipe;
 
 /// A pipe, while an end of it is open.
 pub struct Pipe {
@@ -37,6 +38,17 @@ pub fn pipe_of(name: &str) -> (String, usize) {
 /// The rings of a pipe's other end.
 fn mirrored(rings: &Rings) -> Rings {
     Rings { tx: rings.rx, rx: rings.tx, tx_slots: rings.rx_slots, rx_slots: rings.tx_slots, ..*rings }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let Lease { area, rings, .. } = &self.lease;
+        let ring = |place: &Option<Place>| place.as_ref().and_then(|place| Ring::new(&area.memory, *place).ok());
+        for (sender, receiver) in rings.iter().zip(rings.iter().rev()) {
+            let pairs = sender.tx.iter().zip(&receiver.rx);
+            pairs.filter_map(|(tx, rx)| Some((ring(tx)?, ring(rx)?))).for_each(|(tx, rx)| end_pipe(&tx, &rx));
+        }
+    }
 }
 
 impl Pipe {
@@ -89,11 +101,8 @@ impl Talk {
                 }
                 _ => self.choose(memory)?,
             };
-            let mut lease = Lease { area, rings: Vec::new(), description: None };
-            for rings in &rings {
-                let placed = lease.area.place_rings(rings, |_| true, |_| true, memory.offsets)?;
-                lease.rings.push(placed);
-            }
+            let ends = area.place_pipe(&rings, memory.offsets)?;
+            let lease = Lease { area, rings: ends.into(), description: None };
             let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
             let sessions = [Vec::new(), Vec::new()];
             let pipe = Pipe { rings, user: self.user, lease, number, sessions, elsewhere, shadow: Weak::new() };
