@@ -102,7 +102,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                         assert!(bytes.is_empty() || places.insert(bytes.as_ptr()), "a buffer came twice");
                     }
                 }
-                for bytes in &mut batch {
+                for bytes in batch.slots_mut() {
                     bytes.fill(0x55);
                 }
             }

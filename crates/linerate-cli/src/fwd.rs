@@ -92,11 +92,7 @@ impl Way {
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
         self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
-        if self.chains {
-            self.batch.packets().for_each(|mut packet| touch(packet.first_mut()));
-        } else {
-            (&mut self.batch).into_iter().for_each(touch);
-        }
+        self.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
     /// As [`turn_dividing`](Way::turn_dividing), looking at the clock: for the profile if it is due, and for the size of the

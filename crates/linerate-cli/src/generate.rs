@@ -67,7 +67,7 @@ impl Sender {
         let len = self.generator.frame_len();
         if len <= self.pool.region().room() {
             self.batch.alloc(&self.pool, wanted, len);
-            (&mut self.batch).into_iter().for_each(|bytes| self.generator.fill(bytes));
+            self.batch.packets().for_each(|mut packet| self.generator.fill(&mut packet));
             self.left -= self.batch.len() as u64;
         } else {
             let mut bytes = vec![0; len];

@@ -177,8 +177,8 @@ fn from_port_to_port(
     run.spawn(move || {
         rx.recv(&mut batch);
         let packets = batch.len();
-        (&mut batch).into_iter().for_each(|bytes| stamps.arrives(bytes));
-        (&mut batch).into_iter().for_each(|bytes| checker.check(bytes));
+        batch.packets().for_each(|packet| stamps.arrives(&packet));
+        batch.packets().for_each(|packet| checker.check(&packet));
         batch.clear();
         if packets > 0 {
             let report = checker.report();
@@ -196,8 +196,8 @@ fn from_port_to_port(
         if batch.is_empty() && end.is_none_or(|end| std::time::Instant::now() < end) {
             let allowed = (0..batch.capacity()).take_while(|_| pacer.take()).count();
             batch.alloc(&pool, allowed, generator.frame_len());
-            (&mut batch).into_iter().for_each(|bytes| generator.fill(bytes));
-            (&mut batch).into_iter().for_each(|bytes| stamps.leaves(bytes));
+            batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+            batch.packets().for_each(|packet| stamps.leaves(&packet));
         }
         count.fetch_add(tx.send(&mut batch) as u64, Ordering::Relaxed);
         0

@@ -24,10 +24,10 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         run.spawn(move || {
             rx.recv(&mut batch);
             let mut packets = 0;
-            for mut packet in batch.packets() {
+            for packet in &mut batch {
                 packets += 1;
                 if packet.slots() == 1 {
-                    checker.check(packet.first_mut());
+                    checker.check(&packet);
                 } else {
                     whole.clear();
                     packet.append_to(&mut whole);

@@ -20,7 +20,7 @@ fn forward(a: &str, b: &str) -> linerate::Result<()> {
     while a.statistics()?.rx_packets < 10_000_000 {
         for _ in 0..1000 {
             rx.recv(&mut batch); // up to 32 slots, never blocks
-            for packet in &mut batch {
+            for mut packet in &mut batch {
                 packet[48] ^= 1; // plain bytes
             }
             tx.send(&mut batch); // takes from the front what fits

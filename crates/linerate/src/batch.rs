@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
-use crate::packet::{Bytes, Packets};
+use crate::packet::{Packet, Packets, SlotsMut};
 use crate::slot::{HEADROOM, Slot};
 
 /// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
@@ -36,6 +36,8 @@ pub struct Batch {
     slots: Box<[Slot]>,
     start: usize,
     end: usize,
+    /// False if every packet is in one slot, which makes a loop over the packets shorter.
+    has_chains: bool,
     cache: Option<Cache>,
 }
 
@@ -54,7 +56,7 @@ impl Batch {
     /// A batch for `capacity` slots, at least one.
     pub fn with_capacity(capacity: usize) -> Batch {
         let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
-        Batch { slots, start: 0, end: 0, cache: None }
+        Batch { slots, start: 0, end: 0, has_chains: false, cache: None }
     }
 
     /// How many slots are received at most before some are sent or cleared.
@@ -80,7 +82,7 @@ impl Batch {
         if !self.is_empty() {
             self.free(self.start..self.end);
         }
-        (self.start, self.end) = (0, 0);
+        (self.start, self.end, self.has_chains) = (0, 0, false);
     }
 
     /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
@@ -108,10 +110,20 @@ impl Batch {
         self.exchange(count, all).1
     }
 
-    /// The packets, one after the other, each with all its slots.
+    /// Iterates over the packets, each with all its slots.
+    #[inline(always)]
     pub fn packets(&mut self) -> Packets<'_> {
+        let has_chains = self.has_chains;
         let (slots, view) = self.parts();
-        Packets::new(slots, view)
+        debug_assert!(has_chains || !slots.iter().any(Slot::has_more), "a chain is not noted");
+        Packets::new(slots, view, has_chains)
+    }
+
+    /// Iterates over the bytes of each slot, of which a packet longer than a buffer has several.
+    #[inline(always)]
+    pub fn slots_mut(&mut self) -> SlotsMut<'_> {
+        let (slots, view) = self.parts();
+        SlotsMut::new(slots, view)
     }
 
     /// The slots, and the bytes that they name; a batch without a cache has no slots.
@@ -168,7 +180,8 @@ impl Batch {
     }
 
     /// Offers places for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one, from
-    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool.
+    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool. Whoever
+    /// writes packets of several slots [notes](Batch::note_chains) them.
     #[inline(always)]
     pub(crate) fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
@@ -197,10 +210,17 @@ impl Batch {
         &mut self.slots[self.end..self.end + room]
     }
 
-    /// So many places have slots now.
+    /// Commits `count` slots written into [`space`](Batch::space).
     #[inline(always)]
     pub(crate) fn appended(&mut self, count: usize) {
+        self.has_chains |= self.slots[self.end..self.end + count].iter().any(Slot::has_more);
         self.end += count;
+    }
+
+    /// Notes that there are packets of several slots, among those that were [exchanged](Batch::exchange).
+    #[inline(always)]
+    pub(crate) fn note_chains(&mut self, has_chains: bool) {
+        self.has_chains |= has_chains;
     }
 
     /// One free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
@@ -219,6 +239,7 @@ impl Batch {
         if self.end == self.slots.len() {
             return false;
         }
+        self.has_chains |= slot.has_more();
         self.slots[self.end] = slot.take();
         self.end += 1;
         true
@@ -288,7 +309,7 @@ impl Batch {
     pub(crate) fn sent(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {
-            (self.start, self.end) = (0, 0);
+            (self.start, self.end, self.has_chains) = (0, 0, false);
         }
     }
 
@@ -338,16 +359,14 @@ impl Drop for Batch {
     }
 }
 
-/// Iterates over the bytes of each slot: of each packet, unless frames are longer than a buffer
-/// (then see [`Batch::packets`]).
+/// Iterates over the packets, as [`Batch::packets`].
 impl<'a> IntoIterator for &'a mut Batch {
-    type Item = &'a mut [u8];
-    type IntoIter = Bytes<'a>;
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
 
     #[inline(always)]
-    fn into_iter(self) -> Bytes<'a> {
-        let (slots, view) = self.parts();
-        Bytes::new(slots, view)
+    fn into_iter(self) -> Packets<'a> {
+        self.packets()
     }
 }
 
@@ -437,8 +456,8 @@ mod tests {
         let mut batch = Batch::new();
         batch.push(&pool, &[1, 2]);
         batch.push(&pool, &[3]);
-        for bytes in &mut batch {
-            bytes[0] += 10;
+        for mut packet in &mut batch {
+            packet[0] += 10;
         }
         assert_eq!(frames(&mut batch), [vec![11, 2], vec![13]]);
         batch.drop_front(1);

@@ -31,6 +31,37 @@ pub enum Error {
         kind: &'static str,
     },
 
+    /// A packet that has no room for more bytes in front.
+    #[error("no room for {asked} bytes in front of the packet: its headroom has {room}")]
+    NoHeadroom {
+        /// Bytes to be added.
+        asked: usize,
+        /// Bytes of headroom.
+        room: usize,
+    },
+
+    /// A packet that has no room for more bytes at its end.
+    #[error("no room for {asked} bytes behind the packet: its last buffer has {room}")]
+    NoTailroom {
+        /// Bytes to be added.
+        asked: usize,
+        /// Free bytes of the last buffer.
+        room: usize,
+    },
+
+    /// A packet of which fewer bytes can be removed.
+    #[error("cannot remove {asked} bytes of the packet: its slot can lose at most {most}")]
+    TooShort {
+        /// Bytes to be removed.
+        asked: usize,
+        /// The most that can be removed.
+        most: usize,
+    },
+
+    /// A packet that its sender has left to be cut into segments.
+    #[error("the packet is to be cut into segments first\n  open the port without offloads")]
+    Unfinished,
+
     /// A port that somebody has opened already.
     #[error("port '{name}' is open already\n  close it first, or choose another name")]
     PortInUse {

@@ -14,7 +14,7 @@
 //! let mut received = 0;
 //! while received < 1000 {
 //!     received += rx.recv(&mut batch);        // up to 32 slots, never blocks
-//!     for packet in &mut batch {
+//!     for mut packet in &mut batch {
 //!         packet[48] ^= 1;                    // plain bytes
 //!     }
 //!     tx.send(&mut batch);                    // takes from the front what fits
@@ -68,7 +68,7 @@ pub mod traffic;
 pub use batch::Batch;
 pub use error::{Error, Result};
 pub use open::{Options, drive_model, open, server};
-pub use packet::{Bytes, Packet, Packets};
+pub use packet::{Packet, Packets, SlotsMut};
 pub use slot::{HEADROOM, Slot};
 
 #[cfg(fuzzing)]

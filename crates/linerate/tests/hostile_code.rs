@@ -26,7 +26,7 @@ fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
 fn check_whole(pool: &Arc<Pool>, buffers: usize) {
     let mut batch = Batch::with_capacity(2 * buffers);
     assert_eq!(batch.alloc(pool, 2 * buffers, 100), buffers, "buffers are free more than once, or missing");
-    batch.into_iter().enumerate().for_each(|(n, bytes)| bytes.fill(n as u8));
+    batch.into_iter().enumerate().for_each(|(n, mut packet)| packet.fill(n as u8));
     assert!(batch.into_iter().enumerate().all(|(n, bytes)| bytes.iter().all(|byte| *byte == n as u8)));
 }
 
@@ -44,7 +44,7 @@ fn a_closure_that_panics_frees_nothing_twice() {
         };
         assert!(catch_unwind(AssertUnwindSafe(|| batch.split(&mut rest, &mut keep))).is_err());
         let seen = |batch: &mut Batch| {
-            let all = batch.packets().map(|mut packet| (packet.len(), packet.first_mut()[0]));
+            let all = batch.packets().map(|packet| (packet.len(), packet[0]));
             all.collect::<Vec<_>>()
         };
         let is_kept = |n: &u8| usize::from(*n) >= at || n.is_multiple_of(2);
@@ -269,7 +269,7 @@ fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
     assert_eq!(ends[0].statistics().unwrap().drops.tx_too_long, 1);
     let mut received = Batch::new();
     assert_eq!(rx.recv(&mut received), 1);
-    assert!(received.into_iter().all(|bytes| bytes == [2; 60]));
+    assert!(received.into_iter().all(|packet| *packet == [2; 60]));
 }
 
 /// A card whose memory is a host's to map is driven by nobody here, and the other way round.

@@ -76,7 +76,7 @@ impl End {
         let Some(rx) = &mut self.rx else { return };
         self.batch.clear();
         rx.recv(&mut self.batch);
-        (&mut self.batch).into_iter().for_each(|bytes| self.checker.check(bytes));
+        self.batch.packets().for_each(|packet| self.checker.check(&packet));
         self.batch.clear();
     }
 
@@ -228,7 +228,7 @@ fn wait_for_a_reader() {
     let mut checker = Checker::default();
     while checker.report().received < COUNT {
         rx.recv(&mut batch);
-        (&mut batch).into_iter().for_each(|bytes| checker.check(bytes));
+        batch.packets().for_each(|packet| checker.check(&packet));
         batch.clear();
         assert_eq!(receiver.statistics().unwrap().drops.no_descriptor, 0);
     }

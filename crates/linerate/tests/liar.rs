@@ -67,7 +67,7 @@ proptest! {
                         }
                     }
                     // Every byte that was handed out can be written.
-                    for bytes in &mut batch {
+                    for bytes in batch.slots_mut() {
                         bytes.fill(0xFF);
                     }
                 }

@@ -623,7 +623,7 @@ fn threads_share_a_switch() {
                 while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
                     rx.recv(&mut batch);
                     for bytes in &mut batch {
-                        checker.check(bytes);
+                        checker.check(&bytes);
                         received += 1;
                     }
                     batch.clear();

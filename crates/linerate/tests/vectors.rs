@@ -75,10 +75,10 @@ fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) 
         let mix = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         words(rings, 0, RING * 4).iter().fold(0, |sum, word| mix(sum, word.load(Relaxed))).hash(&mut hash);
         let first = words(packets, 0, 1).as_ptr().addr();
-        for mut packet in batch.packets() {
+        for packet in batch.packets() {
             packet.len().hash(&mut hash);
             packet.slots().hash(&mut hash);
-            (packet.first_mut().as_ptr().addr() - first).hash(&mut hash);
+            (packet.as_ptr().addr() - first).hash(&mut hash);
         }
         (batch.len(), batch.cached(), fake.pool().available()).hash(&mut hash);
         format!("{:?}", fake.statistics()).hash(&mut hash);

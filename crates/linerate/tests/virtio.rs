@@ -204,7 +204,7 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
         let mut batch = Batch::with_capacity(256);
         // What is in the buffers from before shall not be taken for a header.
         batch.alloc(&pool, 200, 1800);
-        batch.into_iter().for_each(|bytes| bytes.fill(0xA5));
+        batch.into_iter().for_each(|mut packet| packet.fill(0xA5));
         batch.clear();
         let (mut all, mut octets, mut dropped) = (0, 0, 0);
         let mut check = |lens: &[usize]| {

@@ -112,8 +112,8 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
         let mut hash = DefaultHasher::new();
         words(&rings, 0, rings.len() / 8).iter().for_each(|word| word.load(Relaxed).hash(&mut hash));
         let first = words(&packets, 0, 1).as_ptr().addr();
-        for mut packet in batch.packets() {
-            (packet.len(), packet.slots(), packet.first_mut().as_ptr().addr() - first).hash(&mut hash);
+        for packet in batch.packets() {
+            (packet.len(), packet.slots(), packet.as_ptr().addr() - first).hash(&mut hash);
         }
         (batch.len(), batch.cached(), pool.available(), rx.buffers(), tx.buffers()).hash(&mut hash);
         format!("{:?} {:?}", port.statistics().unwrap(), port.queue_statistics()).hash(&mut hash);

@@ -31,7 +31,7 @@ impl Ends {
         let mut generator = Generator::new(1518, 1);
         let mut all = Batch::with_capacity(pool.available());
         all.alloc(&pool, pool.available(), generator.frame_len());
-        (&mut all).into_iter().for_each(|frame| generator.fill(frame));
+        all.packets().for_each(|mut frame| generator.fill(&mut frame));
         all.clear();
         // A switch learns where an address is from a frame that comes from there: one whose addresses are exchanged.
         let mut frame = [0; 60];

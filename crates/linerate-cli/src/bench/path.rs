@@ -104,7 +104,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
             let start = cycles();
             rx.recv(&mut batch);
             let received = cycles();
-            (&mut batch).into_iter().for_each(touch);
+            batch.packets().for_each(|mut packet| touch(&mut packet));
             let touched = cycles();
             let sent = tx.send(&mut batch);
             stamps.note(sent, [start, received, touched, cycles()]);

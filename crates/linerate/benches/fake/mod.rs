@@ -207,7 +207,7 @@ impl Fake {
 
 #[inline(always)]
 pub fn touch(batch: &mut Batch) {
-    for bytes in batch {
-        bytes[48] = bytes[48].wrapping_add(1);
+    for mut packet in batch {
+        packet[48] = packet[48].wrapping_add(1);
     }
 }

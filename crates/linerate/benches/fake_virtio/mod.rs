@@ -381,7 +381,7 @@ impl Card {
     #[inline(never)]
     pub fn forward(&mut self, batch: &mut Batch) {
         self.rx.recv(batch);
-        for bytes in &mut *batch {
+        for mut bytes in &mut *batch {
             bytes[48] = bytes[48].wrapping_add(1);
         }
         self.tx.send(batch);

@@ -131,7 +131,7 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
     let mut next = 0;
     measure(|| {
         batch.alloc(&source.pool, BATCH, len);
-        for bytes in &mut batch {
+        for mut bytes in &mut batch {
             let to = if broadcast { [0xFF; 6] } else { host(next) };
             next = if next + 1 == others { 0 } else { next + 1 };
             // In one piece, as a frame is written by who makes it.
@@ -227,7 +227,7 @@ fn two_senders(alone: bool) -> f64 {
         let (mut sent, time) = (0, Instant::now());
         while sent < PACKETS {
             source.batch.alloc(&source.pool, BATCH, 60);
-            for bytes in &mut source.batch {
+            for mut bytes in &mut source.batch {
                 let [a, b, c, d, e, f] = to;
                 bytes[..16].copy_from_slice(&[a, b, c, d, e, f, 2, 0, 0, 0, 1, n as u8, 8, 0, 0x45, 0]);
             }

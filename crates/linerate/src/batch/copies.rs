@@ -165,6 +165,7 @@ impl Batch {
         }
         cache.used(count, count);
         *end += count;
+        self.has_chains |= count > 1;
         true
     }
 

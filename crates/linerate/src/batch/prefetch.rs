@@ -39,6 +39,6 @@ mod tests {
         batch.prefetch();
         assert!(batch.push(&pool, &[7; 60]));
         batch.prefetch();
-        assert!((&mut batch).into_iter().all(|bytes| bytes == [7; 60]));
+        assert!((&mut batch).into_iter().all(|packet| *packet == [7; 60]));
     }
 }

@@ -33,7 +33,7 @@ impl Batch {
     ///
     /// `keep` is the program's, and may panic: then the packet that it was asked about and all behind it are kept.
     fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
-        let Batch { slots, start, end, cache: Some(cache) } = self else { return };
+        let Batch { slots, start, end, cache: Some(cache), .. } = self else { return };
         let pool = cache.pool().clone();
         let (mut begins, mut keeping) = (true, true);
         let mut sorting = Sorting { to: *start, at: *start, slots, start, end };

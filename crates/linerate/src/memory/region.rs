@@ -154,6 +154,12 @@ impl<'a> View<'a> {
     /// A view of nothing, for no slots.
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
+    /// Bytes of one buffer.
+    #[inline(always)]
+    pub fn buffer_size(self) -> usize {
+        1 << self.shift
+    }
+
     /// The first buffer's first byte; only for who may look into buffers by their numbers.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]

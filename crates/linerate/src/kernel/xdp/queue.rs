@@ -118,6 +118,7 @@ impl XdpRx {
         if end.fill.submit() && end.fill.needs_wakeup() {
             let _ = wake(socket.fd(), false);
         }
+        batch.note_chains(packets < taken);
         self.counters.moved_packets(packets, taken, bytes);
         if offered == 0 && batch.len() < batch.capacity() {
             self.counters.found_no_buffer();
