@@ -1,6 +1,7 @@
 //! `NIOCCTRL`: the requests of netmap's API 14, and their options.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
 
 use linerate::shared::{
@@ -58,6 +59,9 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
         header.version = API;
         return refused(why, libc::EINVAL);
     }
+    if header.reserved != 0 {
+        return refused("the request's reserved field is not zero", libc::EINVAL);
+    }
     let name = text(&header.name);
     let at = header.body;
     match header.reqtype {
@@ -72,11 +76,12 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
             Ok(())
         }),
         request::VALE_NEWIF => body(at, |body| create(&name, body)),
+        request::VALE_DELIF if at != 0 => refused("this request has no body", libc::EINVAL),
         request::VALE_DELIF => find(&name)?.destroy(&name),
         request::VALE_POLLING_ENABLE => body(at, |body| polling(&name, body)),
-        request::VALE_POLLING_DISABLE => find(&name).map(drop),
+        request::VALE_POLLING_DISABLE => body(at, |_: &mut ValePolling| is_polled(&name)),
         request::POOLS_INFO_GET if name.is_empty() => refused("a port's name is missing", libc::EINVAL),
-        request::POOLS_INFO_GET => body(at, |body| pools(descriptor, body)),
+        request::POOLS_INFO_GET => body(at, |body| pools(descriptor, &name, body)),
         request::SYNC_KLOOP_START => csb::run(descriptor, header),
         request::SYNC_KLOOP_STOP => csb::stop(descriptor),
         request::CSB_ENABLE => csb::enable(descriptor, header.options),
@@ -122,6 +127,8 @@ struct Chosen {
     external: Option<(u64, Plan, u64)>,
     csb: Option<At>,
     offsets: Offsets,
+    /// The option, and the last place where a packet may begin.
+    max_offset: Option<(u64, u64)>,
 }
 
 /// Takes the options one by one. Each can be there once.
@@ -152,7 +159,11 @@ fn choose(first: u64) -> Result<Chosen> {
                 chosen.external = Some((option.usrptr, external(option)?, at));
                 Ok(())
             }),
-            option::OFFSETS => with(at, |option| offsets(option).map(|offsets| chosen.offsets = offsets)),
+            option::OFFSETS => with(at, |option| {
+                chosen.offsets = offsets(option)?;
+                chosen.max_offset = Some((at, option.max_offset));
+                Ok(())
+            }),
             option::CSB => {
                 chosen.csb = Some((at, option));
                 Ok(())
@@ -160,6 +171,11 @@ fn choose(first: u64) -> Result<Chosen> {
             _ => refused("this option is not there for a registration", libc::EOPNOTSUPP),
         };
         set_status(at, result)?;
+    }
+    let size = chosen.external.map_or(Plan::default(), |(_, plan, _)| plan).buffers.size as u64;
+    if let Some((at, max)) = chosen.max_offset.filter(|(_, max)| *max > size) {
+        let why = format!("packets cannot begin at {max}: buffers have {size} bytes");
+        return set_status(at, refused(why, libc::EINVAL));
     }
     Ok(chosen)
 }
@@ -170,6 +186,10 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         return is_bound();
     }
     let chosen = choose(first)?;
+    if register.mode == mode::NULL && register.mem_id == 0 && chosen.external.is_none() {
+        return refused("memory alone is memory that is there: its number is missing", libc::EINVAL);
+    }
+    let is_open = Cell::new(false);
     let bind = || {
         let wanted = wanted(name, register)?;
         let memory = Choice {
@@ -181,6 +201,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         let (fd, folder) = (bell(descriptor.fd), folder());
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
+        is_open.set(true);
         if let Some((address, plan, at)) = chosen.external {
             map_over(address, plan.len(), descriptor)?;
             let mem_id = port.region().0;
@@ -198,7 +219,11 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         Ok(bound)
     };
     match descriptor.bind(bind) {
-        Some(bound) => bound.map(drop),
+        Some(bound) => bound.map(drop).inspect_err(|_| {
+            if is_open.get() {
+                descriptor.renew()
+            }
+        }),
         None => is_bound(),
     }
 }
@@ -220,7 +245,7 @@ fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
 /// What a registration asks for.
 fn wanted(name: &str, register: &Register) -> Result<Wanted> {
     let which = match register.mode {
-        mode::DEFAULT | mode::ALL_NIC | mode::PIPE_MASTER | mode::PIPE_SLAVE => Which::All,
+        mode::ALL_NIC => Which::All,
         mode::SW => Which::Host,
         mode::NIC_SW => Which::AllAndHost,
         mode::ONE_NIC => Which::One(register.ringid & 0xFFF),
@@ -228,12 +253,10 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         mode::NULL => Which::Memory,
         other => return refused(format!("there is no mode {other} (NR_REG_*)"), libc::EINVAL),
     };
-    // The old way to name a pipe.
-    let name = match register.mode {
-        mode::PIPE_MASTER => format!("{name}{{{}", register.ringid & 0xFFF),
-        mode::PIPE_SLAVE => format!("{name}}}{}", register.ringid & 0xFFF),
-        _ => name.to_string(),
-    };
+    if name.ends_with(['{', '}']) {
+        return refused(format!("'{name}' is no pipe: its number is missing"), libc::EINVAL);
+    }
+    let name = name.to_string();
     let has = |flag: u64| register.flags & flag != 0;
     Ok(Wanted {
         name,
@@ -356,11 +379,12 @@ fn pools_of(plan: &Plan, number: u16) -> PoolsInfo {
     }
 }
 
-fn pools(descriptor: &Held, info: &mut PoolsInfo) -> Result<()> {
+fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
     let asked = match descriptor.bound() {
         Some(bound) if info.mem_id == 0 => bound.port().region().0,
         _ => info.mem_id,
     };
+    client(name)?.info(name)?;
     let (number, plan) = client("any")?.pools(asked)?;
     *info = pools_of(&plan, number);
     Ok(())
@@ -412,6 +436,9 @@ fn detach(name: &str, request: &mut ValeDetach) -> Result<()> {
     Ok(())
 }
 
+/// The number of a port that is not there (`NM_BDG_NOPORT`).
+const NO_PORT: u32 = 254;
+
 /// Where a port is, or the next of all from a bridge and a port on.
 fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     let mut all = Vec::new();
@@ -431,7 +458,18 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
             at >= (request.bridge_idx.into(), request.port_idx)
         }),
     };
-    let Some(port) = found else { return refused("there is no such port, or none after that", libc::ENOENT) };
+    let Some(port) = found else {
+        return match parts(&name) {
+            _ if name.is_empty() => refused("there are no more ports", libc::ENOENT),
+            Ok((switch, _)) if bridges.iter().any(|bridge| bridge == switch) => {
+                request.bridge_idx = bridge_of(&name) as u16;
+                request.port_idx = NO_PORT;
+                Ok(())
+            }
+            Ok(_) => refused(format!("there is no port '{name}'"), libc::ENOENT),
+            Err(error) => Err(error),
+        };
+    };
     (request.bridge_idx, request.port_idx) = (bridge_of(&port.name) as u16, port.number.into());
     set_text(&mut header.name, &port.name);
     Ok(())
@@ -462,5 +500,17 @@ fn polling(name: &str, request: &ValePolling) -> Result<()> {
     if !(1..=2).contains(&request.mode) {
         return refused("a mode of polling is 1 (one processor) or 2 (several)", libc::EINVAL);
     }
-    find(name).map(drop)
+    is_polled(name)
+}
+
+/// Checks that a port of a switch is an interface's: others have nothing to be polled.
+fn is_polled(name: &str) -> Result<()> {
+    let (_, port) = parts(name)?;
+    if !find(name)?.list()?.iter().any(|there| there.name == name) {
+        return refused(format!("'{name}' is not there"), libc::ENXIO);
+    }
+    match std::path::Path::new("/sys/class/net").join(port).exists() {
+        true => Ok(()),
+        false => refused(format!("'{name}' is no interface's: there is nothing to be polled"), libc::EOPNOTSUPP),
+    }
 }

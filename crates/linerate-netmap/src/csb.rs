@@ -102,7 +102,10 @@ fn enable_at(bound: &Bound, told: u64, tell: u64) -> Result<()> {
     }
     let rings = rings(bound);
     let len = rings.len() * size_of::<Told>();
-    let is_good = |address: u64| address != 0 && address.is_multiple_of(4) && is_there(address, len);
+    if !(told | tell).is_multiple_of(size_of::<Told>() as u64) {
+        return refused("the entries do not begin with a cache line", libc::EINVAL);
+    }
+    let is_good = |address: u64| address != 0 && is_there(address, len);
     if !is_good(told) || !is_good(tell) {
         return refused("the entries are not in the program's memory", libc::EFAULT);
     }

@@ -107,20 +107,34 @@ pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
             };
             ask(descriptor, &nmreq.name, request::VALE_NEWIF, &mut body).map(drop)
         }
-        command::BDG_DELIF => ask(descriptor, &nmreq.name, request::VALE_DELIF, &mut 0u64).map(drop),
+        command::BDG_DELIF => control::answer(descriptor, &mut header(&nmreq.name, request::VALE_DELIF, 0)),
         command::BDG_POLLING_ON => {
             let cpu = u32::from(nmreq.ringid & ringid::MASK);
             let mut body = ValePolling { mode: 1, first_cpu_id: cpu, num_polling_cpus: nmreq.arg1.into(), _pad: 0 };
             ask(descriptor, &nmreq.name, request::VALE_POLLING_ENABLE, &mut body).map(drop)
         }
-        command::BDG_POLLING_OFF => ask(descriptor, &nmreq.name, request::VALE_POLLING_DISABLE, &mut 0u64).map(drop),
+        command::BDG_POLLING_OFF => {
+            let mut body = ValePolling { mode: 0, first_cpu_id: 0, num_polling_cpus: 0, _pad: 0 };
+            ask(descriptor, &nmreq.name, request::VALE_POLLING_DISABLE, &mut body).map(drop)
+        }
         other => refused(format!("there is no command {other} (net/netmap_legacy.h)"), libc::EINVAL),
     }
 }
 
 fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = registration(nmreq);
-    ask(descriptor, &nmreq.name, request::REGISTER, &mut body)?;
+    let mut header = header(&nmreq.name, request::REGISTER, std::ptr::from_mut(&mut body) as u64);
+    // The old way to name a pipe.
+    let end = match body.mode {
+        mode::PIPE_MASTER => Some('{'),
+        mode::PIPE_SLAVE => Some('}'),
+        _ => None,
+    };
+    if let Some(end) = end {
+        set_text(&mut header.name, &format!("{}{end}{}", text(&nmreq.name), body.ringid));
+        body.mode = mode::ALL_NIC;
+    }
+    control::answer(descriptor, &mut header)?;
     let Ok(memsize) = u32::try_from(body.memsize) else {
         return refused("the memory is longer than the old API can say", libc::ENOMEM);
     };

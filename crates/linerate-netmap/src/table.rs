@@ -156,6 +156,22 @@ impl Descriptor {
     }
 }
 
+impl Held {
+    /// Gives the number a new socket, so that the server closes the port of the one that it has.
+    pub fn renew(&self) {
+        let socket = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) as c_int;
+        let keeps = call!(libc::SYS_fcntl, self.fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as i64 == 0;
+        let status = call!(libc::SYS_fcntl, self.fd, libc::F_GETFL, 0);
+        call!(libc::SYS_fcntl, socket, libc::F_SETFL, status);
+        if socket >= 0 && call!(libc::SYS_dup3, socket, self.fd, if keeps { 0 } else { libc::O_CLOEXEC }) >= 0 {
+            self.cookie.store(cookie_of(self.fd).unwrap_or_default(), Relaxed);
+        }
+        if socket >= 0 {
+            call!(libc::SYS_close, socket);
+        }
+    }
+}
+
 /// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
 const PAGE: usize = 1024;
 

@@ -682,6 +682,84 @@ static void serves(char **ports)
 	pause();
 }
 
+/* `struct nmreq_option` and the options of a registration, as bytes of known places. */
+struct option {
+	uint64_t next;
+	uint32_t reqtype, status;
+	uint64_t size, first, second;
+	uint32_t bits, align;
+	uint64_t gap;
+};
+
+/* A request; 0, or what errno(3) says. */
+static int request(int fd, unsigned type, const char *name, void *body, uint32_t reserved, struct option *option)
+{
+	struct nmreq_header header = {.nr_version = NETMAP_API, .nr_reqtype = type, .nr_reserved = reserved};
+	strncpy(header.nr_name, name, sizeof(header.nr_name) - 1);
+	header.nr_body = (uintptr_t)body;
+	header.nr_options = (uintptr_t)option;
+	return ioctl(fd, NIOCCTRL, &header) < 0 ? errno : 0;
+}
+
+/* A registration; the same. */
+static int bind_as(int fd, const char *name, uint32_t mode, uint64_t flags, struct option *option)
+{
+	struct nmreq_register reg = {.nr_mode = mode, .nr_flags = flags};
+	return request(fd, NETMAP_REQ_REGISTER, name, &reg, 0, option);
+}
+
+/* What netmap refuses, and with what (netmap.c, netmap_bdg.c, netmap_null.c). */
+static void refusals(char **names)
+{
+	const char *name = names[0];
+	enum { CSB = 3, OFFSETS = 5, HDR_SET = 6, DELIF = 9, POLLING_DISABLE = 11, POOLS_INFO = 12 };
+	uint64_t body[16] = {0};
+	struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC};
+	int fd = open("/dev/netmap", O_RDWR | O_CLOEXEC), other = open("/dev/netmap", O_RDWR);
+	CHECK(request(fd, NETMAP_REQ_REGISTER, name, &reg, 1, NULL) == EINVAL);
+	CHECK(bind_as(fd, name, 0, 0, NULL) == EINVAL);
+	CHECK(bind_as(fd, "x", 5, 0, NULL) == EINVAL);
+	CHECK(bind_as(fd, "", 7, 0, NULL) == EINVAL);
+	CHECK(bind_as(fd, "x{", NR_REG_ALL_NIC, 0, NULL) == EINVAL && bind_as(fd, "x}", NR_REG_ALL_NIC, 0, NULL) == EINVAL);
+	CHECK(bind_as(fd, name, NR_REG_NIC_SW, 0, NULL) == EINVAL);
+	CHECK(request(fd, DELIF, "lo", body, 0, NULL) == EINVAL);
+	CHECK(request(fd, POOLS_INFO, "nosuch", body, 0, NULL) == ENXIO);
+	CHECK(request(fd, POLLING_DISABLE, "nosuch", body, 0, NULL) == EINVAL);
+	CHECK(request(fd, POLLING_DISABLE, name, body, 0, NULL) == ENXIO);
+	struct option offsets = {.reqtype = OFFSETS, .size = sizeof(offsets), .first = 3000};
+	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, 0, &offsets) == EINVAL && offsets.status == EINVAL);
+
+	/* What fails when the port is open already leaves the descriptor as it was, and nobody has the port. */
+	struct option csb = {.reqtype = CSB, .size = 40, .first = 4096, .second = 4096};
+	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE, &csb) == EFAULT && csb.status == EFAULT);
+	csb.first += 8;
+	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE, &csb) == EINVAL && csb.status == EINVAL);
+	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && !is_bound(fd) && errno == ENXIO);
+
+	/* A ring is one descriptor's alone, not the port. */
+	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_TX_RINGS_ONLY, NULL) == 0);
+	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EBUSY);
+	CHECK(bind_as(other, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_RX_RINGS_ONLY, NULL) == 0);
+	CHECK(request(fd, POLLING_DISABLE, name, body, 0, NULL) == EOPNOTSUPP);
+	close(other);
+	close(fd);
+
+	/* Whoever does not expect a header in front of packets does not get the port. */
+	struct port port = open_port(name);
+	body[0] = 12;
+	CHECK(request(port.fd, HDR_SET, name, body, 0, NULL) == 0);
+	other = open("/dev/netmap", O_RDWR);
+	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EIO);
+
+	/* A ring with a head that cannot be is set back; poll tells. */
+	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, 0);
+	struct pollfd event = {.fd = port.fd, .events = POLLOUT};
+	ring->head = ring->num_slots + 7;
+	CHECK(ioctl(port.fd, NIOCTXSYNC, NULL) == 0 && ring->head == 0);
+	ring->head = ring->num_slots + 7;
+	CHECK(poll(&event, 1, 0) == 1 && event.revents == POLLERR && ring->head == 0);
+}
+
 /* Memory of which the second half is not there. */
 static char *half_there(void)
 {
@@ -1103,7 +1181,7 @@ int main(int argc, char **argv)
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
 		{"inherited", inherited}, {"executes", executes}, {"passes", passes}, {"nested", nested},
-		{"shared-by-children", shared_by_children}, {"looks", looks},
+		{"shared-by-children", shared_by_children}, {"looks", looks},          {"refusals", refusals},
 	};
 	alarm(DEADLINE);
 	for (unsigned n = 0; argc > 1 && n < sizeof cases / sizeof *cases; n++)

@@ -201,6 +201,11 @@ fn creat_opens_as_well() {
 }
 
 #[test]
+fn what_netmap_refuses_is_refused_in_the_same_way() {
+    fine("refusals valeC30:a");
+}
+
+#[test]
 fn external_memory_is_no_longer_than_its_program_says_and_is_freed() {
     fine("external valeC12:a/x");
 }

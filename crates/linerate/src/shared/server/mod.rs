@@ -122,17 +122,10 @@ struct Served {
     rings: Rings,
     /// The user of the program that it was opened for.
     user: u32,
-    users: Mutex<Users>,
+    /// How many connections have it.
+    users: AtomicUsize,
     /// Bytes of a header of virtio-net's in front of each packet.
     header: Arc<AtomicUsize>,
-}
-
-/// Connections that have a port.
-#[derive(Default)]
-struct Users {
-    count: usize,
-    /// It is one, which wants no other beside it.
-    exclusive: bool,
 }
 
 impl Served {
@@ -143,29 +136,23 @@ impl Served {
             host: Mutex::default(),
             rings,
             user,
-            users: Mutex::default(),
+            users: AtomicUsize::new(0),
             header: Arc::default(),
         })
     }
 
-    /// Adds a connection, perhaps one that wants to be alone.
-    fn join(&self, exclusive: bool) -> Result<()> {
-        let mut users = lock(&self.users);
-        if users.exclusive || exclusive && users.count > 0 {
-            return Err(Error::PortTaken { port: self.name.clone() });
-        }
-        *users = Users { count: users.count + 1, exclusive };
-        Ok(())
+    /// Adds a connection. Which rings it has is another question: each is one connection's.
+    fn join(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
     }
 
     fn leave(&self) {
-        let mut users = lock(&self.users);
-        *users = Users { count: users.count - 1, exclusive: false };
+        self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether a connection has it.
     fn is_used(&self) -> bool {
-        lock(&self.users).count > 0
+        self.users.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -251,7 +238,9 @@ impl Server {
         loop {
             let connections = lock(&self.state.connections);
             drop(self.state.gone.wait_timeout(connections, time));
-            if !self.state.is_idle() {
+            // What lasts keeps a server that can be found.
+            let is_lost = !self.listeners.iter().any(|(_, path, _)| path.exists());
+            if !self.state.is_idle() && (!is_lost || !lock(&self.state.connections).is_empty()) {
                 since = Instant::now();
             } else if since.elapsed() >= time {
                 return;
@@ -280,7 +269,8 @@ impl Server {
             let mut event = [PollFd::new(socket, PollFlags::IN)];
             poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
         };
-        let is_idle = self.state.is_idle() && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
+        let is_lost = !matches!(locked, Some(Ok(_))) && lock(&self.state.connections).is_empty();
+        let is_idle = (self.state.is_idle() || is_lost) && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
         drop(accepting);
         if !is_idle {
             for (_, path, _) in &self.listeners {
@@ -491,6 +481,15 @@ fn usual(rings: &Rings) -> Rings {
 }
 
 impl Wanted {
+    /// Refuses a port whose packets have a header in front, if the program does not expect one.
+    fn check_header(&self, served: &Served) -> Result<()> {
+        if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
+            return Ok(());
+        }
+        let why = format!("packets of '{}' have a header in front, which the program does not expect", served.name);
+        Err(Error::Refused { why, errno: libc::EIO })
+    }
+
     /// Whether a port with such rings has those that are wanted.
     fn check(&self, rings: &Rings) -> Result<()> {
         let is_there = match self.which {
@@ -500,7 +499,10 @@ impl Wanted {
         };
         match is_there {
             true => Ok(()),
-            false => Err(Error::NotServed { name: self.name.clone(), why: "it has no such rings" }),
+            false => {
+                let why = format!("'{}' has no such rings", self.name);
+                Err(Error::Refused { why, errno: libc::EINVAL })
+            }
         }
     }
 }
@@ -995,7 +997,7 @@ mod tests {
         let first = end("pipe75{1", Which::One(0)).unwrap();
         assert_eq!(end("pipe75{1", Which::All).map(drop), Err(libc::EBUSY));
         let second = end("pipe75{1", Which::One(1)).unwrap();
-        assert_eq!(end("pipe75{1", Which::One(2)).map(drop), Err(libc::ENXIO));
+        assert_eq!(end("pipe75{1", Which::One(2)).map(drop), Err(libc::EINVAL));
         let other = end("pipe75}1", Which::All).unwrap();
         let mirrored = Rings { tx: 1, rx: 2, tx_slots: 32, rx_slots: 64, ..Rings::default() };
         let opened = other.opened();
@@ -1143,10 +1145,10 @@ mod tests {
         for name in ["", "lasting-89", "lasting 89", "a234567890123456", "vale89", "vale", "lasting.89", "äöü"] {
             assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EINVAL, "{name}");
         }
-        assert_eq!(ask(&mut manager, create("lo")).unwrap_err(), libc::EBUSY, "it is an interface");
+        assert_eq!(ask(&mut manager, create("lo")).unwrap_err(), libc::EEXIST, "it is an interface");
         for name in ["a", "lasting_89", "a23456789012345"] {
             assert!(ask(&mut manager, create(name)).is_ok(), "{name}");
-            assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EBUSY, "it is there");
+            assert_eq!(ask(&mut manager, create(name)).unwrap_err(), libc::EEXIST, "it is there");
         }
     }
 

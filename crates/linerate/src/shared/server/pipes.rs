@@ -147,7 +147,7 @@ impl Talk {
                 let placed = describe(&session.opened.placed)?;
                 return Ok(Begun::Joined { session, placed });
             }
-            if session.opened.wanted.exclusive || wanted.exclusive || overlap(&session.opened.placed, &mine) {
+            if overlap(&session.opened.placed, &mine) {
                 return Err(Error::PortTaken { port: wanted.name.clone() });
             }
         }

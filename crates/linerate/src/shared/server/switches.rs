@@ -118,7 +118,9 @@ impl State {
         }
         let mut lasting = lock(&self.lasting);
         if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
-            return Err(Error::PortTaken { port: name.to_string() });
+            let why =
+                format!("'{name}' is there already\n  choose another name, or remove it: linerate switch destroy");
+            return Err(Error::Refused { why, errno: libc::EEXIST });
         }
         lasting.insert(name.to_string(), Lasting { rings: *rings, attached: Vec::new() });
         Ok(())

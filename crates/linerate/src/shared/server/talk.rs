@@ -258,6 +258,9 @@ impl Talk {
         if wanted.zero_copy {
             return self.open_zero_copy(wanted, memory);
         }
+        if let Some(served) = self.state.served(&wanted.full_name()) {
+            wanted.check_header(&served)?;
+        }
         if let Some(joined) = self.join(wanted)? {
             return Ok(joined);
         }
@@ -326,13 +329,7 @@ impl Talk {
             }
             false => self.state.port(&name, &wanted.rings, self.user)?,
         };
-        if served.header.load(Ordering::Relaxed) > 0 && !wanted.takes_header {
-            let why = format!(
-                "packets of '{name}' have a header in front, which the program does not expect",
-                name = served.name
-            );
-            return Err(Error::Refused { why, errno: libc::EIO });
-        }
+        wanted.check_header(&served)?;
         wanted.check(&served.rings)?;
         if wanted.which.has_host() {
             let mut host = lock(&served.host);
@@ -359,7 +356,7 @@ impl Talk {
             }
             _ => self.choose(memory)?,
         };
-        served.join(wanted.exclusive)?;
+        served.join();
         let result = self.begin(wanted, memory, number, area, rings, mac, Some(&served), shadow);
         if result.is_err() {
             served.leave();
