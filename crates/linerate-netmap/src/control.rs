@@ -37,10 +37,13 @@ pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> 
     if store(address, &value) { result } else { fault() }
 }
 
-/// The same with a request's body.
-fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
+/// The same with a request or its body, which have to be there.
+///
+/// # Errors
+/// `EINVAL` without, and those of [`with`].
+pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
     if address == 0 {
-        return refused("the request has no body", libc::EINVAL);
+        return refused("the request, or its body, is missing", libc::EINVAL);
     }
     with(address, work)
 }
@@ -50,7 +53,7 @@ fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Resu
 /// # Errors
 /// As netmap.
 pub fn answer_at(descriptor: &Held, address: u64) -> Result<()> {
-    with(address, |header| answer(descriptor, header))
+    body(address, |header| answer(descriptor, header))
 }
 
 pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
@@ -76,7 +79,9 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
             Ok(())
         }),
         request::VALE_NEWIF => body(at, |body| create(&name, body)),
-        request::VALE_DELIF if at != 0 => refused("this request has no body", libc::EINVAL),
+        request::VALE_DELIF | request::SYNC_KLOOP_STOP | request::CSB_ENABLE if at != 0 => {
+            refused("this request has no body", libc::EINVAL)
+        }
         request::VALE_DELIF => find(&name)?.destroy(&name),
         request::VALE_POLLING_ENABLE => body(at, |body| polling(&name, body)),
         request::VALE_POLLING_DISABLE => body(at, |_: &mut ValePolling| is_polled(&name)),

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use linerate::Result;
 
-use crate::control::{self, refused, with};
+use crate::control::{self, body, refused};
 use crate::header::{
     API, Header, Nmreq, PortHdr, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, ValePolling, command,
     flag, mode, request, ringid, set_text, text,
@@ -26,7 +26,7 @@ fn header(name: &[c_char], reqtype: u16, body: u64) -> Header {
 /// # Errors
 /// As netmap.
 pub fn answer_at(address: u64, answer: impl FnOnce(&mut Nmreq) -> Result<()>) -> Result<()> {
-    with(address, answer)
+    body(address, answer)
 }
 
 fn ask<T: Plain>(descriptor: &Held, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {

@@ -594,6 +594,9 @@ struct Epoll {
     ours: Vec<Ours>,
 }
 
+/// Counts the looks that have found as many descriptors of ours as the program takes.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+
 /// The most events that are taken from the kernel at once.
 const MOST_EVENTS: usize = 1024;
 
@@ -603,14 +606,21 @@ impl Epoll {
     /// # Errors
     /// errno(3).
     fn kernel(&self, most: usize) -> Answer<(Vec<epoll_event>, bool)> {
-        let mut events = vec![epoll_event { events: 0, u64: 0 }; most.min(MOST_EVENTS)];
-        let count = call!(libc::SYS_epoll_pwait, self.epoll, events.as_mut_ptr(), events.len(), 0, 0, 8);
-        if count < 0 {
-            return Err(errno());
+        let (mut events, mut is_ours) = (Vec::new(), false);
+        // Tokens of ours may take the places of all others: the kernel has others next time.
+        for _ in 0..=self.ours.len() {
+            events.resize(most.min(MOST_EVENTS), epoll_event { events: 0, u64: 0 });
+            let count = call!(libc::SYS_epoll_pwait, self.epoll, events.as_mut_ptr(), events.len(), 0, 0, 8);
+            if count < 0 {
+                return Err(errno());
+            }
+            events.truncate(count as usize);
+            events.retain(|event| event.u64 & TAGS != TAG);
+            is_ours |= events.len() < count as usize;
+            if count == 0 || !events.is_empty() {
+                break;
+            }
         }
-        events.truncate(count as usize);
-        events.retain(|event| event.u64 & TAGS != TAG);
-        let is_ours = events.len() < count as usize;
         Ok((events, is_ours))
     }
 
@@ -647,6 +657,11 @@ impl Epoll {
     }
 
     fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> Answer {
+        if found.len() + others.len() >= self.most {
+            // Those that were reported now are the last ones next time, as in Linux.
+            let is_found = |one: &Watched| found.iter().any(|(told, _)| told.tag == one.tag);
+            watched().sort_by_key(is_found);
+        }
         let all = found.iter().map(|(_, event)| *event).chain(others);
         let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64);
         let events: Vec<_> = all.enumerate().map(|(n, event)| (at(n), event)).collect();
@@ -668,6 +683,9 @@ impl Question for Epoll {
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
         let mut found = self.found(has_slept);
         let (mut others, mut is_ours) = (Vec::new(), false);
+        // Where ours are as many as the program takes, the kernel's have a place in every second call.
+        let is_full = found.len() >= self.most && LOOKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let last = if is_full { found.pop() } else { None };
         if found.len() < self.most {
             match self.kernel(self.most - found.len()) {
                 Ok(there) => (others, is_ours) = there,
@@ -675,7 +693,10 @@ impl Question for Epoll {
                 Err(_) => {}
             }
         }
-        if found.is_empty() && is_ours {
+        if found.len() + others.len() < self.most {
+            found.extend(last);
+        }
+        if found.is_empty() && others.is_empty() && is_ours {
             // A token that has brought nothing is read, so that the kernel does not go on telling of it.
             self.ours.iter().for_each(|one| one.arm(true));
             found = self.found(true);

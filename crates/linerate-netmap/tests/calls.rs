@@ -201,6 +201,11 @@ fn creat_opens_as_well() {
 }
 
 #[test]
+fn whoever_takes_one_event_at_a_time_hears_of_every_descriptor() {
+    fine("fair valeC31:a valeC31:b");
+}
+
+#[test]
 fn what_netmap_refuses_is_refused_in_the_same_way() {
     fine("refusals valeC30:a");
 }
