@@ -514,7 +514,7 @@ fn is_polled(name: &str) -> Result<()> {
     if !find(name)?.list()?.iter().any(|there| there.name == name) {
         return refused(format!("'{name}' is not there"), libc::ENXIO);
     }
-    match std::path::Path::new("/sys/class/net").join(port).exists() {
+    match linerate::kernel::Interface::open(port).is_ok() {
         true => Ok(()),
         false => refused(format!("'{name}' is no interface's: there is nothing to be polled"), libc::EOPNOTSUPP),
     }
