@@ -102,7 +102,7 @@ fn what_is_served_is_listed_and_managed() {
 
     // A port that lasts, without a program.
     world.succeeds("switch create v1");
-    assert!(world.fails("switch create v1").contains("open already"));
+    assert!(world.fails("switch create v1").contains("is there already"));
     assert!(world.fails("sink netmap:v1 --seconds 1").contains("attached to no switch"));
     assert!(world.succeeds("switch attach vale0:v1").contains("vale0:v1 is port"));
     assert!(world.fails("switch attach vale0:v1").contains("open already"));

@@ -116,10 +116,11 @@ fn a_pipe_between_processes_has_monitors() {
 fn a_port_that_somebody_has_alone_is_refused_to_others() {
     let world = World::served(0o600);
     let alone = world.start("open valeT6:a/x");
-    assert!(world.refused("open valeT6:a").contains("open already"));
+    assert!(world.refused("open valeT6:a").contains("taken already"));
     drop(alone);
     let _shared = world.start_soon("open valeT6:a/T");
-    assert!(world.refused("open valeT6:a/xR").contains("open already"));
+    assert!(world.refused("open valeT6:a/xT").contains("taken already"));
+    let _other_ring = world.start("open valeT6:a/xR");
     let _pipe = world.start("open p{1");
     assert!(world.refused("open p{1/x").contains("open already"));
     let _same = world.start("open p{1");
