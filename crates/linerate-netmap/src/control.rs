@@ -431,7 +431,10 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
     let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, ..Rings::default() };
-    request.port_index = client(name)?.attach(switch, port, host, rings)?;
+    request.port_index = client(name)?.attach(switch, port, host, rings).map_err(|error| match &error {
+        Error::Refused { why, errno: libc::ENXIO } => Error::Refused { why: why.clone(), errno: libc::EINVAL },
+        _ => error,
+    })?;
     Ok(())
 }
 

@@ -392,7 +392,8 @@ impl Area {
         let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
         word(NUM_SLOTS, place.slots);
         word(NR_BUF_SIZE, self.plan.buffers.size);
-        word(RINGID_AND_DIR, usize::from(number) | usize::from(receives) << 16);
+        // netmap writes 1 for a ring that sends (netmap_mem2.c), whatever its header says.
+        word(RINGID_AND_DIR, usize::from(number) | usize::from(!receives) << 16);
         for field in [HEAD, CUR, TAIL] {
             word(field, 0);
         }
@@ -628,7 +629,7 @@ mod tests {
             let slots = if receives { 8 } else { 16 };
             assert_eq!(word(&area, place.at + BUF_OFS) as i64, area.plan.buffers_at() as i64 - place.at as i64);
             assert_eq!([NUM_SLOTS, NR_BUF_SIZE].map(|field| half(&area, place.at + field)), [slots, 2048]);
-            assert_eq!(half(&area, place.at + RINGID_AND_DIR), number | usize::from(receives) << 16);
+            assert_eq!(half(&area, place.at + RINGID_AND_DIR), number | usize::from(!receives) << 16);
             assert_eq!([HEAD, CUR, TAIL].map(|field| half(&area, place.at + field)), [0; 3]);
             assert_eq!((word(&area, place.at + OFFSET_MASK), word(&area, place.at + ring::TS)), (0xFF00, 0));
             for slot in (0..slots).map(|slot| place.at + SLOTS + slot * SLOT) {
