@@ -287,7 +287,7 @@ impl Guest {
             let read = self.shell.read_until(b'\n', &mut line);
             // What never stops printing is as silent as what never begins.
             if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
-                // A guest that has ended has its reason, which may be far above the console's last lines.
+                // The reason of a guest's end may be far above the console's last lines.
                 self.check();
                 output.append(&mut line);
                 let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();

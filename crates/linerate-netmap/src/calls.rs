@@ -334,10 +334,11 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
                     _ => bound.sync_rx(held.fd),
                 };
                 waiting::keep_armed(held, bound);
-                // A ring with a head that cannot be is set back, and only poll(2) tells of it.
-                synced
-                    .or_else(|error| if matches!(error, linerate::Error::BadRing) { Ok(()) } else { Err(error) })
-                    .and_then(|()| bound.check(held.fd, false))
+                match synced {
+                    // An invalid head or cur resets the ring; only poll(2) reports it.
+                    Ok(()) | Err(linerate::Error::BadRing) => bound.check(held.fd, false),
+                    Err(error) => Err(error),
+                }
             }
         },
         NIOCCTRL => control::answer_at(held, argument),

@@ -1,7 +1,6 @@
 //! `NIOCCTRL`: the requests of netmap's API 14, and their options.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::os::fd::AsRawFd;
 
 use linerate::shared::{
@@ -37,10 +36,10 @@ pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> 
     if store(address, &value) { result } else { fault() }
 }
 
-/// The same with a request or its body, which have to be there.
+/// Works on a copy of a request or a request's body, as [`with`].
 ///
 /// # Errors
-/// `EINVAL` without, and those of [`with`].
+/// `EINVAL` if the address is null, and those of [`with`].
 pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
     if address == 0 {
         return refused("the request, or its body, is missing", libc::EINVAL);
@@ -194,7 +193,6 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
     if register.mode == mode::NULL && register.mem_id == 0 && chosen.external.is_none() {
         return refused("memory alone is memory that is there: its number is missing", libc::EINVAL);
     }
-    let is_open = Cell::new(false);
     let bind = || {
         let wanted = wanted(name, register)?;
         let memory = Choice {
@@ -206,31 +204,32 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         let (fd, folder) = (bell(descriptor.fd), folder());
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
-        is_open.set(true);
-        if let Some((address, plan, at)) = chosen.external {
-            map_over(address, plan.len(), descriptor)?;
-            let mem_id = port.region().0;
-            with(at, |option: &mut OptExtmem| {
-                option.info = PoolsInfo { memsize: option.info.memsize, ..pools_of(&plan, mem_id) };
-                Ok(())
-            })?;
-        }
-        register.extra_bufs = port.extra_buffers();
-        fill(register, &port);
-        let bound = Bound::new(port);
-        if let Some(option) = chosen.csb {
-            csb::enable_by(&bound, option)?;
-        }
-        Ok(bound)
+        // The server has bound the socket to the port: without the port the descriptor needs another one.
+        complete(descriptor, port, &chosen, register).inspect_err(|_| descriptor.renew())
     };
     match descriptor.bind(bind) {
-        Some(bound) => bound.map(drop).inspect_err(|_| {
-            if is_open.get() {
-                descriptor.renew()
-            }
-        }),
+        Some(bound) => bound.map(drop),
         None => is_bound(),
     }
+}
+
+/// Completes a registration whose port is open.
+fn complete(descriptor: &Held, port: SharedPort, chosen: &Chosen, register: &mut Register) -> Result<Bound> {
+    if let Some((address, plan, at)) = chosen.external {
+        map_over(address, plan.len(), descriptor)?;
+        let mem_id = port.region().0;
+        with(at, |option: &mut OptExtmem| {
+            option.info = PoolsInfo { memsize: option.info.memsize, ..pools_of(&plan, mem_id) };
+            Ok(())
+        })?;
+    }
+    register.extra_bufs = port.extra_buffers();
+    fill(register, &port);
+    let bound = Bound::new(port);
+    if let Some(option) = chosen.csb {
+        csb::enable_by(&bound, option)?;
+    }
+    Ok(bound)
 }
 
 /// Packets begin where slots say.
@@ -261,10 +260,9 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
     if name.ends_with(['{', '}']) {
         return refused(format!("'{name}' is no pipe: its number is missing"), libc::EINVAL);
     }
-    let name = name.to_string();
     let has = |flag: u64| register.flags & flag != 0;
     Ok(Wanted {
-        name,
+        name: name.to_string(),
         which,
         receive_only: has(flag::RX_RINGS_ONLY),
         transmit_only: has(flag::TX_RINGS_ONLY),
@@ -389,8 +387,9 @@ fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
         Some(bound) if info.mem_id == 0 => bound.port().region().0,
         _ => info.mem_id,
     };
-    client(name)?.info(name)?;
-    let (number, plan) = client("any")?.pools(asked)?;
+    let server = client(name)?;
+    server.info(name)?;
+    let (number, plan) = server.pools(asked)?;
     *info = pools_of(&plan, number);
     Ok(())
 }

@@ -157,19 +157,26 @@ impl Descriptor {
 }
 
 impl Held {
-    /// Gives the number a new socket, so that the server closes the port of the one that it has.
+    /// Replaces the socket of this number by one that has no port; the server closes the port of the old one.
     pub fn renew(&self) {
-        let socket = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) as c_int;
-        let keeps = call!(libc::SYS_fcntl, self.fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as i64 == 0;
         let status = call!(libc::SYS_fcntl, self.fd, libc::F_GETFL, 0);
+        let closes_on_exec = call!(libc::SYS_fcntl, self.fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as i64 != 0;
+        let socket = socket(true);
+        if socket < 0 {
+            return;
+        }
         call!(libc::SYS_fcntl, socket, libc::F_SETFL, status);
-        if socket >= 0 && call!(libc::SYS_dup3, socket, self.fd, if keeps { 0 } else { libc::O_CLOEXEC }) >= 0 {
+        if call!(libc::SYS_dup3, socket, self.fd, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) >= 0 {
             self.cookie.store(cookie_of(self.fd).unwrap_or_default(), Relaxed);
         }
-        if socket >= 0 {
-            call!(libc::SYS_close, socket);
-        }
+        call!(libc::SYS_close, socket);
     }
+}
+
+/// Makes a socket for a descriptor: it has an identity, epoll(7) accepts it, and it will be connected to the port's server.
+fn socket(closes_on_exec: bool) -> c_int {
+    let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
+    call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | close, 0) as c_int
 }
 
 /// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
@@ -284,9 +291,7 @@ pub fn open(closes_on_exec: bool) -> Option<c_int> {
         return None;
     }
     sweep();
-    // It has an identity, epoll(7) accepts it, and it will be connected to the port's server.
-    let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
-    let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | close, 0) as c_int;
+    let fd = socket(closes_on_exec);
     if fd < 0 {
         return Some(fd);
     }

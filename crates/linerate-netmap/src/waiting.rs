@@ -594,7 +594,7 @@ struct Epoll {
     ours: Vec<Ours>,
 }
 
-/// Counts the looks that have found as many descriptors of ours as the program takes.
+/// Counts the calls in which ports fill the program's array.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// The most events that are taken from the kernel at once.
@@ -607,7 +607,7 @@ impl Epoll {
     /// errno(3).
     fn kernel(&self, most: usize) -> Answer<(Vec<epoll_event>, bool)> {
         let (mut events, mut is_ours) = (Vec::new(), false);
-        // Tokens of ours may take the places of all others: the kernel has others next time.
+        // Tokens of ports may fill all places; the kernel reports other descriptors at the next call.
         for _ in 0..=self.ours.len() {
             events.resize(most.min(MOST_EVENTS), epoll_event { events: 0, u64: 0 });
             let count = call!(libc::SYS_epoll_pwait, self.epoll, events.as_mut_ptr(), events.len(), 0, 0, 8);
@@ -658,7 +658,7 @@ impl Epoll {
 
     fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> Answer {
         if found.len() + others.len() >= self.most {
-            // Those that were reported now are the last ones next time, as in Linux.
+            // Reported ports come last at the next call, as in Linux.
             let is_found = |one: &Watched| found.iter().any(|(told, _)| told.tag == one.tag);
             watched().sort_by_key(is_found);
         }
@@ -683,13 +683,13 @@ impl Question for Epoll {
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
         let mut found = self.found(has_slept);
         let (mut others, mut is_ours) = (Vec::new(), false);
-        // Where ours are as many as the program takes, the kernel's have a place in every second call.
+        // If ports fill the program's array, every second call leaves one place for other descriptors.
         let is_full = found.len() >= self.most && LOOKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let last = if is_full { found.pop() } else { None };
         if found.len() < self.most {
             match self.kernel(self.most - found.len()) {
                 Ok(there) => (others, is_ours) = there,
-                Err(errno) if found.is_empty() => return Some(Err(errno)),
+                Err(errno) if found.is_empty() && last.is_none() => return Some(Err(errno)),
                 Err(_) => {}
             }
         }

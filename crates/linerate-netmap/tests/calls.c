@@ -682,7 +682,7 @@ static void serves(char **ports)
 	pause();
 }
 
-/* Whoever takes one event at a time hears of every descriptor. */
+/* A program that takes one event at a time is told of every descriptor. */
 static void fair(char **names)
 {
 	enum { ALL = 4, TIMES = 10 };
@@ -730,7 +730,7 @@ static int bind_as(int fd, const char *name, uint32_t mode, uint64_t flags, stru
 	return request(fd, NETMAP_REQ_REGISTER, name, &reg, 0, option);
 }
 
-/* What netmap refuses, and with what (netmap.c, netmap_bdg.c, netmap_null.c). */
+/* Requests that netmap refuses, and its errno (netmap.c, netmap_bdg.c, netmap_null.c). */
 static void refusals(char **names)
 {
 	const char *name = names[0];
@@ -751,14 +751,14 @@ static void refusals(char **names)
 	struct option offsets = {.reqtype = OFFSETS, .size = sizeof(offsets), .first = 3000};
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, 0, &offsets) == EINVAL && offsets.status == EINVAL);
 
-	/* What fails when the port is open already leaves the descriptor as it was, and nobody has the port. */
+	/* A registration that fails after its port was opened leaves the descriptor unbound and the port free. */
 	struct option csb = {.reqtype = CSB, .size = 40, .first = 4096, .second = 4096};
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE, &csb) == EFAULT && csb.status == EFAULT);
 	csb.first += 8;
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE, &csb) == EINVAL && csb.status == EINVAL);
 	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && !is_bound(fd) && errno == ENXIO);
 
-	/* A ring is one descriptor's alone, not the port. */
+	/* NR_EXCLUSIVE is for the rings of a descriptor, not for the whole port. */
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_TX_RINGS_ONLY, NULL) == 0);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EBUSY);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_RX_RINGS_ONLY, NULL) == 0);
@@ -766,14 +766,14 @@ static void refusals(char **names)
 	close(other);
 	close(fd);
 
-	/* Whoever does not expect a header in front of packets does not get the port. */
+	/* A port with headers in front of packets is refused without NR_ACCEPT_VNET_HDR. */
 	struct port port = open_port(name);
 	body[0] = 12;
 	CHECK(request(port.fd, HDR_SET, name, body, 0, NULL) == 0);
 	other = open("/dev/netmap", O_RDWR);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EIO);
 
-	/* A ring with a head that cannot be is set back; poll tells. */
+	/* An invalid head resets the ring; poll reports it. */
 	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, 0);
 	struct pollfd event = {.fd = port.fd, .events = POLLOUT};
 	ring->head = ring->num_slots + 7;

@@ -201,12 +201,12 @@ fn creat_opens_as_well() {
 }
 
 #[test]
-fn whoever_takes_one_event_at_a_time_hears_of_every_descriptor() {
+fn epoll_reports_every_descriptor_in_turn() {
     fine("fair valeC31:a valeC31:b");
 }
 
 #[test]
-fn what_netmap_refuses_is_refused_in_the_same_way() {
+fn invalid_requests_have_netmap_s_errors() {
     fine("refusals valeC30:a");
 }
 

@@ -180,8 +180,8 @@ impl Batch {
     }
 
     /// Offers places for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one, from
-    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool. Whoever
-    /// writes packets of several slots [notes](Batch::note_chains) them.
+    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool. A caller that
+    /// writes packets of several slots calls [`note_chains`](Batch::note_chains).
     #[inline(always)]
     pub(crate) fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
@@ -217,7 +217,7 @@ impl Batch {
         self.end += count;
     }
 
-    /// Notes that there are packets of several slots, among those that were [exchanged](Batch::exchange).
+    /// Notes whether there are packets of several slots among those that were [exchanged](Batch::exchange).
     #[inline(always)]
     pub(crate) fn note_chains(&mut self, has_chains: bool) {
         self.has_chains |= has_chains;

@@ -29,13 +29,10 @@ impl Offload {
     /// Beside the kind of segmentation: the packet has ECN bits.
     const ECN: u8 = 0x80;
 
-    /// What is still to be done, if anything is.
-    pub fn of(slot: &Slot, region: &Region) -> Option<Offload> {
-        slot.is_unfinished().then(|| {
-            let mut bytes = [0; Offload::LEN];
-            region.mapping().read((slot.buf() as usize) << region.shift(), &mut bytes);
-            Offload(bytes)
-        })
+    /// Returns what is left to do of the packet that begins in this slot.
+    pub fn of(slot: &Slot, view: View<'_>) -> Option<Offload> {
+        let notes = slot.is_unfinished().then(|| view.notes(slot))?;
+        notes.first_chunk().copied().map(Offload)
     }
 
     /// Notes it in the first slot of a packet.
@@ -342,9 +339,9 @@ mod tests {
         offload.0[6..8].copy_from_slice(&301u16.to_le_bytes());
         offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
         offload.note(&mut batch.slots()[0], pool.region());
-        assert_eq!(Offload::of(&batch.slots()[0], pool.region()), Some(offload));
+        assert_eq!(Offload::of(&batch.slots()[0], pool.region().view()), Some(offload));
         assert!(offload.finish(batch.slots(), pool.region().view()));
-        assert_eq!(Offload::of(&batch.slots()[0], pool.region()), None);
+        assert_eq!(Offload::of(&batch.slots()[0], pool.region().view()), None);
         let first = (&mut batch).into_iter().next().unwrap();
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());

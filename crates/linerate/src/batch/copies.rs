@@ -63,7 +63,7 @@ impl Batch {
     ) -> Copied {
         let len: usize = packet.iter().map(Slot::len).sum();
         let view = theirs.region().view();
-        let left = packet.first().and_then(|first| Offload::of(first, theirs.region()));
+        let left = packet.first().and_then(|first| Offload::of(first, view));
         let parts = packet.iter().map(|slot| view.bytes(slot));
         let appended = |done: bool| if done { Copied::Whole } else { Copied::NoBuffer };
         match left {
@@ -90,12 +90,11 @@ impl Batch {
     /// for, and frees them there. Those longer than `longest`, or than `pool` can ever hold, are freed only. Returns how many slots were
     /// freed, and how many packets were too long.
     pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
-        let Some(theirs) = other.cache.as_ref().map(|cache| cache.pool().clone()) else { return (0, 0) };
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
             if packet.len() > longest || !self.can_hold(pool, packet.len()) {
                 too_long += 1;
-            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload(theirs.region())) {
+            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload()) {
                 break;
             }
             slots += packet.slots();
@@ -218,7 +217,7 @@ impl Batch {
         let Some(pool) = self.pool().cloned() else { return true };
         let (region, slots) = (pool.region(), self.last());
         let Some(first) = slots.first() else { return true };
-        Offload::of(first, region).is_none_or(|offload| offload.finish(slots, region.view()))
+        Offload::of(first, region.view()).is_none_or(|offload| offload.finish(slots, region.view()))
     }
 
     /// Notes when the packet came that was appended last.

@@ -179,9 +179,8 @@ struct TapTx {
 impl TxQueue for TapTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
-        let Some(pool) = batch.pool().cloned() else { return 0 };
         for packet in batch.packets() {
-            let header = packet.offload(pool.region());
+            let header = packet.offload();
             let len = packet.len();
             let bytes = header.map_or([0; Offload::LEN], |header| header.0);
             let parts: Vec<IoSlice<'_>> =

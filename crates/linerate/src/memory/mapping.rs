@@ -326,24 +326,17 @@ impl Mapping {
         unsafe { self.range(offset, 4).cast().as_ref() }
     }
 
-    /// Asks the processor to bring the cache line at `offset` near, to be read.
+    /// Prefetches the cache line at `offset`, to be read.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint, which no address makes fault.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = offset;
+        prefetch(self.base.as_ptr().wrapping_add(offset));
     }
 
     /// As [`prefetch`](Mapping::prefetch), to be written: other processors lose the line.
     #[inline(always)]
     pub(crate) fn prefetch_write(&self, offset: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: as above; processors that lack the instruction take it for no operation. There is no intrinsic for it.
+        // SAFETY: a hint, which no address makes fault. Processors without the instruction ignore it. It has no intrinsic.
         unsafe {
             let line = self.base.as_ptr().wrapping_add(offset);
             std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
@@ -388,6 +381,19 @@ impl Drop for Mapping {
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
+}
+
+/// Prefetches the cache line of an address, to be read.
+#[inline(always)]
+pub(super) fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which no address makes fault.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// The NUMA nodes that are online; a machine that does not say has node 0.

@@ -187,14 +187,7 @@ impl<'a> View<'a> {
     /// Brings the first line of a slot's data near.
     #[inline(always)]
     pub fn prefetch(self, slot: &Slot) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, of an address inside the mapping.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.data(slot).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = slot;
+        super::mapping::prefetch(self.data(slot));
     }
 
     /// A slot with a copy of another one's data, in a free buffer of `there`, which is the caller's.

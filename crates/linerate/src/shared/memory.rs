@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
 
 /// Bytes of a packet's segments, one after the other.
 pub struct Segments<'a, S> {
-    /// What is left of the segment that was begun.
+    /// The rest of the current segment.
     pub begun: &'a [u8],
     pub segments: S,
 }

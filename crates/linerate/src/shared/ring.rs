@@ -396,7 +396,7 @@ impl Program {
         program
     }
 
-    /// Goes on at this slot, whatever the last program has written.
+    /// Sets head and cur, regardless of the last program's values.
     pub fn restart(&self, head: usize) {
         self.ring.state(PROGRAM_HEAD).store(head as u32, Release);
         self.set(head as u32, head as u32);

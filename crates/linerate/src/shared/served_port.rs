@@ -129,7 +129,7 @@ struct ServedRx {
     counters: Arc<QueueCounters>,
     sleeps: bool,
     longest: usize,
-    /// Where the parts of a packet are that is being copied.
+    /// The places of the current packet's parts.
     parts: Vec<(usize, usize)>,
 }
 
@@ -188,10 +188,11 @@ struct ServedTx {
 impl TxQueue for ServedTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
+        let count = batch.len();
         let mut waiting = batch.packets();
         let mut next = waiting.next();
         let opened = &self.opened;
-        opened.port.put(opened.bell(), self.queue, |room| {
+        opened.port.put(opened.bell(), self.queue, count, |room| {
             while let Some(packet) = next.take() {
                 let len = packet.len();
                 if len > self.longest {

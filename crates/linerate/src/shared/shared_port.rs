@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::packet::Packet;
 use crate::port::MacAddress;
 
-/// Packets whose cache lines are on their way from the other processor at once.
+/// The most buffers that are prefetched at once.
 const AHEAD: usize = 32;
 
 /// A port that another process serves.
@@ -196,12 +196,13 @@ impl SharedPort {
         taken
     }
 
-    /// Puts packets on a transmit ring, one after the other: `next` is called with how many bytes there is room for, and
-    /// returns the next packet, or `None` if there is none that fits.
+    /// Puts packets of about `count` slots on a transmit ring, one after the other: `next` is called with how many bytes
+    /// there is room for, and returns the next packet, or `None` if there is none that fits.
     pub(super) fn put<'a>(
         &self,
         bell: BorrowedFd<'_>,
         number: usize,
+        count: usize,
         mut next: impl FnMut(usize) -> Option<Packet<'a>>,
     ) {
         let Some(Some(transmit)) = self.sides.tx.get(number) else { return };
@@ -211,7 +212,7 @@ impl SharedPort {
         transmit.learn(bell);
         let (ring, memory) = (&program.ring, &self.memory);
         let (mut head, tail) = (program.head(), program.tail());
-        ring.buffers(head, tail).take(AHEAD).for_each(|at| memory.mapping.prefetch_write(at));
+        ring.buffers(head, tail).take(count.min(AHEAD)).for_each(|at| memory.mapping.prefetch_write(at));
         while let Some(packet) = next(ring.distance(head, tail).min(MAX_FRAGS) * memory.buffers.size) {
             head = fill(ring, head, &packet);
         }
@@ -316,7 +317,7 @@ fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
         let (buffer, len) = (ring.slot(slot).buffer, left.min(memory.buffers.size));
         left -= len;
         let flags = if left > 0 { NS_MOREFRAG } else { 0 };
-        // Whoever shares the port may have written a buffer there that does not exist.
+        // Another process with the port may have written an invalid buffer number.
         if let Some(at) = memory.buffer(buffer) {
             from.write(&memory.mapping, at, len);
         }
@@ -529,7 +530,7 @@ mod tests {
         }
         let mut packets = batch.packets();
         tx.wait_for_program();
-        port.put(port.bell(), 0, |room| {
+        port.put(port.bell(), 0, 3, |room| {
             rooms.push(room / size);
             packets.next()
         });
@@ -566,7 +567,7 @@ mod tests {
         assert_eq!(port.indices(true, 0).0, 2);
         assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
         assert_eq!(port.indices(true, 0).0, 3);
-        port.put(port.bell(), 1, |_| unreachable!("there is no such ring"));
+        port.put(port.bell(), 1, 3, |_| unreachable!("there is no such ring"));
         assert_eq!(port.take(port.bell(), 1, &mut Vec::new(), |_, _| true), 0);
     }
 }

@@ -182,7 +182,7 @@ impl Through {
         other.is_armed() || is_copied
     }
 
-    /// What the other end has released is free here, with the buffers that its program has put there.
+    /// Frees the slots that the other end has released, with the buffers that its program has put there.
     #[inline(always)]
     fn reclaim(&self, program: &Program) {
         let released = self.other.released();
@@ -196,7 +196,7 @@ impl Through {
 fn take_back(ring: &Ring, other: &Ring, end: usize) {
     let mut at = ring.next(ring.published());
     while at != end {
-        // Nonsense of the other program's stays there.
+        // An invalid buffer number is not copied.
         if ring.memory.buffer(other.slot(at).buffer).is_some() {
             ring.copy_slot(other, at);
         }
@@ -204,7 +204,7 @@ fn take_back(ring: &Ring, other: &Ring, end: usize) {
     }
 }
 
-/// Ends what is under way in a pipe: all buffers are the transmit ring's, and none is the other end's.
+/// Moves all buffers of a pipe to its transmit ring, and clears the slots of the other end.
 pub fn end_pipe(ring: &Ring, other: &Ring) {
     take_back(ring, other, other.published());
     (0..other.place.slots).for_each(|at| other.set_slot(at, Slot { buffer: 0, len: 0, flags: 0 }));
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!((near.slot(0).buffer, near.slot(2).len), (ours[0], 80));
     }
 
-    /// Whoever sends next goes on where packets were handed over, wherever the last program was killed.
+    /// The next sender goes on where packets were handed over, wherever the last program was killed.
     #[test]
     fn a_sender_begins_behind_what_was_handed_over() {
         let bench = Bench::new(Offsets::default());
@@ -362,7 +362,7 @@ mod tests {
         bench.send(&[(60, 0), (61, 0), (62, NS_MOREFRAG)]);
         bench.tail();
         let mut all = buffers(&near);
-        // One was received and not released, and what is in its slot now is the sender's.
+        // The receiver has exchanged the buffer of a slot that it has not released.
         all[1] = spare;
         far.set_slot(1, Slot { buffer: spare, ..far.slot(1) });
         end_pipe(&near, &far);
@@ -396,7 +396,7 @@ mod tests {
         bench.send(&[(60, NS_FORWARD), (2049, 0), (70, 0)]);
         assert_eq!((bench.tail(), [0, 1, 2].map(|n| far.slot(n).len)), (3, [0, 0, 70]));
         assert_eq!((buffers(&near), buffers(&far)), before);
-        // Where the other end has put nonsense the buffer is the sender's again.
+        // If the other end releases an invalid buffer number, the sender keeps its buffer.
         let own = near.slot(2).buffer;
         far.set_slot(2, Slot { buffer: u32::MAX, ..far.slot(2) });
         bench.release(3);

@@ -287,42 +287,40 @@ impl PacketTx {
 impl TxQueue for PacketTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
-        if let Some(pool) = batch.pool().cloned() {
-            for packet in batch.packets() {
-                let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
-                if self.status(self.next) & busy != 0 {
-                    break;
-                }
-                let (len, offload) = (packet.len(), packet.offload(pool.region()));
-                slots += packet.slots();
-                let longest = if offload.is_some() { LONGEST } else { self.longest };
-                let mut at = self.place(self.next) + HEADER;
-                if len > longest || HEADER + Offload::LEN + len > self.socket.frame {
-                    self.counters.dropped();
-                    continue;
-                }
-                let memory = &self.socket.memory;
-                let mut left = offload.unwrap_or(Offload([0; Offload::LEN]));
-                if len <= COPIED {
-                    left.set_headers(len as u16);
-                }
-                memory.write(at, &left.0);
-                at += Offload::LEN;
-                for segment in packet.segments() {
-                    memory.write(at, segment);
-                    at += segment.len();
-                }
-                let place = self.place(self.next);
-                memory.word(place + NEXT).store(0, Relaxed);
-                memory.word(place + HERE).store((Offload::LEN + len) as u32, Relaxed);
-                memory.word(place + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
-                memory.word(place + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
-                self.next = (self.next + 1) % self.socket.frames;
-                packets += 1;
-                total += len;
+        for packet in batch.packets() {
+            let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
+            if self.status(self.next) & busy != 0 {
+                break;
             }
-            batch.drop_front(slots);
+            let (len, offload) = (packet.len(), packet.offload());
+            slots += packet.slots();
+            let longest = if offload.is_some() { LONGEST } else { self.longest };
+            let mut at = self.place(self.next) + HEADER;
+            if len > longest || HEADER + Offload::LEN + len > self.socket.frame {
+                self.counters.dropped();
+                continue;
+            }
+            let memory = &self.socket.memory;
+            let mut left = offload.unwrap_or(Offload([0; Offload::LEN]));
+            if len <= COPIED {
+                left.set_headers(len as u16);
+            }
+            memory.write(at, &left.0);
+            at += Offload::LEN;
+            for segment in packet.segments() {
+                memory.write(at, segment);
+                at += segment.len();
+            }
+            let place = self.place(self.next);
+            memory.word(place + NEXT).store(0, Relaxed);
+            memory.word(place + HERE).store((Offload::LEN + len) as u32, Relaxed);
+            memory.word(place + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
+            memory.word(place + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
+            self.next = (self.next + 1) % self.socket.frames;
+            packets += 1;
+            total += len;
         }
+        batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
         if self.unsent() > 0 {
             self.socket.push();
@@ -673,7 +671,7 @@ mod tests {
         let mut batch = Batch::new();
         rx.recv(&mut batch);
         let packet = batch.packets().next().unwrap();
-        let left = packet.offload(rx.pool.region()).unwrap();
+        let left = packet.offload().unwrap();
         assert_eq!((packet.len(), left.segmentation()), (bytes.len(), Segmentation::TcpIpv4));
     }
 
@@ -687,7 +685,7 @@ mod tests {
             hand_over(&rx, 0, 1, 48);
             let mut batch = Batch::new();
             rx.recv(&mut batch);
-            let is_left = batch.packets().next().unwrap().offload(rx.pool.region()).is_some();
+            let is_left = batch.packets().next().unwrap().offload().is_some();
             let first = (&mut batch).into_iter().next().unwrap();
             let stored = if offloads { [1, 1] } else { (!(13 * 0x0101u16)).to_be_bytes() };
             assert_eq!((is_left, &first[50..52]), (offloads, &stored[..]));

@@ -245,7 +245,7 @@ impl XdpTx {
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
             let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
-            let (left, finished) = match Offload::of(&slots[0], region) {
+            let (left, finished) = match Offload::of(&slots[0], region.view()) {
                 Some(left) if self.socket.checksums && is_for_kernel(left, &slots[0]) => (Some(left), true),
                 Some(left) => (None, left.finish(slots, region.view())),
                 None => (None, true),

@@ -465,7 +465,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
         let region = self.pool.region();
-        let finished = Offload::of(&slots[0], region).is_none_or(|left| left.finish(slots, region.view()));
+        let finished = Offload::of(&slots[0], region.view()).is_none_or(|left| left.finish(slots, region.view()));
         if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();

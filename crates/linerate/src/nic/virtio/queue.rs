@@ -570,7 +570,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// does not make is made here.
     fn left_to_device(&self, slots: &mut [Slot]) -> (Option<Offload>, bool) {
         let region = self.pool.region();
-        let Some(todo) = Offload::of(&slots[0], region) else { return (None, true) };
+        let Some(todo) = Offload::of(&slots[0], region.view()) else { return (None, true) };
         let needed = match todo.segmentation() {
             Segmentation::None => feature::CSUM,
             Segmentation::TcpIpv4 => feature::CSUM | feature::HOST_TSO4,

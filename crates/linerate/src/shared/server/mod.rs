@@ -67,8 +67,8 @@ const MOST_CONNECTIONS: usize = 4096;
 
 /// How long the next program waits for one that has ended to leave its port.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How long the next program waits for one whose end cannot be seen yet. Whoever ends a program, as netmap's own tests do, hears
-/// of it before the kernel has closed the program's descriptors.
+/// How long a request waits for a program whose end is not visible yet: the kernel reports the end of a process before it closes
+/// the descriptors, and netmap's own tests go on at once.
 const ENDING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 100 });
 
 /// Serves ports at sockets, until it is dropped.
@@ -141,7 +141,7 @@ impl Served {
         })
     }
 
-    /// Adds a connection. Which rings it has is another question: each is one connection's.
+    /// Counts a connection. The device's queues ensure that each ring has one connection.
     fn join(&self) {
         self.users.fetch_add(1, Ordering::SeqCst);
     }
@@ -238,9 +238,7 @@ impl Server {
         loop {
             let connections = lock(&self.state.connections);
             drop(self.state.gone.wait_timeout(connections, time));
-            // What lasts keeps a server that can be found.
-            let is_lost = !self.listeners.iter().any(|(_, path, _)| path.exists());
-            if !self.state.is_idle() && (!is_lost || !lock(&self.state.connections).is_empty()) {
+            if !self.state.is_idle(self.is_lost()) {
                 since = Instant::now();
             } else if since.elapsed() >= time {
                 return;
@@ -250,12 +248,18 @@ impl Server {
 }
 
 impl Server {
+    /// Returns whether no client can find the server: its sockets are gone.
+    fn is_lost(&self) -> bool {
+        !self.listeners.iter().any(|(_, path, _)| path.exists())
+    }
+
     /// Ends the server if nobody uses it, or returns it. No client is turned away: one that finds the socket is let in.
     pub fn end_if_idle(mut self) -> Option<Server> {
         let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
         let locked = folder.map(super::socket::lock);
         // Where the folder has been taken away nobody finds the server any more.
-        if !matches!(locked, Some(Ok(_))) && self.listeners.iter().any(|(_, path, _)| path.exists()) {
+        let is_lost = self.is_lost();
+        if !matches!(locked, Some(Ok(_))) && !is_lost {
             return Some(self);
         }
         let aside =
@@ -269,8 +273,7 @@ impl Server {
             let mut event = [PollFd::new(socket, PollFlags::IN)];
             poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
         };
-        let is_lost = !matches!(locked, Some(Ok(_))) && lock(&self.state.connections).is_empty();
-        let is_idle = (self.state.is_idle() || is_lost) && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
+        let is_idle = self.state.is_idle(is_lost) && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
         drop(accepting);
         if !is_idle {
             for (_, path, _) in &self.listeners {
@@ -373,9 +376,11 @@ impl State {
         Ok(())
     }
 
-    /// A server that nobody uses: it has no connections, and nothing that lasts without one.
-    fn is_idle(&self) -> bool {
-        lock(&self.connections).is_empty() && lock(&self.attached).is_empty() && lock(&self.lasting).is_empty()
+    /// Returns whether the server has no connections, and no port that lasts or is attached. Such a port keeps no server that
+    /// `is_lost`.
+    fn is_idle(&self, is_lost: bool) -> bool {
+        let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.lasting).is_empty();
+        lock(&self.connections).is_empty() && (is_lost || !is_kept())
     }
 
     /// Waits for the user's programs that have closed ports, or have ended, to leave them: what is asked next is asked after
@@ -393,8 +398,8 @@ impl State {
         }
     }
 
-    /// Takes what another program still has that has just ended, or is about to: tries again while there is such a program, and
-    /// in any case for [`ENDING`].
+    /// Calls `take` until it succeeds, while a port or a queue is taken and a connection that has ended still exists, and for at
+    /// least [`ENDING`].
     fn take_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -406,7 +411,7 @@ impl State {
             let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
             let patience = if is_leaving { LEAVING } else { ENDING };
             let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(taken) };
-            // The last one may have left before this waits for it.
+            // The port may be free already: `gone` was notified before this waits.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
     }
@@ -1180,7 +1185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_is_about_to_leave_is_waited_for() {
+    fn a_request_waits_for_a_program_that_is_about_to_end() {
         let server = crate::server();
         let taken = || Error::PortTaken { port: "vale93:a".to_string() };
         let mut tries = 0;

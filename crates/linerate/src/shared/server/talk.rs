@@ -258,9 +258,6 @@ impl Talk {
         if wanted.zero_copy {
             return self.open_zero_copy(wanted, memory);
         }
-        if let Some(served) = self.state.served(&wanted.full_name()) {
-            wanted.check_header(&served)?;
-        }
         if let Some(joined) = self.join(wanted)? {
             return Ok(joined);
         }
@@ -286,7 +283,10 @@ impl Talk {
         let Some(session) = sessions.into_iter().find(|session| session.is_like(wanted, self.user)) else {
             return Ok(None);
         };
-        let Opened { wanted, rings, placed, .. } = &session.opened;
+        let Opened { rings, placed, .. } = &session.opened;
+        if let Some(served) = self.state.served(&wanted.full_name()) {
+            wanted.check_header(&served)?;
+        }
         let placed = session.area.describe(&wanted.full_name(), rings, placed)?;
         Ok(Some(Begun::Joined { session, placed }))
     }
