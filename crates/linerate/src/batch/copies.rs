@@ -138,9 +138,9 @@ impl Batch {
         if self.len() >= self.capacity() {
             return false;
         }
-        self.adopt(pool);
+        self.belongs_to(pool);
         let room = self.room();
-        let count = len.div_ceil(room).max(1);
+        let count = if len <= room { 1 } else { len.div_ceil(room) };
         if count > MAX_CHAIN {
             return false;
         }
@@ -166,6 +166,36 @@ impl Batch {
         *end += count;
         self.has_chains |= count > 1;
         true
+    }
+
+    /// Appends packets of one slot each: `fill` writes each to the beginning of a buffer's room of at most `longest` bytes, and
+    /// returns its length, and whether a switch is not to learn from it; `None` after the last one. Returns their number.
+    #[inline(always)]
+    pub(crate) fn push_short(
+        &mut self,
+        pool: &Arc<Pool>,
+        longest: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Option<(usize, bool)>,
+    ) -> usize {
+        if !self.is_of(pool) {
+            return 0;
+        }
+        let longest = longest.min(pool.region().room());
+        let view = pool.region().view();
+        let exchanged = self.exchange(usize::MAX, |places, bufs| {
+            let mut done = 0;
+            for (place, &buf) in places.iter_mut().zip(bufs) {
+                let mut room = Slot::new(buf, HEADROOM, longest as u16, false);
+                let Some((len, is_unlearned)) = fill(view.bytes_mut(&mut room)) else { break };
+                *place = Slot::new(buf, HEADROOM, len.min(longest) as u16, false);
+                if is_unlearned {
+                    place.set_unlearned();
+                }
+                done += 1;
+            }
+            done
+        });
+        exchanged.1
     }
 
     /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by

@@ -34,14 +34,15 @@ pub enum Put {
 /// Copies a packet of `len` bytes into the next slots, behind `header` zero bytes.
 #[inline(always)]
 pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: impl Iterator<Item = &'a [u8]>) -> Put {
-    let (memory, size) = (&producer.ring.memory, producer.ring.memory.buffers.size);
-    let count = (header + len).div_ceil(size).max(1);
-    if count > MAX_FRAGS.min(producer.ring.place.slots - 1) {
+    let size = producer.ring.memory.buffers.size;
+    let count = if header + len <= size { 1 } else { (header + len).div_ceil(size) };
+    if count > MAX_FRAGS {
         return Put::Never;
     }
-    if count > producer.free() {
-        return Put::NoRoom;
+    if !producer.has_room(count) {
+        return if count >= producer.ring.place.slots { Put::Never } else { Put::NoRoom };
     }
+    let memory = &producer.ring.memory;
     let mut slot = producer.tail();
     let mut from = Segments { begun: &[0; HEADERS][..header], segments };
     let mut left = header + len;
@@ -79,11 +80,13 @@ impl<B: Bell + Send> Recipient for Delivery<B> {
         let header = self.header.load(Ordering::Relaxed);
         let is_shown = self.received.as_mut().is_some_and(Received::is_wanted);
         let mut taken = Taken::default();
+        self.ring.prefetch(wanted.count_ones() as usize);
         while wanted != 0 {
             let n = wanted.trailing_zeros() as usize;
             let Some(bytes) = frames.whole(n).filter(|bytes| bytes.len() <= longest) else { break };
             wanted &= wanted - 1;
-            match put(&mut self.ring, header, bytes.len(), std::iter::once(bytes)) {
+            let is_put = header == 0 && self.ring.put_short(bytes);
+            match if is_put { Put::Whole } else { put(&mut self.ring, header, bytes.len(), std::iter::once(bytes)) } {
                 Put::Whole => {
                     taken.add(1, bytes.len());
                     if is_shown {

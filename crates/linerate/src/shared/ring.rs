@@ -207,6 +207,13 @@ impl Ring {
         if slot + 1 >= self.place.slots { 0 } else { slot + 1 }
     }
 
+    /// Returns the slot `count` slots behind `slot`; `count` is at most the ring's size.
+    #[inline(always)]
+    pub fn ahead(&self, slot: usize, count: usize) -> usize {
+        let slot = slot + count;
+        if slot >= self.place.slots { slot - self.place.slots } else { slot }
+    }
+
     pub fn previous(&self, slot: usize) -> usize {
         if slot == 0 { self.place.slots - 1 } else { slot - 1 }
     }
@@ -233,6 +240,28 @@ impl Ring {
             slot = self.next(slot);
             at
         })
+    }
+
+    /// Prefetches the slots from `from` to in front of `end`, at most `count`, and then their buffers' first lines, to be read.
+    #[inline(always)]
+    pub fn prefetch(&self, from: usize, end: usize, count: usize) {
+        let mapping = &self.memory.mapping;
+        self.lines(from, count.min(self.distance(from, end))).for_each(|at| mapping.prefetch(at));
+        self.buffers(from, end).take(count).for_each(|at| mapping.prefetch(at));
+    }
+
+    /// As [`prefetch`](Ring::prefetch), to be written.
+    #[inline(always)]
+    pub fn prefetch_write(&self, from: usize, end: usize, count: usize) {
+        let mapping = &self.memory.mapping;
+        self.lines(from, count.min(self.distance(from, end))).for_each(|at| mapping.prefetch_write(at));
+        self.buffers(from, end).take(count).for_each(|at| mapping.prefetch_write(at));
+    }
+
+    /// Returns where the cache lines of `count` slots are.
+    #[inline(always)]
+    fn lines(&self, from: usize, count: usize) -> impl Iterator<Item = usize> {
+        (0..count).step_by(64 / SLOT).map(move |n| self.place.at + SLOTS + self.ahead(from, n) * SLOT)
     }
 
     /// Returns where a slot's packets are put that are in no buffer (`NS_INDIRECT`).
@@ -355,8 +384,7 @@ impl Ring {
     /// Slots of a transmit ring are the program's again, up to this one.
     #[inline(always)]
     fn free_up_to(&self, slot: usize) {
-        let slots = self.place.slots;
-        self.state(SERVER_TAIL).store(((slot + slots - 1) % slots) as u32, Release);
+        self.state(SERVER_TAIL).store(self.previous(slot) as u32, Release);
     }
 
     /// An index that the other side has written, if it is one.
@@ -549,6 +577,8 @@ impl Program {
 pub struct Consumer {
     pub ring: Ring,
     cur: usize,
+    /// The program's head, as it was read last.
+    head: usize,
     /// Of the packet at the front: where its parts are, and how long.
     pub parts: Vec<(usize, usize)>,
 }
@@ -557,6 +587,8 @@ pub struct Consumer {
 pub struct Producer {
     pub ring: Ring,
     tail: usize,
+    /// The program's head, as it was read last.
+    head: usize,
 }
 
 /// What stands at the front of a transmit ring.
@@ -573,15 +605,49 @@ impl Consumer {
     /// A new program's ring, all of it free.
     pub fn new(ring: Ring) -> Consumer {
         let cur = ring.index(PROGRAM_HEAD).unwrap_or(0);
-        let consumer = Consumer { ring, cur, parts: Vec::with_capacity(MAX_FRAGS) };
+        let consumer = Consumer { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
         consumer.tell();
         consumer
+    }
+
+    /// Returns the program's head, or an earlier value of it; `None` if the ring is empty. The head is in a cache line that the
+    /// program writes, and is read only if no slot is left in front of its last value.
+    #[inline(always)]
+    fn head(&mut self) -> Option<usize> {
+        if self.cur == self.head {
+            self.head = self.ring.index(PROGRAM_HEAD)?;
+        }
+        (self.cur != self.head).then_some(self.head)
+    }
+
+    /// Prefetches the next `count` packets.
+    #[inline(always)]
+    pub fn prefetch(&mut self, count: usize) {
+        if let Some(head) = self.head() {
+            self.ring.prefetch(self.cur, head, count);
+        }
+    }
+
+    /// Copies the packet at the front to the beginning of `target` and passes it, if it is in one buffer and not empty, and
+    /// `target` has room for it. Returns its length and its slot's flags.
+    #[inline(always)]
+    pub fn take_short(&mut self, target: &mut [u8]) -> Option<(usize, u16)> {
+        self.head()?;
+        let slot = self.ring.slot(self.cur);
+        if slot.flags & (NS_MOREFRAG | NS_INDIRECT) != 0 || slot.len == 0 {
+            return None;
+        }
+        let (at, len) = self.ring.bytes(self.cur, slot)?;
+        self.ring.memory.mapping.read(at, target.get_mut(..len)?);
+        self.pass(1);
+        Some((len, slot.flags))
     }
 
     /// The packet at the front.
     #[inline(always)]
     pub fn front(&mut self) -> Front {
         let Some(head) = self.ring.index(PROGRAM_HEAD) else { return Front::None };
+        self.head = head;
         if self.cur == head {
             return Front::None;
         }
@@ -614,7 +680,7 @@ impl Consumer {
     /// So many slots are done.
     #[inline(always)]
     pub fn pass(&mut self, slots: usize) {
-        self.cur = (self.cur + slots) % self.ring.place.slots;
+        self.cur = self.ring.ahead(self.cur, slots);
     }
 
     /// Tells what is done.
@@ -628,14 +694,55 @@ impl Producer {
     /// Goes on where the ring is.
     pub fn new(ring: Ring) -> Producer {
         let tail = ring.index(SERVER_TAIL).unwrap_or(0);
-        Producer { ring, tail }
+        let head = ring.index(PROGRAM_HEAD).unwrap_or(ring.next(tail));
+        Producer { ring, tail, head }
     }
 
-    /// How many slots are free.
+    /// Returns the number of free slots.
     #[inline(always)]
     pub fn free(&self) -> usize {
-        let Some(head) = self.ring.index(PROGRAM_HEAD) else { return 0 };
+        self.ring.index(PROGRAM_HEAD).map_or(0, |head| self.free_behind(head))
+    }
+
+    /// Returns the number of free slots if the program has released those in front of `head`.
+    #[inline(always)]
+    fn free_behind(&self, head: usize) -> usize {
         self.ring.place.slots - 1 - self.ring.distance(head, self.tail)
+    }
+
+    /// Returns whether `count` slots are free. The program's head, in a cache line that the program writes, is read only
+    /// where the last value does not suffice.
+    #[inline(always)]
+    pub fn has_room(&mut self, count: usize) -> bool {
+        self.free_behind(self.head) >= count || {
+            self.head = self.ring.index(PROGRAM_HEAD).unwrap_or(self.head);
+            self.free_behind(self.head) >= count
+        }
+    }
+
+    /// Copies a packet into the next slot, if its buffer begins at its first byte and has room for the packet. False if
+    /// [`put`](super::delivery::put) has to look at it.
+    #[inline(always)]
+    pub fn put_short(&mut self, bytes: &[u8]) -> bool {
+        let memory = &self.ring.memory;
+        let slot = self.ring.slot(self.tail);
+        let Some(at) = memory.buffer(slot.buffer) else { return false };
+        if bytes.len() > memory.buffers.size || self.ring.offset_mask != 0 || !self.has_room(1) {
+            return false;
+        }
+        let ring = &self.ring;
+        ring.memory.mapping.write(at, bytes);
+        ring.set_slot(self.tail, Slot { buffer: slot.buffer, len: bytes.len() as u16, flags: 1 << 8 });
+        self.pass(1);
+        true
+    }
+
+    /// Prefetches the next `count` free slots.
+    #[inline(always)]
+    pub fn prefetch(&mut self, count: usize) {
+        if self.has_room(count) {
+            self.ring.prefetch_write(self.tail, self.ring.ahead(self.tail, count), count);
+        }
     }
 
     /// The free slots, from the first on.
@@ -646,7 +753,7 @@ impl Producer {
     /// So many slots have something.
     #[inline(always)]
     pub fn pass(&mut self, slots: usize) {
-        self.tail = (self.tail + slots) % self.ring.place.slots;
+        self.tail = self.ring.ahead(self.tail, slots);
     }
 
     /// Tells of them.
@@ -658,8 +765,8 @@ impl Producer {
     /// Tells of all but the last so many, which are the beginning of a packet.
     #[inline(always)]
     pub fn tell_but(&self, beginning: usize) {
-        let slots = self.ring.place.slots;
-        self.ring.state(SERVER_TAIL).store(((self.tail + slots - beginning) % slots) as u32, Release);
+        let tail = self.ring.ahead(self.tail, self.ring.place.slots - beginning);
+        self.ring.state(SERVER_TAIL).store(tail as u32, Release);
     }
 }
 
@@ -904,6 +1011,72 @@ pub mod tests {
         ring.state(PROGRAM_HEAD).store(8, Relaxed);
         ring.state(SERVER_TAIL).store(8, Relaxed);
         assert_eq!((producer.free(), Producer::new(ring.clone()).tail()), (0, 0));
+    }
+
+    #[test]
+    fn short_packets_are_taken_up_to_the_first_other_one() {
+        let (_area, [ring, _]) = rings(16, 0, Offsets::default());
+        let mut consumer = Consumer::new(ring.clone());
+        let write = |n: usize, len: usize, flags: u16| {
+            let slot = Slot { len: len as u16, flags, ..ring.slot(n) };
+            ring.memory.mapping.write(ring.memory.buffer(slot.buffer).unwrap(), &vec![n as u8; len.min(2048)]);
+            ring.set_slot(n, slot);
+        };
+        let take = |consumer: &mut Consumer| {
+            let mut target = [0xEE; 100];
+            consumer.take_short(&mut target).map(|(len, flags)| {
+                assert!(target[..len].iter().all(|byte| usize::from(*byte) == consumer.cur - 1), "{target:?}");
+                assert!(target[len..].iter().all(|byte| *byte == 0xEE), "behind the packet");
+                (len, flags)
+            })
+        };
+        write(0, 60, 0);
+        write(1, 100, NS_NO_LEARN);
+        write(2, 101, 0);
+        assert_eq!(take(&mut consumer), None, "the ring is empty");
+        ring.state(PROGRAM_HEAD).store(2, Relaxed);
+        assert_eq!([0; 3].map(|_| take(&mut consumer)), [Some((60, 0)), Some((100, NS_NO_LEARN)), None]);
+        ring.state(PROGRAM_HEAD).store(3, Relaxed);
+        assert_eq!(take(&mut consumer), None, "longer than the target");
+        // A chain, a packet in no buffer, an empty packet, a buffer that does not exist: `front` looks at them.
+        for (len, flags) in [(60, NS_MOREFRAG), (60, NS_INDIRECT), (0, 0), (2049, 0)] {
+            write(2, len, flags);
+            assert_eq!(take(&mut consumer), None, "{len} bytes, flags {flags:#x}");
+        }
+        ring.set_slot(2, Slot { buffer: u32::MAX, len: 60, flags: 0 });
+        assert_eq!((take(&mut consumer), consumer.cur), (None, 2));
+        // The rest of a chain comes later.
+        let buffer = ring.slot(3).buffer;
+        ring.set_slot(2, Slot { buffer, len: 60, flags: NS_MOREFRAG });
+        assert!(take(&mut consumer).is_none() && matches!(consumer.front(), Front::None));
+        write(3, 40, 0);
+        ring.state(PROGRAM_HEAD).store(4, Relaxed);
+        assert!(take(&mut consumer).is_none() && matches!(consumer.front(), Front::Packet { len: 100, .. }));
+    }
+
+    #[test]
+    fn short_packets_are_put_where_there_is_room() {
+        let (_area, [_, ring]) = rings(8, 0, Offsets::default());
+        let mut producer = Producer::new(ring.clone());
+        let before = ring.slot(0);
+        assert!(producer.put_short(&[7; 60]) && producer.put_short(&[8; 2048]));
+        assert!(!producer.put_short(&[9; 2049]), "longer than a buffer");
+        let [first, second] = [0, 1].map(|n| ring.slot(n));
+        assert_eq!((first.buffer, first.len, first.flags), (before.buffer, 60, 1 << 8));
+        let mut bytes = [0; 60];
+        ring.memory.mapping.read(ring.memory.buffer(second.buffer).unwrap(), &mut bytes);
+        assert_eq!((second.len, bytes), (2048, [8; 60]));
+        assert_eq!([0; 6].map(|_| producer.put_short(&[1])), [true, true, true, true, true, false]);
+        // The program's head is read again, and one that is none is not used.
+        ring.state(PROGRAM_HEAD).store(1, Relaxed);
+        assert_eq!([0; 2].map(|_| producer.put_short(&[2])), [true, false]);
+        ring.state(PROGRAM_HEAD).store(8, Relaxed);
+        assert!(!producer.put_short(&[3]));
+        ring.state(PROGRAM_HEAD).store(2, Relaxed);
+        ring.set_slot(0, Slot { buffer: u32::MAX, ..before });
+        assert!(!producer.put_short(&[3]), "the slot has no buffer");
+        let (_area, [_, ring]) = rings(8, 0, OFFSETS);
+        assert!(!Producer::new(ring).put_short(&[1]), "`put` looks at offsets");
     }
 
     #[test]

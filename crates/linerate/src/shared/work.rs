@@ -77,7 +77,7 @@ impl Sending {
 
     /// Tells how many slots were done.
     fn turn(&mut self, bell: &impl Bell) -> usize {
-        let mut slots = 0;
+        let mut slots = self.take_short();
         while self.batch.len() < TURN {
             let done = match self.ring.front() {
                 Front::None => break,
@@ -102,6 +102,20 @@ impl Sending {
         slots + (waiting - self.batch.len())
     }
 
+    /// Copies packets of one slot without a header, up to the first other one. Returns their number.
+    #[inline(always)]
+    fn take_short(&mut self) -> usize {
+        let Sending { ring, pool, longest, header, batch, .. } = self;
+        if header.load(Ordering::Relaxed) != 0 {
+            return 0;
+        }
+        ring.prefetch(TURN);
+        batch.push_short(pool, *longest, |target| {
+            let (len, flags) = ring.take_short(target)?;
+            Some((len, flags & NS_NO_LEARN != 0))
+        })
+    }
+
     /// Copies the packet at the front, unless it is empty or too long: then nothing becomes of it. False if there is no
     /// buffer for it now.
     #[inline(always)]
@@ -116,14 +130,13 @@ impl Sending {
         if len > if offload.is_some() { LONGEST } else { self.longest } {
             return true;
         }
-        if !self.batch.can_hold(&self.pool, len) {
-            return true;
+        if !self.batch.push_filled(&self.pool, len, offload, |_, target| from.read(memory, target)) {
+            return !self.batch.can_hold(&self.pool, len);
         }
-        let is_taken = self.batch.push_filled(&self.pool, len, offload, |_, target| from.read(memory, target));
-        if is_taken && flags & NS_NO_LEARN != 0 {
+        if flags & NS_NO_LEARN != 0 {
             self.batch.unlearn_last();
         }
-        is_taken
+        true
     }
 
     /// Something is still to be handed over.
