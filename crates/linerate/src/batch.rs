@@ -3,8 +3,10 @@
 mod copies;
 mod prefetch;
 mod sort;
+mod taken;
 
 pub(crate) use copies::Copied;
+pub use taken::Taken;
 
 use std::ops::Range;
 use std::sync::Arc;

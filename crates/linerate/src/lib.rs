@@ -1,7 +1,7 @@
 //! User-space packet I/O for Linux: network cards without the kernel, and without a network card.
 //!
 //! One packet's way, top-down: a card writes it into a buffer of a [`memory::Region`]; a receive
-//! queue hands it over as a [`Slot`] of 8 bytes in a [`Batch`]; the program looks at its bytes; a
+//! queue hands it over as a slot of 8 bytes in a [`Batch`]; the program looks at its bytes; a
 //! transmit queue takes the slot and gives the buffer back when the card has sent it.
 //!
 //! ```
@@ -32,7 +32,7 @@
 //!                            '-  netmap  <-  shared  <-------------'
 //! ```
 //!
-//! - [`Slot`], [`Batch`], [`memory`]: packets and where they live
+//! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
 //! - [`port`]: [`Device`](port::Device), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names
 //! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
@@ -65,11 +65,11 @@ pub mod shared;
 mod slot;
 pub mod traffic;
 
-pub use batch::Batch;
+pub use batch::{Batch, Taken};
 pub use error::{Error, Result};
 pub use open::{Options, drive_model, open, server};
 pub use packet::{Packet, Packets, SlotsMut};
-pub use slot::{HEADROOM, Slot};
+pub use slot::HEADROOM;
 
 #[cfg(fuzzing)]
 pub mod fuzzing;

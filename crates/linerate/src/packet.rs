@@ -120,6 +120,14 @@ impl DerefMut for Packet<'_> {
     }
 }
 
+impl<'a> Packet<'a> {
+    /// `slots` are those of one packet, at least one.
+    #[inline(always)]
+    pub(crate) fn new(slots: &'a mut [Slot], view: View<'a>) -> Packet<'a> {
+        Packet { slots, view }
+    }
+}
+
 impl Packet<'_> {
     /// Returns the number of bytes in all slots.
     #[allow(clippy::len_without_is_empty)] // a frame is never empty

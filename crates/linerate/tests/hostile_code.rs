@@ -56,6 +56,30 @@ fn a_closure_that_panics_frees_nothing_twice() {
     }
 }
 
+#[test]
+fn a_packet_in_hand_is_freed_once() {
+    let pool = pool(64);
+    let (mut batch, mut other) = (Batch::new(), Batch::new());
+    (0..6u8).for_each(|n| assert!(batch.push(&pool, &[n; 700])));
+    let held = |batch: &mut Batch| {
+        let _packet = batch.take();
+        panic!("the program's own panic");
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| held(&mut batch))).is_err());
+    std::mem::forget(batch.take());
+    // Two packets in hand change places, and their batches as well.
+    other.push(&pool, &[9; 700]);
+    let (mut first, mut second) = (batch.take().unwrap(), other.take().unwrap());
+    std::mem::swap(&mut first, &mut second);
+    assert_eq!((first.packet()[0], second.packet()[0]), (9, 1));
+    drop((first, second));
+    std::mem::swap(&mut batch, &mut other);
+    let seen = |batch: &mut Batch| batch.packets().map(|packet| (packet[0], packet.len())).collect::<Vec<_>>();
+    assert_eq!((seen(&mut batch), seen(&mut other)), (vec![], (2..6).map(|n| (n, 700)).collect()));
+    drop((batch, other));
+    check_whole(&pool, 64);
+}
+
 /// A queue of the program's own, in a region of its own.
 struct Own {
     pool: Arc<Pool>,

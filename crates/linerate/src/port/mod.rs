@@ -13,6 +13,7 @@ mod wait;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::str::FromStr;
 use std::sync::Arc;
 
 pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS, Vectors};
@@ -205,6 +206,21 @@ impl MacAddress {
     }
 }
 
+impl FromStr for MacAddress {
+    type Err = String;
+
+    /// Six bytes in hexadecimal, as `02:00:00:00:00:01`.
+    fn from_str(text: &str) -> std::result::Result<MacAddress, String> {
+        let are_digits = |digits: &str| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let byte = |digits: &str| u8::from_str_radix(digits, 16).ok().filter(|_| are_digits(digits));
+        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(MacAddress)
+            .ok_or_else(|| format!("'{text}' is not an Ethernet address; write it as 02:00:00:00:00:01"))
+    }
+}
+
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
@@ -241,5 +257,22 @@ impl Rss {
     pub(crate) fn register(&self, register: u16) -> u32 {
         let entry = |n: usize| self.table[(register as usize * 4 + n) % self.table.len()] as u8;
         u32::from_le_bytes(std::array::from_fn(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_it_is_written() {
+        let mac = MacAddress([2, 0, 0xAB, 0xCD, 0xEF, 9]);
+        assert_eq!(mac.to_string().parse(), Ok(mac));
+        assert_eq!("02:00:aB:Cd:EF:09".parse(), Ok(mac));
+        for text in
+            ["", "02:00:ab:cd:ef", "02:00:ab:cd:ef:09:11", "2:0:ab:cd:ef:9", "02:00:ab:cd:ef:+9", "020:0:ab:cd:ef:09"]
+        {
+            assert!(text.parse::<MacAddress>().is_err(), "{text}");
+        }
     }
 }

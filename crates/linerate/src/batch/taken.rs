@@ -1,0 +1,190 @@
+//! Single packets on their way from one batch to another.
+
+use super::Batch;
+use crate::packet::Packet;
+
+/// The first packet of a batch, taken out of it by [`Batch::take`].
+///
+/// [`Batch::push_packet`] moves it to another batch. If it is dropped, its buffers are given back.
+pub struct Taken<'a> {
+    batch: &'a mut Batch,
+    /// Its slots, at the batch's front until it is moved or dropped: a packet that is forgotten stays there.
+    slots: usize,
+}
+
+impl Taken<'_> {
+    /// Returns the packet, to be read and changed.
+    #[inline(always)]
+    pub fn packet(&mut self) -> Packet<'_> {
+        let (slots, view) = self.batch.parts();
+        Packet::new(&mut slots[..self.slots], view)
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.batch.drop_front(self.slots);
+    }
+}
+
+impl Batch {
+    /// Takes the first packet out of the batch; `None` if there is none.
+    ///
+    /// With [`push_packet`](Batch::push_packet) packets get to one of several outputs, or wait in a batch of the program's own:
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["sim:take?count=32"])?;
+    /// # let (mut rx, mut batch) = (port.rx(0)?, linerate::Batch::new());
+    /// let mut outputs = [linerate::Batch::new(), linerate::Batch::new()];
+    /// rx.recv(&mut batch);
+    /// while let Some(mut packet) = batch.take() {
+    ///     let output = usize::from(packet.packet()[5] & 1); // by the last bit of the destination
+    ///     let is_full = outputs[output].push_packet(packet).is_err(); // then the packet is dropped
+    ///     # assert!(!is_full);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Taken<'_>> {
+        let waiting = &self.slots[self.start..self.end];
+        let slots = match self.has_chains {
+            false => waiting.len().min(1),
+            true => waiting.iter().position(|slot| !slot.has_more()).map_or(waiting.len(), |last| last + 1),
+        };
+        (slots > 0).then_some(Taken { batch: self, slots })
+    }
+
+    /// Appends a packet of another batch. Its buffers change their owner; between batches of different regions it is copied.
+    ///
+    /// # Errors
+    /// The packet, if this batch is full, or if no buffer is free for a copy.
+    #[inline]
+    pub fn push_packet<'a>(&mut self, packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
+        let count = packet.slots;
+        let is_of_pool = packet.batch.pool().is_some_and(|pool| self.belongs_to(pool));
+        if self.len() >= self.capacity() || !is_of_pool {
+            return if is_of_pool { Err(packet) } else { self.push_copy(packet) };
+        }
+        if self.end + count > self.slots.len() {
+            self.compact();
+        }
+        if self.end + count > self.slots.len() {
+            return Err(packet);
+        }
+        let from = &mut packet.batch.slots[packet.batch.start..][..count];
+        for (place, slot) in self.slots[self.end..].iter_mut().zip(from) {
+            *place = slot.take();
+        }
+        self.end += count;
+        self.has_chains |= count > 1;
+        packet.batch.sent(count);
+        std::mem::forget(packet);
+        Ok(())
+    }
+
+    /// As [`push_packet`](Batch::push_packet), for a packet of another region.
+    #[cold]
+    fn push_copy<'a>(&mut self, mut packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
+        let Some(pool) = self.pool().cloned() else { return Err(packet) };
+        let there = packet.packet();
+        let (len, offload, time) = (there.len(), there.offload(), there.timestamp());
+        if !self.push_parts(&pool, len, there.segments(), offload) {
+            return Err(packet);
+        }
+        time.into_iter().for_each(|time| self.stamp_last(time));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    }
+
+    /// A batch with a packet of each length; all bytes of a packet are its number.
+    fn batch(pool: &Arc<Pool>, lens: &[usize]) -> Batch {
+        let mut batch = Batch::new();
+        lens.iter().enumerate().for_each(|(n, len)| assert!(batch.push(pool, &vec![n as u8; *len])));
+        batch
+    }
+
+    /// Each packet's first byte and length.
+    fn seen(batch: &mut Batch) -> Vec<(u8, usize)> {
+        batch.packets().map(|packet| (packet[0], packet.len())).collect()
+    }
+
+    #[test]
+    fn packets_move_whole_and_in_order() {
+        let pool = pool(64);
+        let mut from = batch(&pool, &[60, 1000, 61, 384, 700]);
+        let (mut odd, mut even) = (Batch::new(), Batch::new());
+        while let Some(mut packet) = from.take() {
+            let to = if packet.packet()[0].is_multiple_of(2) { &mut even } else { &mut odd };
+            assert!(to.push_packet(packet).is_ok());
+        }
+        assert!(from.is_empty());
+        assert_eq!((seen(&mut even), seen(&mut odd)), (vec![(0, 60), (2, 61), (4, 700)], vec![(1, 1000), (3, 384)]));
+        drop((from, odd, even));
+        assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn a_packet_that_is_dropped_is_free_and_one_that_is_forgotten_stays() {
+        let pool = pool(64);
+        let mut from = batch(&pool, &[60, 1000, 61]);
+        drop(from.take());
+        std::mem::forget(from.take());
+        assert_eq!(seen(&mut from), [(1, 1000), (2, 61)]);
+        from.clear();
+        assert!(from.take().is_none());
+        drop(from);
+        assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn a_full_batch_gives_the_packet_back() {
+        let pool = pool(512);
+        let mut from = batch(&pool, &[60, 9000, 61, 62]);
+        let mut to = Batch::with_capacity(26);
+        for expected in [true, true, true, false] {
+            assert_eq!(from.take().is_some_and(|packet| to.push_packet(packet).is_ok()), expected);
+        }
+        assert_eq!(seen(&mut to), [(0, 60), (1, 9000), (2, 61)]);
+        // What has no room was dropped here, which is the caller's choice.
+        assert!(from.is_empty());
+        // Places in front are used again.
+        let mut line = Batch::with_capacity(2);
+        for n in 0..200 {
+            let mut from = batch(&pool, &[60 + n]);
+            assert!(line.push_packet(from.take().unwrap()).is_ok());
+            if n > 0 {
+                assert_eq!(line.take().unwrap().packet().len(), 59 + n);
+            }
+        }
+    }
+
+    #[test]
+    fn packets_of_another_region_are_copied() {
+        let (ours, theirs) = (pool(64), pool(4));
+        let mut from = batch(&ours, &[60, 1500, 61, 62]);
+        let mut to = batch(&theirs, &[30]);
+        from.stamp_last(77);
+        assert!(to.push_packet(from.take().unwrap()).is_ok());
+        assert!(to.push_packet(from.take().unwrap()).is_err(), "four buffers of the two that are free");
+        assert!(to.push_packet(from.take().unwrap()).is_ok());
+        assert!(to.push_packet(from.take().unwrap()).is_ok());
+        assert_eq!(seen(&mut to), [(0, 30), (0, 60), (2, 61), (3, 62)]);
+        assert_eq!(to.packets().map(|packet| packet.timestamp()).collect::<Vec<_>>(), [None, None, None, Some(77)]);
+        drop((from, to));
+        assert_eq!((ours.available(), theirs.available()), (64, 4));
+    }
+}
