@@ -24,7 +24,7 @@ pub fn run(
     }
     let sockets: Vec<_> = names.iter().map(|name| socket_of(&folder, name)).collect::<Result<_, Error>>()?;
     for (name, socket) in names.iter().zip(&sockets) {
-        server.listen(socket, Some(base(name)), mode, group)?;
+        server.listen(socket, (name != ANY).then(|| base(name)), mode, group)?;
     }
     sockets.iter().for_each(|socket| println!("{}", socket.display()));
     if names.is_empty() {

@@ -194,6 +194,9 @@ fn each_switch_has_a_socket() {
     assert!(world.fails("serve vale1").contains("another process serves it"));
     assert!(world.fails("serve vale9 --group nobody_has_this").contains("getent group"));
     assert_eq!(expect(2, &mut world.command("serve --mode 9")).status.code(), Some(2));
+    // The socket `any` is for all names, also where it is named.
+    let world = World::serving(" any");
+    world.succeeds("switch create v1");
 }
 
 #[test]

@@ -76,6 +76,26 @@ fn programs_send_and_receive_on_interfaces() {
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
 }
 
+/// As in netmap, whatever was asked for; rings of the usual length for all of them fit the server's memory.
+#[test]
+fn an_interface_has_a_ring_for_each_of_its_queues() {
+    let ends = ["nq0", "nq1"].map(Namespace::new);
+    let queues = "numtxqueues 4 numrxqueues 4";
+    ends[0].run(&format!("ip link add n0 {queues} type veth peer name n1 netns {} {queues}", ends[1].0));
+    let [a, b] = ends.map(|end| (end.world(), end));
+    let client = |world: &World| Client::find(world.folder.path(), "n0").unwrap().unwrap();
+    let rings = client(&a.0).info("n0").unwrap();
+    assert_eq!((rings.tx, rings.rx), (4, 4));
+    let last = a.0.start("open n0-3");
+    drop(last);
+    let mut receiver = b.0.start("receive n1 20000 poll");
+    let _sender = a.0.start_soon("send n0 100000000 1000 poll");
+    let (code, said) = receiver.end();
+    assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+    let rings = client(&a.0).info("n0").unwrap();
+    assert_eq!((rings.tx, rings.rx), (4, 4), "it is open now");
+}
+
 #[test]
 fn the_hosts_stack_is_cut_off_and_bridged_back() {
     let [outside, host] = pair("nh");

@@ -89,6 +89,9 @@ fn a_monitor_sees_what_a_port_sends_and_receives() {
 fn a_pipe_between_processes_has_monitors() {
     let world = World::served(0o600);
     assert!(world.refused("open seen{7/t").contains("not open"));
+    let other = world.start("open seen}7");
+    assert!(world.refused("open seen{7/t").contains("not open"), "only its other end is");
+    drop(other);
     {
         let _receiver = world.start("receive seen}7 100000000 poll");
         let _sender = world.start("fill seen{7");
@@ -100,7 +103,7 @@ fn a_pipe_between_processes_has_monitors() {
     // Monitors that nobody reads, and that come and go, cost copies, not packets.
     for len in [60, 5000] {
         let mut receiver = world.start("receive seen}8 100000 poll");
-        let _idle = world.start("open seen{8/t");
+        let _idle = world.start("open seen}8/r");
         let mut sender = world.start(&format!("send seen{{8 100000 {len} poll"));
         for _ in 0..3 {
             // The sender may be done already, and its port closed.

@@ -42,6 +42,7 @@ pub fn server() -> Server {
         let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
         // A card, or any port of ours, as part of a switch.
         let is_whole = is_memory || name.contains(':');
+        let there = if is_whole { 1 } else { queues_of(name) };
         // netmap takes all packets of an interface away from Linux; who asks for that name means it.
         let is_card = !name.contains(['^', '/']);
         let name = match (is_whole, is_card) {
@@ -56,7 +57,7 @@ pub fn server() -> Server {
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
         // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
         // can reach, and is for managers only.
-        let pool = if is_memory || !is_whole { Some(served_pool(rings, ring)?) } else { None };
+        let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
         let (queues, tx_queues, local) = (rings.rx, rings.tx, true);
         let options = Options { queues, tx_queues, ring, mtu, interrupts, local, pool, ..Options::default() };
         let [device] = options.open([&*name])?;
@@ -68,9 +69,14 @@ pub fn server() -> Server {
 /// Default length of a receive ring at a switch of another process.
 const RECEIVED: u32 = 2048;
 
-/// A pool for one served port: what its rings can hold, and as much again on its way.
-fn served_pool(rings: &Rings, ring: usize) -> Result<Arc<Pool>> {
-    let queues = usize::from(rings.rx.max(1)) + usize::from(rings.tx.max(1));
+/// Returns the number of queues that an interface has; 1 of what is none.
+fn queues_of(name: &str) -> usize {
+    Interface::open(name).map_or(1, |interface| interface.queues() as usize)
+}
+
+/// A pool for one served port: what its rings, and the queues of its interface, can hold, and as much again on its way.
+fn served_pool(rings: &Rings, ring: usize, queues: usize) -> Result<Arc<Pool>> {
+    let queues = usize::from(rings.rx).max(queues) + usize::from(rings.tx).max(queues);
     let buffers = (2 * queues * ring).max(4096);
     Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
 }

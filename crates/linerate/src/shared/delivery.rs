@@ -35,7 +35,11 @@ pub enum Put {
 #[inline(always)]
 pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: impl Iterator<Item = &'a [u8]>) -> Put {
     let size = producer.ring.memory.buffers.size;
-    let count = if header + len <= size { 1 } else { (header + len).div_ceil(size) };
+    let count = match producer.ring.offset_mask {
+        0 if header + len <= size => 1,
+        0 => (header + len).div_ceil(size),
+        _ => slots_behind_offsets(producer, header + len),
+    };
     if count > MAX_FRAGS {
         return Put::Never;
     }
@@ -51,7 +55,7 @@ pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: imp
         let offset = producer.ring.offset(slot);
         let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return Put::Never };
         let len = left.min(size - offset);
-        // With offsets the last slot may be too short.
+        // The program may have changed an offset meanwhile.
         if n + 1 == count && len < left {
             return Put::Never;
         }
@@ -64,6 +68,19 @@ pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: imp
     }
     producer.pass(count);
     Put::Whole
+}
+
+/// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written there; more
+/// than [`MAX_FRAGS`] if so many do not suffice.
+#[cold]
+fn slots_behind_offsets(producer: &Producer, len: usize) -> usize {
+    let (ring, size) = (&producer.ring, producer.ring.memory.buffers.size);
+    let (mut slot, mut count, mut room) = (producer.tail(), 0, 0);
+    while count <= MAX_FRAGS && (room < len || count == 0) {
+        room += size.saturating_sub(ring.offset(slot));
+        (slot, count) = (ring.next(slot), count + 1);
+    }
+    count
 }
 
 /// A program's receive ring at a port of a switch. Senders copy packets into it.
@@ -244,6 +261,29 @@ mod tests {
         bench.ring.set_slot(next.0, super::Slot { buffer: u32::MAX, ..next.1 });
         bench.send(&[60]);
         assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (0, 8));
+    }
+
+    #[test]
+    fn a_packet_has_as_many_slots_as_offsets_leave_room_for() {
+        let (_area, [_, ring]) = rings(80, 0, Offsets { mask: 0xFFF, first: 512 });
+        let mut producer = Producer::new(ring.clone());
+        let put = |producer: &mut Producer, len: usize| {
+            let begin = producer.tail();
+            let put = put(producer, 0, len, std::iter::once(&*counting(len, len)));
+            (put, ring.distance(begin, producer.tail()))
+        };
+        for (len, slots) in [(60, 1), (1536, 1), (1537, 2), (1800, 2), (7000, 5)] {
+            assert_eq!(put(&mut producer, len), (Put::Whole, slots), "{len} bytes");
+        }
+        producer.tell();
+        let bytes = [60, 1536, 1537, 1800, 7000].map(|len| counting(len, len)).concat();
+        assert_eq!(come(&ring).1, bytes);
+        // One slot's packet begins later, another's would begin behind its buffer.
+        ring.set_offset(11, 2047);
+        assert_eq!(put(&mut producer, 1540), (Put::Whole, 3));
+        ring.set_offset(15, 2048);
+        assert_eq!(put(&mut producer, 1600), (Put::Never, 0));
+        assert_eq!(put(&mut producer, 64 * 1536 + 1), (Put::Never, 0));
     }
 
     #[test]

@@ -601,12 +601,15 @@ pub(super) mod tests {
             (Some(1), 0, 60, false),
             (Some(u32::MAX), 0, 60, false),
             (None, 2047, 1, true),
-            (None, 2047, 2, false),
+            (None, 2047, 2, true),
+            (None, 2047, 7, true),
+            (None, 2047, 8, false),
             (None, 2048, 1, false),
             (None, 0xFFFF, 1, false),
             (None, 64, 1984, true),
-            (None, 64, 1985, false),
-            (None, 64, 2048, false),
+            (None, 64, 1985, true),
+            (None, 64, 7 * 1984, true),
+            (None, 64, 7 * 1984 + 1, false),
         ] {
             let (_area, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: 0 });
             (0..8).for_each(|n| ring.set_offset(n, offset));

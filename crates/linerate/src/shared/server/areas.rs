@@ -9,16 +9,36 @@ use crate::error::{Error, Result};
 use crate::shared::area::{Area, Plan};
 use crate::shared::lock;
 
-/// The number of the memory that the ports of a process have together.
+/// The number by which each process asks for the memory that its ports have together. Each memory has a number of its own besides,
+/// which is what programs are told: they take memory of equal numbers for the same.
 const OF_PROCESS: u16 = 1;
 
 /// Memory, as long as a port has it.
 #[derive(Default)]
 pub struct Areas {
+    /// With the user that it belongs to.
     numbered: HashMap<u16, (u32, Weak<Area>)>,
-    /// By process, and with its user.
-    of_process: HashMap<u32, (u32, Weak<Area>)>,
+    /// By process: its user, and the number.
+    of_process: HashMap<u32, (u32, u16, Weak<Area>)>,
     last: u16,
+}
+
+impl Areas {
+    /// Gives memory a number.
+    ///
+    /// # Errors
+    /// [`Error::AreaFull`].
+    fn add(&mut self, user: u32, area: &Arc<Area>) -> Result<u16> {
+        self.numbered.retain(|_, (_, area)| area.strong_count() > 0);
+        for _ in 0..u16::MAX {
+            self.last = self.last.wrapping_add(1).max(OF_PROCESS + 1);
+            if !self.numbered.contains_key(&self.last) {
+                self.numbered.insert(self.last, (user, Arc::downgrade(area)));
+                return Ok(self.last);
+            }
+        }
+        Err(Error::AreaFull { what: "numbers left for memory" })
+    }
 }
 
 impl State {
@@ -28,19 +48,10 @@ impl State {
     /// [`Error::AreaFull`], and those of [`Area::new`].
     pub(super) fn make_area(&self, user: u32, plan: Plan) -> Result<(u16, Arc<Area>)> {
         let area = Arc::new(Area::new(plan)?);
-        let areas = &mut *lock(&self.areas);
-        areas.numbered.retain(|_, (_, area)| area.strong_count() > 0);
-        for _ in 0..u16::MAX {
-            areas.last = areas.last.wrapping_add(1).max(OF_PROCESS + 1);
-            if !areas.numbered.contains_key(&areas.last) {
-                areas.numbered.insert(areas.last, (user, Arc::downgrade(&area)));
-                return Ok((areas.last, area));
-            }
-        }
-        Err(Error::AreaFull { what: "numbers left for memory" })
+        Ok((lock(&self.areas).add(user, &area)?, area))
     }
 
-    /// Returns the user's memory of this number; for 0 and 1 that of the process, which is made if it is not there.
+    /// Returns the user's memory of this number, with its number; for 0 and 1 that of the process, which is made if it is not there.
     ///
     /// # Errors
     /// `EINVAL` where there is none, as netmap answers.
@@ -52,13 +63,25 @@ impl State {
             let why = || format!("there is no memory of number {number}");
             return Ok((number, area.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
         }
-        areas.of_process.retain(|_, (_, area)| area.strong_count() > 0);
-        let found = areas.of_process.get(&process).filter(|(owner, _)| *owner == user);
-        if let Some(area) = found.and_then(|(_, area)| area.upgrade()) {
-            return Ok((OF_PROCESS, area));
+        areas.of_process.retain(|_, (.., area)| area.strong_count() > 0);
+        let found = areas.of_process.get(&process).filter(|(owner, ..)| *owner == user);
+        if let Some((number, area)) = found.and_then(|(_, number, area)| Some((*number, area.upgrade()?))) {
+            return Ok((number, area));
         }
         let area = Arc::new(Area::new(Plan::default())?);
-        areas.of_process.insert(process, (user, Arc::downgrade(&area)));
-        Ok((OF_PROCESS, area))
+        let number = areas.add(user, &area)?;
+        areas.of_process.insert(process, (user, number, Arc::downgrade(&area)));
+        Ok((number, area))
+    }
+
+    /// Returns what is in the user's memory of this number, as [`area`](State::area), and its number: 1 for that of a process which
+    /// has none yet.
+    ///
+    /// # Errors
+    /// As [`area`](State::area).
+    pub(super) fn plan(&self, user: u32, process: u32, number: u16) -> Result<(u16, Plan)> {
+        let (number, area) = self.area(user, process, number)?;
+        let is_new = Arc::strong_count(&area) == 1;
+        Ok((if is_new { OF_PROCESS } else { number }, area.plan))
     }
 }

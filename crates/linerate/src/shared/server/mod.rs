@@ -922,6 +922,18 @@ mod tests {
         for number in [0, 1] {
             assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::shared::area::Plan::default().len())));
         }
+        // Memory of two processes has two numbers, and each process asks for its own by 1.
+        let of_process = |process: u32, name: &str| {
+            let mut client = session(&server, STRANGER, None);
+            client.talk.process = process;
+            ask(&mut client, Request::Open { wanted: wanted(name), memory: Choice { number: 1, ..Choice::default() } })
+                .unwrap();
+            (client.opened().number, client)
+        };
+        let [first, second, again] =
+            [(6, "vale77:d"), (7, "vale77:e"), (6, "vale77:f")].map(|(process, name)| of_process(process, name));
+        assert!(first.0 > 1 && first.0 == again.0 && first.0 != second.0 && first.0 != number);
+        assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, 0).unwrap().0), (first.0, second.0));
         // A port may be made in it; it goes with the last one.
         let choice = Choice { number, ..Choice::default() };
         let mut other = session(&server, STRANGER, None);

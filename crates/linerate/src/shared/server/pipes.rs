@@ -57,6 +57,11 @@ impl Pipe {
         self.rings[side]
     }
 
+    /// Returns whether a program has an end open.
+    pub fn is_open(&self, side: usize) -> bool {
+        self.live(side).next().is_some()
+    }
+
     fn live(&self, side: usize) -> impl Iterator<Item = Arc<Session>> {
         self.sessions[side].iter().filter_map(Weak::upgrade)
     }

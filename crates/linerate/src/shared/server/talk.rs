@@ -113,8 +113,8 @@ impl Talk {
             Request::Adopt => self.state.find(&descriptors)?.describe(),
             Request::Shadow => self.shadow(&descriptors),
             Request::Pools { number } => {
-                let (number, area) = self.state.area(self.user, self.process, number)?;
-                plain(Reply::Pools { number, plan: area.plan })
+                let (number, plan) = self.state.plan(self.user, self.process, number)?;
+                plain(Reply::Pools { number, plan })
             }
             Request::Info { name } => {
                 self.check(&name)?;
@@ -200,8 +200,11 @@ impl Talk {
             false => self.state.served(name).map(|served| served.user),
         };
         let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
+        let (pipe, side) = pipe_of(name);
+        let is_open = !is_pipe(name) || lock(&self.state.pipes).get(&pipe).is_some_and(|pipe| pipe.is_open(side));
         if joins || owner == Some(self.user) || is_trusted(self.user) {
-            return Ok(());
+            let why = || format!("'{name}' is not open: there is nothing to monitor");
+            return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }
         let why = format!(
             "a monitor sees all packets, and '{name}' is no port of user {}'s\n  to let users see each other's: linerate serve --join-users",
@@ -228,8 +231,20 @@ impl Talk {
                 crate::port::PortName::parse(name)?;
                 Ok(usual.of_card())
             }
-            None => crate::kernel::Interface::open(base(name)).map(|_| usual),
+            None => {
+                crate::kernel::Interface::open(base(name)).map(|_| self::usual(&self.rings(name, &Rings::default())))
+            }
         }
+    }
+
+    /// Returns the rings that are asked for: one for each queue of an interface where their number is left to it, as in netmap.
+    fn rings(&self, name: &str, asked: &Rings) -> Rings {
+        let is_memory = name.starts_with("vale") || is_pipe(name) || lock(&self.state.lasting).contains_key(name);
+        let is_left = asked.tx == 0 || asked.rx == 0;
+        let interface = (is_left && !is_memory).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
+        let queues = interface.map_or(1, |interface| interface.queues().min(super::MOST_RINGS.into()) as u16);
+        let count = |asked: u16| if asked == 0 { queues } else { asked };
+        Rings { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
     }
 
     /// The memory that a program has chosen.
@@ -246,7 +261,8 @@ impl Talk {
             return self.open_memory(wanted, memory);
         }
         self.check(&wanted.name)?;
-        let wanted = &Wanted { name: self.state.resolved(&wanted.name), ..wanted.clone() };
+        let name = self.state.resolved(&wanted.name);
+        let wanted = &Wanted { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
         let is_monitor = wanted.is_monitor();
         if is_pipe(&wanted.name) && !is_monitor {
             return self.state.take_after_others(|| self.open_pipe(wanted, memory));
