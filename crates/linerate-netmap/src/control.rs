@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linerate::shared::{
     Choice, Client, Offsets, Plan, Rings, STATE, SharedPort, Wanted, Which, folder, memory_of, open_by,
@@ -197,6 +198,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         let wanted = wanted(name, register)?;
         let memory = Choice {
             number: register.mem_id,
+            process: process(),
             plan: chosen.external.map(|(_, plan, _)| plan),
             extra: register.extra_bufs,
             offsets: chosen.offsets,
@@ -382,6 +384,19 @@ fn pools_of(plan: &Plan, number: u16) -> PoolsInfo {
     }
 }
 
+/// Returns what the server knows the program's memory by: a number chosen at random, which the program's children have as well,
+/// with the memory that it has mapped.
+fn process() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    if NUMBER.load(Relaxed) == 0 {
+        let mut number = 0u64;
+        call!(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), 0);
+        // Of two threads, one sets it. Numbers of processes are smaller.
+        let _ = NUMBER.compare_exchange(0, number | 1 << 63, Relaxed, Relaxed);
+    }
+    NUMBER.load(Relaxed)
+}
+
 fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
     let asked = match descriptor.bound() {
         Some(bound) if info.mem_id == 0 => bound.port().region().0,
@@ -389,14 +404,14 @@ fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
     };
     let server = client(name)?;
     server.info(name)?;
-    let (number, plan) = server.pools(asked)?;
+    let (number, plan) = server.pools(asked, process())?;
     *info = pools_of(&plan, number);
     Ok(())
 }
 
 fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
     let server = client(if name.is_empty() { "any" } else { name })?;
-    let (number, plan) = server.pools(info.mem_id)?;
+    let (number, plan) = server.pools(info.mem_id, process())?;
     info.memsize = plan.len() as u64;
     info.mem_id = number;
     let rings = match descriptor.bound() {

@@ -152,12 +152,13 @@ impl Client {
         }
     }
 
-    /// Describes memory by its number, or for 0 that of this process: returns its number, and what is in it.
+    /// Describes memory by its number, or for 0 that of this process, which is known by `process` ([`Choice::process`]): returns
+    /// its number, and what is in it.
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn pools(&self, number: u16) -> Result<(u16, Plan)> {
-        match self.ask(&Request::Pools { number }, &[])?.0 {
+    pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
+        match self.ask(&Request::Pools { number, process }, &[])?.0 {
             Reply::Pools { number, plan } => Ok((number, plan)),
             _ => Err(Error::BadPeer { why: "its answer is another's" }),
         }

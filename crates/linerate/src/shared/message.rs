@@ -93,8 +93,12 @@ pub struct Wanted {
 /// Where a port's rings and buffers are to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// The number of memory that is there; 0: memory of the port's own, or for an interface, that of the process.
+    /// The number of memory that is there; 1: that of the process; 0: memory of the port's own, or for an interface, that of the
+    /// process.
     pub number: u16,
+    /// By which the process tells its memory from other processes'; 0: by the process's own number. A program that forks
+    /// remembers in the child which memory it has mapped, and so both have one.
+    pub process: u64,
     /// New memory by this plan, instead.
     pub plan: Option<Plan>,
     /// Buffers that are in no ring.
@@ -170,9 +174,10 @@ pub enum Request {
     Adopt,
     /// Where copies of what the descriptor that comes with this sends into a pipe go, for the pipe's monitors.
     Shadow,
-    /// Describe memory; 0: that of the process.
+    /// Describe memory; 0: that of the process, as in [`Choice`].
     Pools {
         number: u16,
+        process: u64,
     },
     /// How many rings a port has.
     Info {

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::shared::area::{Area, Plan};
 use crate::shared::lock;
 
-/// The number by which each process asks for the memory that its ports have together. Each memory has a number of its own besides,
-/// which is what programs are told: they take memory of equal numbers for the same.
+/// The number that the memory of a process's ports has in that process. Everywhere else it has a number that is its alone:
+/// programs take memory of equal numbers for the same.
 const OF_PROCESS: u16 = 1;
 
 /// Memory, as long as a port has it.
@@ -19,7 +19,7 @@ pub struct Areas {
     /// With the user that it belongs to.
     numbered: HashMap<u16, (u32, Weak<Area>)>,
     /// By process: its user, and the number.
-    of_process: HashMap<u32, (u32, u16, Weak<Area>)>,
+    of_process: HashMap<u64, (u32, u16, Weak<Area>)>,
     last: u16,
 }
 
@@ -55,7 +55,7 @@ impl State {
     ///
     /// # Errors
     /// `EINVAL` where there is none, as netmap answers.
-    pub(super) fn area(&self, user: u32, process: u32, number: u16) -> Result<(u16, Arc<Area>)> {
+    pub(super) fn area(&self, user: u32, process: u64, number: u16) -> Result<(u16, Arc<Area>)> {
         let areas = &mut *lock(&self.areas);
         if number > OF_PROCESS {
             let found = areas.numbered.get(&number).filter(|(owner, _)| *owner == user);
@@ -74,14 +74,19 @@ impl State {
         Ok((number, area))
     }
 
-    /// Returns what is in the user's memory of this number, as [`area`](State::area), and its number: 1 for that of a process which
-    /// has none yet.
+    /// Returns what is in the user's memory of this number, as [`area`](State::area), and its number in that process.
     ///
     /// # Errors
     /// As [`area`](State::area).
-    pub(super) fn plan(&self, user: u32, process: u32, number: u16) -> Result<(u16, Plan)> {
+    pub(super) fn plan(&self, user: u32, process: u64, number: u16) -> Result<(u16, Plan)> {
         let (number, area) = self.area(user, process, number)?;
-        let is_new = Arc::strong_count(&area) == 1;
-        Ok((if is_new { OF_PROCESS } else { number }, area.plan))
+        Ok((self.number_in(process, number), area.plan))
+    }
+
+    /// Returns the number that memory has in a process.
+    pub(super) fn number_in(&self, process: u64, number: u16) -> u16 {
+        let areas = lock(&self.areas);
+        let is_own = areas.of_process.get(&process).is_some_and(|(_, own, _)| *own == number);
+        if is_own { OF_PROCESS } else { number }
     }
 }

@@ -83,7 +83,7 @@ impl Program {
     fn operate(&mut self, operation: u8, input: &mut Input<'_>) {
         match operation % 16 {
             0 | 1 => self.open(input),
-            2 => self.ask(Request::Pools { number: input.u16() & 0xF }),
+            2 => self.ask(Request::Pools { number: input.u16() & 0xF, process: u64::from(input.u16() & 1) }),
             3 => self.close(),
             4 => self.ask(Request::Info { name: name(input) }),
             5 => {
@@ -170,7 +170,7 @@ impl Program {
         });
         let mask = if any & 0x80 == 0 { 0 } else { u64::from(input.u16()) };
         let offsets = Offsets { mask, first: any.into() };
-        let memory = Choice { number: u16::from(any & 3), plan, extra: u32::from(any >> 2 & 7), offsets };
+        let memory = Choice { number: u16::from(any & 3), process: 0, plan, extra: u32::from(any >> 2 & 7), offsets };
         self.ask(Request::Open { wanted, memory });
     }
 

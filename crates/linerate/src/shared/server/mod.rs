@@ -911,7 +911,7 @@ mod tests {
                 only: None,
                 ..client.talk
             };
-            match talk.answer(Request::Pools { number }, Vec::new()).map_err(|error| errno(&error))?.0 {
+            match talk.answer(Request::Pools { number, process: 0 }, Vec::new()).map_err(|error| errno(&error))?.0 {
                 Reply::Pools { number, plan } => Ok((number, plan.len())),
                 reply => panic!("{reply:?}"),
             }
@@ -922,18 +922,30 @@ mod tests {
         for number in [0, 1] {
             assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::shared::area::Plan::default().len())));
         }
-        // Memory of two processes has two numbers, and each process asks for its own by 1.
+        // Each process knows its own memory by 1, and others' by other numbers.
         let of_process = |process: u32, name: &str| {
             let mut client = session(&server, STRANGER, None);
             client.talk.process = process;
-            ask(&mut client, Request::Open { wanted: wanted(name), memory: Choice { number: 1, ..Choice::default() } })
-                .unwrap();
-            (client.opened().number, client)
+            let memory = Choice { number: 1, ..Choice::default() };
+            ask(&mut client, Request::Open { wanted: wanted(name), memory }).unwrap();
+            assert_eq!(client.opened().number, 1);
+            (client.running.as_ref().unwrap().session.opened.number, client)
         };
         let [first, second, again] =
             [(6, "vale77:d"), (7, "vale77:e"), (6, "vale77:f")].map(|(process, name)| of_process(process, name));
         assert!(first.0 > 1 && first.0 == again.0 && first.0 != second.0 && first.0 != number);
-        assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, 0).unwrap().0), (first.0, second.0));
+        assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, first.0).unwrap().0), (1, first.0));
+        // Whoever asks for memory that a pipe does not have is refused.
+        let mut near = session(&server, STRANGER, None);
+        near.talk.process = 6;
+        let of_own = Choice { number: 1, ..Choice::default() };
+        ask(&mut near, Request::Open { wanted: wanted("p77{1"), memory: of_own.clone() }).unwrap();
+        let mut far = session(&server, STRANGER, None);
+        far.talk.process = 7;
+        let other_end = |memory: Choice| Request::Open { wanted: wanted("p77}1"), memory };
+        assert_eq!(ask(&mut far, other_end(of_own)).unwrap_err(), libc::EINVAL);
+        ask(&mut far, other_end(Choice::default())).unwrap();
+        assert_eq!(far.opened().number, first.0);
         // A port may be made in it; it goes with the last one.
         let choice = Choice { number, ..Choice::default() };
         let mut other = session(&server, STRANGER, None);

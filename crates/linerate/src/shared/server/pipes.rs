@@ -141,6 +141,7 @@ impl Talk {
             let why = "the pipe's other end has packets begin elsewhere".to_string();
             return Err(Error::Refused { why, errno: libc::EINVAL });
         }
+        self.check_memory(&wanted.name, memory, pipe.number)?;
         let rings = pipe.rings[side];
         wanted.check(&rings)?;
         let area = &pipe.lease.area;

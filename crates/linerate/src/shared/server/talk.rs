@@ -95,7 +95,8 @@ impl Talk {
                 continue;
             }
             let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
-            let opened = Opened { placed, extra, ..session.opened.clone() };
+            let number = self.state.number_in(self.process(memory.process), session.opened.number);
+            let opened = Opened { placed, extra, number, ..session.opened.clone() };
             // A program that has gone is noticed by the session.
             let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.area.memory.as_fd()]);
             if running.is_some() {
@@ -112,8 +113,8 @@ impl Talk {
             Request::Open { .. } => Err(Error::BadPeer { why: "it has opened a port already" }),
             Request::Adopt => self.state.find(&descriptors)?.describe(),
             Request::Shadow => self.shadow(&descriptors),
-            Request::Pools { number } => {
-                let (number, plan) = self.state.plan(self.user, self.process, number)?;
+            Request::Pools { number, process } => {
+                let (number, plan) = self.state.plan(self.user, self.process(process), number)?;
                 plain(Reply::Pools { number, plan })
             }
             Request::Info { name } => {
@@ -247,11 +248,26 @@ impl Talk {
         Rings { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
     }
 
+    /// Returns by what the memory of the client's process is known.
+    fn process(&self, said: u64) -> u64 {
+        if said == 0 { self.process.into() } else { said }
+    }
+
+    /// Refuses a number of memory that is not the port's, as netmap does.
+    pub fn check_memory(&self, name: &str, memory: &Choice, number: u16) -> Result<()> {
+        let there = self.state.number_in(self.process(memory.process), number);
+        if memory.number == 0 || memory.plan.is_some() || memory.number == there {
+            return Ok(());
+        }
+        let why = format!("'{name}' has memory of number {there}, not {}", memory.number);
+        Err(Error::Refused { why, errno: libc::EINVAL })
+    }
+
     /// The memory that a program has chosen.
     pub fn choose(&self, memory: &Choice) -> Result<(u16, Arc<Area>)> {
         match memory.plan {
             Some(plan) => self.state.make_area(self.user, plan),
-            None => self.state.area(self.user, self.process, memory.number),
+            None => self.state.area(self.user, self.process(memory.process), memory.number),
         }
     }
 
@@ -274,7 +290,7 @@ impl Talk {
         if wanted.zero_copy {
             return self.open_zero_copy(wanted, memory);
         }
-        if let Some(joined) = self.join(wanted)? {
+        if let Some(joined) = self.join(wanted, memory)? {
             return Ok(joined);
         }
         self.state.make_room(self.number, &usual(&wanted.rings))?;
@@ -290,7 +306,7 @@ impl Talk {
     }
 
     /// Shares a session that has the port open in the same way.
-    fn join(&self, wanted: &Wanted) -> Result<Option<Begun>> {
+    fn join(&self, wanted: &Wanted, memory: &Choice) -> Result<Option<Begun>> {
         let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == Which::None;
         if !wanted.shares || is_alone {
             return Ok(None);
@@ -300,6 +316,7 @@ impl Talk {
             return Ok(None);
         };
         let Opened { rings, placed, .. } = &session.opened;
+        self.check_memory(&wanted.name, memory, session.opened.number)?;
         if let Some(served) = self.state.served(&wanted.full_name()) {
             wanted.check_header(&served)?;
         }
@@ -320,6 +337,7 @@ impl Talk {
         let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
         let rings = Rings { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
         let (number, area) = (port.opened.number, port.area.clone());
+        self.check_memory(&wanted.name, memory, number)?;
         let Begun::New { mut running, placed } =
             self.begin(wanted, memory, number, area, rings, port.opened.mac, None, None)?
         else {
