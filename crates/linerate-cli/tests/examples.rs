@@ -39,7 +39,7 @@ fn packet(mac: &[u8], destination: [u8; 4], ttl: u8, len: usize, padding: usize)
     [mac, &[2, 0, 0, 0, 0x50, 9, 8, 0], &ip, &udp, &payload, &vec![0xEE; padding]].concat()
 }
 
-/// What a router must do with a frame.
+/// The outcome for a frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Out(usize),

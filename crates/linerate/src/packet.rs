@@ -64,8 +64,7 @@ impl<'a> Iterator for Packets<'a> {
 /// Splits the slots behind the first packet.
 #[inline(always)]
 fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
-    let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
-    slots.split_at_mut(count)
+    slots.split_at_mut(Slot::first_packet(slots))
 }
 
 /// Where a buffer has a packet's timestamp; what is to be done with it stands in front ([`Offload`]).

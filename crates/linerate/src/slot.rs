@@ -83,6 +83,12 @@ impl Slot {
         self.data & MORE != 0
     }
 
+    /// Returns how many of these slots the first packet has; all, if it has no end among them.
+    #[inline(always)]
+    pub(crate) fn first_packet(slots: &[Slot]) -> usize {
+        slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1)
+    }
+
     /// True for the first slot of a packet whose sender has left checksum or segmentation to the
     /// hardware, which happens only on ports that were opened with offloads.
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use super::Batch;
 use crate::packet::Packet;
+use crate::slot::Slot;
 
 /// The first packet of a batch, taken out of it by [`Batch::take`].
 ///
@@ -51,7 +52,7 @@ impl Batch {
         let waiting = &self.slots[self.start..self.end];
         let slots = match self.has_chains {
             false => waiting.len().min(1),
-            true => waiting.iter().position(|slot| !slot.has_more()).map_or(waiting.len(), |last| last + 1),
+            true => Slot::first_packet(waiting),
         };
         (slots > 0).then_some(Taken { batch: self, slots })
     }
@@ -159,7 +160,7 @@ mod tests {
             assert_eq!(from.take().is_some_and(|packet| to.push_packet(packet).is_ok()), expected);
         }
         assert_eq!(seen(&mut to), [(0, 60), (1, 9000), (2, 61)]);
-        // What has no room was dropped here, which is the caller's choice.
+        // The test drops the packet that has no room.
         assert!(from.is_empty());
         // Places in front are used again.
         let mut line = Batch::with_capacity(2);

@@ -71,7 +71,7 @@ pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: imp
 }
 
 /// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written there; more
-/// than [`MAX_FRAGS`] if so many do not suffice.
+/// than [`MAX_FRAGS`] if [`MAX_FRAGS`] slots do not suffice.
 #[cold]
 fn slots_behind_offsets(producer: &Producer, len: usize) -> usize {
     let (ring, size) = (&producer.ring, producer.ring.memory.buffers.size);

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
 use crate::error::{Error, Result};
-use crate::memory::full_fence;
+use crate::memory::{Mapping, full_fence};
 
 // `struct netmap_ring`.
 pub const BUF_OFS: usize = 0;
@@ -233,7 +233,7 @@ impl Ring {
 
     /// Returns where the buffers of the slots in front of `end` are.
     #[inline(always)]
-    pub fn buffers(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+    fn buffers(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
         let mut slot = from;
         std::iter::from_fn(move || {
             let at = (slot != end).then(|| self.memory.buffer(self.slot(slot).buffer))?;
@@ -242,20 +242,13 @@ impl Ring {
         })
     }
 
-    /// Prefetches the slots from `from` to in front of `end`, at most `count`, and then their buffers' first lines, to be read.
+    /// Prefetches the slots from `from` to in front of `end`, at most `count`, and then their buffers' first lines, by
+    /// [`Mapping::prefetch`] or [`Mapping::prefetch_write`].
     #[inline(always)]
-    pub fn prefetch(&self, from: usize, end: usize, count: usize) {
+    pub fn prefetch(&self, from: usize, end: usize, count: usize, line: impl Fn(&Mapping, usize)) {
         let mapping = &self.memory.mapping;
-        self.lines(from, count.min(self.distance(from, end))).for_each(|at| mapping.prefetch(at));
-        self.buffers(from, end).take(count).for_each(|at| mapping.prefetch(at));
-    }
-
-    /// As [`prefetch`](Ring::prefetch), to be written.
-    #[inline(always)]
-    pub fn prefetch_write(&self, from: usize, end: usize, count: usize) {
-        let mapping = &self.memory.mapping;
-        self.lines(from, count.min(self.distance(from, end))).for_each(|at| mapping.prefetch_write(at));
-        self.buffers(from, end).take(count).for_each(|at| mapping.prefetch_write(at));
+        self.lines(from, count.min(self.distance(from, end))).for_each(|at| line(mapping, at));
+        self.buffers(from, end).take(count).for_each(|at| line(mapping, at));
     }
 
     /// Returns where the cache lines of `count` slots are.
@@ -624,7 +617,7 @@ impl Consumer {
     #[inline(always)]
     pub fn prefetch(&mut self, count: usize) {
         if let Some(head) = self.head() {
-            self.ring.prefetch(self.cur, head, count);
+            self.ring.prefetch(self.cur, head, count, Mapping::prefetch);
         }
     }
 
@@ -741,7 +734,7 @@ impl Producer {
     #[inline(always)]
     pub fn prefetch(&mut self, count: usize) {
         if self.has_room(count) {
-            self.ring.prefetch_write(self.tail, self.ring.ahead(self.tail, count), count);
+            self.ring.prefetch(self.tail, self.ring.ahead(self.tail, count), count, Mapping::prefetch_write);
         }
     }
 

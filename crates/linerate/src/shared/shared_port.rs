@@ -17,6 +17,7 @@ use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
 use super::shadow::Copier;
 use super::sides::{Receive, Sides, Through, Transmit, stamp};
 use crate::error::{Error, Result};
+use crate::memory::Mapping;
 use crate::packet::Packet;
 use crate::port::MacAddress;
 
@@ -173,7 +174,7 @@ impl SharedPort {
         program.learn();
         let (ring, mut taken) = (&program.ring, 0);
         let (mut at, mut head, tail) = (program.head(), program.head(), program.tail());
-        ring.buffers(at, tail).take(AHEAD).for_each(|at| self.memory.mapping.prefetch(at));
+        ring.prefetch(at, tail, AHEAD, Mapping::prefetch);
         while at != tail {
             let slot = ring.slot(at);
             parts.extend(ring.bytes(at, slot));
@@ -212,7 +213,7 @@ impl SharedPort {
         transmit.learn(bell);
         let (ring, memory) = (&program.ring, &self.memory);
         let (mut head, tail) = (program.head(), program.tail());
-        ring.buffers(head, tail).take(count.min(AHEAD)).for_each(|at| memory.mapping.prefetch_write(at));
+        ring.prefetch(head, tail, count.min(AHEAD), Mapping::prefetch_write);
         while let Some(packet) = next(ring.distance(head, tail).min(MAX_FRAGS) * memory.buffers.size) {
             head = fill(ring, head, &packet);
         }

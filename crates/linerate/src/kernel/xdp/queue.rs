@@ -241,7 +241,7 @@ impl XdpTx {
         let mut room = end.ring.free(total as u32) as usize;
         while taken < total {
             let slots = &mut batch.slots()[taken..];
-            let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+            let count = Slot::first_packet(slots);
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
             let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);

@@ -461,7 +461,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let slots = &mut batch.slots()[at..];
-        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+        let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
         let region = self.pool.region();

@@ -517,7 +517,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let slots = &mut batch.slots()[at..];
-        let count = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
+        let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let length: usize = slots.iter().map(Slot::len).sum();
         let header = self.layout.len;

@@ -935,7 +935,7 @@ mod tests {
             [(6, "vale77:d"), (7, "vale77:e"), (6, "vale77:f")].map(|(process, name)| of_process(process, name));
         assert!(first.0 > 1 && first.0 == again.0 && first.0 != second.0 && first.0 != number);
         assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, first.0).unwrap().0), (1, first.0));
-        // Whoever asks for memory that a pipe does not have is refused.
+        // A request for memory that the pipe does not have is refused.
         let mut near = session(&server, STRANGER, None);
         near.talk.process = 6;
         let of_own = Choice { number: 1, ..Choice::default() };

@@ -183,8 +183,7 @@ impl Talk {
     /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
     /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
     fn check_interface(&self, name: &str) -> Result<()> {
-        let is_memory = name.starts_with("vale") || is_pipe(name);
-        if is_memory || self.only.is_some() || is_trusted(self.user) || lock(&self.state.lasting).contains_key(name) {
+        if self.is_in_memory(name) || self.only.is_some() || is_trusted(self.user) {
             return Ok(());
         }
         let why = format!(
@@ -192,6 +191,11 @@ impl Talk {
             base(name)
         );
         Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// True for a port of a switch, a pipe, or one that lasts: it has no interface of the machine's.
+    fn is_in_memory(&self, name: &str) -> bool {
+        name.starts_with("vale") || is_pipe(name) || lock(&self.state.lasting).contains_key(name)
     }
 
     /// Who monitors a port sees its packets: for its user, and who manages.
@@ -216,33 +220,31 @@ impl Talk {
 
     /// The rings of a port, or those that it would have: nothing is opened for a question.
     fn info(&self, name: &str) -> Result<Rings> {
-        let usual = usual(&Rings::default());
+        let unasked = Rings::default();
         if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(pipe) => pipe.rings(pipe_of(name).1),
-                None => usual.of_card(),
+                None => usual(&unasked).of_card(),
             });
         }
         if let Some(lasting) = lock(&self.state.lasting).get(name) {
-            return Ok(self::usual(&lasting.rings).of_card());
+            return Ok(usual(&lasting.rings).of_card());
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
             None if name.starts_with("vale") => {
                 crate::port::PortName::parse(name)?;
-                Ok(usual.of_card())
+                Ok(usual(&unasked).of_card())
             }
-            None => {
-                crate::kernel::Interface::open(base(name)).map(|_| self::usual(&self.rings(name, &Rings::default())))
-            }
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),
         }
     }
 
     /// Returns the rings that are asked for: one for each queue of an interface where their number is left to it, as in netmap.
     fn rings(&self, name: &str, asked: &Rings) -> Rings {
-        let is_memory = name.starts_with("vale") || is_pipe(name) || lock(&self.state.lasting).contains_key(name);
         let is_left = asked.tx == 0 || asked.rx == 0;
-        let interface = (is_left && !is_memory).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
+        let interface =
+            (is_left && !self.is_in_memory(name)).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
         let queues = interface.map_or(1, |interface| interface.queues().min(super::MOST_RINGS.into()) as u16);
         let count = |asked: u16| if asked == 0 { queues } else { asked };
         Rings { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
