@@ -35,6 +35,15 @@ struct Link {
     broken: AtomicBool,
 }
 
+/// A child that another thread has just forked has the socket, too, until it executes its program: the server sees the end at
+/// once all the same.
+impl Drop for Link {
+    fn drop(&mut self) {
+        let (connection, _) = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
+    }
+}
+
 /// What helps where nobody can be reached at a socket.
 fn mend(why: io::ErrorKind, path: &str) -> String {
     match why {
