@@ -375,7 +375,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("linerate: {error}");
+            eprintln!("linerate: {}", error.with_hint());
             ExitCode::FAILURE
         }
     }

@@ -35,7 +35,7 @@ extern "C" fn start() {
 
 /// Reports an error: errno(3), and a line on stderr, since errno alone tells little.
 pub fn refuse(error: &Error) -> c_int {
-    real::tell(&error.to_string());
+    real::tell(&error.with_hint());
     fail(linerate::shared::errno(error))
 }
 

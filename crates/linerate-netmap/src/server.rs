@@ -83,7 +83,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     let begun = own_socket().and_then(|socket| server.listen(&socket, None, 0o600, None));
     let _ = match &begun {
         Ok(()) => said.write_all(READY.as_bytes()),
-        Err(error) => said.write_all(error.to_string().as_bytes()),
+        Err(error) => said.write_all(error.with_hint().as_bytes()),
     };
     drop(said);
     if begun.is_err() {

@@ -1,4 +1,4 @@
-//! What can go wrong: each error says what, why, and the command that mends it.
+//! Errors: each says what and why, and its hint the command that mends it.
 
 use std::time::Duration;
 
@@ -12,9 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// A port's name that cannot be understood.
-    #[error(
-        "cannot understand the port name '{name}': {why}\n  try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here"
-    )]
+    #[error("cannot understand the port name '{name}': {why}")]
     BadName {
         /// The name as given.
         name: String,
@@ -23,7 +21,7 @@ pub enum Error {
     },
 
     /// A kind of port that this version does not have.
-    #[error("'{name}' names a {kind}: not built yet in this version\n  try: sim:0, an 82599 model inside this process")]
+    #[error("'{name}' names a {kind}: not built yet in this version")]
     NotBuilt {
         /// The name as given.
         name: String,
@@ -59,11 +57,11 @@ pub enum Error {
     },
 
     /// A packet that its sender has left to be cut into segments.
-    #[error("the packet is to be cut into segments first\n  open the port without offloads")]
+    #[error("the packet is to be cut into segments first")]
     Unfinished,
 
-    /// A port that somebody has opened already.
-    #[error("port '{name}' is open already\n  close it first, or choose another name")]
+    /// A port that is open already, and that only one owner can have.
+    #[error("port '{name}' is open already")]
     PortInUse {
         /// The port's name.
         name: String,
@@ -83,7 +81,7 @@ pub enum Error {
     },
 
     /// A filter that cannot be understood.
-    #[error("cannot understand the filter '{text}': {why}\n  try: udp:4321, or tcp:80+from:10.0.0.0/8,icmp")]
+    #[error("cannot understand the filter '{text}': {why}")]
     BadFilter {
         /// As given.
         text: String,
@@ -92,7 +90,7 @@ pub enum Error {
     },
 
     /// An interface that is not there.
-    #[error("there is no interface '{name}'; there are {known}\n  see: ip link")]
+    #[error("there is no interface '{name}'; there are {known}")]
     NoInterface {
         /// The name as given.
         name: String,
@@ -101,16 +99,14 @@ pub enum Error {
     },
 
     /// An interface that was there.
-    #[error(
-        "interface {name} is gone: it was deleted, renamed or moved to another network namespace\n  open the port again when it is back"
-    )]
+    #[error("interface {name} is gone: it was deleted, renamed or moved to another network namespace")]
     InterfaceGone {
         /// Its name.
         name: String,
     },
 
     /// An interface that cannot be used as it is.
-    #[error("{name}: {why}\n  {mend}")]
+    #[error("{name}: {why}")]
     Interface {
         /// Its name.
         name: String,
@@ -121,9 +117,7 @@ pub enum Error {
     },
 
     /// A ring size that the card cannot have.
-    #[error(
-        "a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096\n  try: --ring 512"
-    )]
+    #[error("a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096")]
     RingSize {
         /// As asked.
         size: usize,
@@ -143,7 +137,7 @@ pub enum Error {
     },
 
     /// A queue that the port was not opened with.
-    #[error("port '{port}' has no {direction} queue {queue}: it was opened with {queues}\n  open it with more, for example '{port}?queues={}'", u32::from(*queue) + 1)]
+    #[error("port '{port}' has no {direction} queue {queue}: it was opened with {queues}")]
     NoSuchQueue {
         /// The port.
         port: String,
@@ -156,9 +150,7 @@ pub enum Error {
     },
 
     /// A queue that was given out already.
-    #[error(
-        "{direction} queue {queue} of port '{port}' is taken already: a queue has one owner at a time\n  drop the first one, or ask for another queue"
-    )]
+    #[error("{direction} queue {queue} of port '{port}' is taken already: a queue has one owner at a time")]
     QueueTaken {
         /// The port.
         port: String,
@@ -169,7 +161,7 @@ pub enum Error {
     },
 
     /// Something that needs all queues of the port to be given back first.
-    #[error("port '{port}': {queues} of its queues are still in use\n  drop them first, then reset the port")]
+    #[error("port '{port}': {queues} of its queues are still in use")]
     QueuesInUse {
         /// The port.
         port: String,
@@ -211,9 +203,7 @@ pub enum Error {
     },
 
     /// A pool that cannot feed its queues.
-    #[error(
-        "the pool's {buffers} buffers cannot feed all queues: they hold {needed} at least\n  give the region more buffers, or the queues smaller rings"
-    )]
+    #[error("the pool's {buffers} buffers cannot feed all queues: they hold {needed} at least")]
     PoolTooSmall {
         /// What it has.
         buffers: usize,
@@ -222,9 +212,7 @@ pub enum Error {
     },
 
     /// A pool whose buffers are elsewhere.
-    #[error(
-        "the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free\n  clear or drop the batches that hold them, or give the region more"
-    )]
+    #[error("the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free")]
     PoolExhausted {
         /// Free now.
         buffers: usize,
@@ -244,7 +232,7 @@ pub enum Error {
     },
 
     /// Not enough hugepages.
-    #[error("{needed} {pages} are needed, {free} are free\n  try: echo {needed} | sudo tee /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", pages.bytes() / 1024)]
+    #[error("{needed} {pages} are needed, {free} are free")]
     NoHugepages {
         /// Their size.
         pages: PageSize,
@@ -263,28 +251,19 @@ pub enum Error {
         nodes: Vec<u32>,
     },
 
-    /// A port that somebody has open, and that only one can have.
-    #[error("port '{port}' is open already\n  close it there, or choose another name")]
-    PortTaken {
-        /// The port.
-        port: String,
-    },
-
     /// A port that is to be monitored, and is not there.
-    #[error("port '{port}' is not open in this process, so that nobody can monitor it\n  open it first")]
+    #[error("port '{port}' is not open in this process, so that nobody can monitor it")]
     NotOpen {
         /// The port.
         port: String,
     },
 
     /// Two slots whose buffers cannot change places.
-    #[error(
-        "the buffers are of different regions: what is in one must be copied\n  open both ports in one region, or copy"
-    )]
+    #[error("the buffers are of different regions: what is in one must be copied")]
     OtherRegion,
 
     /// A switch that has no number left for a port.
-    #[error("switch '{switch}' has {most} ports, which is all that it can have\n  close some, or use another switch")]
+    #[error("switch '{switch}' has {most} ports, which is all that it can have")]
     SwitchFull {
         /// The switch.
         switch: String,
@@ -293,7 +272,7 @@ pub enum Error {
     },
 
     /// A kernel, or an interface, without AF_XDP.
-    #[error("interface {name}: {why}\n  try: packet:{name}, which needs nothing of the driver, and copies each packet")]
+    #[error("interface {name}: {why}")]
     NoXdp {
         /// The interface.
         name: String,
@@ -302,7 +281,7 @@ pub enum Error {
     },
 
     /// A card of this machine that cannot be had, or not like this.
-    #[error("{card}: {why}\n  try: {mend}")]
+    #[error("{card}: {why}")]
     Card {
         /// Its address.
         card: String,
@@ -314,7 +293,7 @@ pub enum Error {
 
     /// Ordinary pages for a card that uses the machine's own addresses.
     #[error(
-        "{card}: without an IOMMU the card needs memory that the kernel does not move, and these are ordinary pages\n  try: echo {needed} | sudo tee /proc/sys/vm/nr_hugepages"
+        "{card}: without an IOMMU the card needs memory that the kernel does not move, and these are ordinary pages"
     )]
     MovableMemory {
         /// The card's address.
@@ -325,7 +304,7 @@ pub enum Error {
 
     /// Memory that the kernel does not keep in place for this user.
     #[error(
-        "{needed} KiB must be kept in memory for the cards, and the limit of user {user} is {limit} KiB (ulimit -l)\n  try: echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again"
+        "{needed} KiB must be kept in memory for the cards, and the limit of user {user} is {limit} KiB (ulimit -l)"
     )]
     MemoryLock {
         /// In KiB.
@@ -337,9 +316,7 @@ pub enum Error {
     },
 
     /// A card that did not do in time what the datasheet promises.
-    #[error(
-        "port '{port}': the card did not answer: {register} (datasheet section {section}) within {waited:?}\n  reset the port; if that fails, too, the card needs a power cycle"
-    )]
+    #[error("port '{port}': the card did not answer: {register} (datasheet section {section}) within {waited:?}")]
     Timeout {
         /// The port.
         port: String,
@@ -352,9 +329,7 @@ pub enum Error {
     },
 
     /// A card whose registers read all ones: unplugged, powered off, or hung.
-    #[error(
-        "port '{port}': the card is gone: register {register} reads all ones\n  it was unplugged, lost its power, or its bus was reset; open it again when it is back"
-    )]
+    #[error("port '{port}': the card is gone: register {register} reads all ones")]
     CardGone {
         /// The port.
         port: String,
@@ -363,18 +338,14 @@ pub enum Error {
     },
 
     /// A card that the system wants back.
-    #[error(
-        "port '{port}': the card is being unplugged: the system wants it back\n  the port is closed; open it again when it is back"
-    )]
+    #[error("port '{port}': the card is being unplugged: the system wants it back")]
     CardLeaving {
         /// The port.
         port: String,
     },
 
     /// An access of the card that the IOMMU stopped: a wrong address in a descriptor, or in the card.
-    #[error(
-        "port '{port}': the IOMMU stopped the card from {} address {address:#x}, which nothing is mapped at; {queue}\n  this is a bug of a driver or a fault of the card; no memory was touched", if *write { "writing to" } else { "reading from" }
-    )]
+    #[error("port '{port}': the IOMMU stopped the card from {} address {address:#x}, which nothing is mapped at; {queue}", if *write { "writing to" } else { "reading from" })]
     DmaFault {
         /// The port.
         port: String,
@@ -387,9 +358,7 @@ pub enum Error {
     },
 
     /// A device that asks to be reset, as VirtIO devices do after an error of their own.
-    #[error(
-        "port '{port}': the device has met an error and wants a reset\n  drop its queues and reset the port, or open it again"
-    )]
+    #[error("port '{port}': the device has met an error and wants a reset")]
     NeedsReset {
         /// The port.
         port: String,
@@ -425,14 +394,14 @@ pub enum Error {
     BadRing,
 
     /// Memory for other processes' ports without room.
-    #[error("the memory for ports has no {what}\n  ask for fewer or shorter rings, or close other ports")]
+    #[error("the memory for ports has no {what}")]
     AreaFull {
         /// What is missing.
         what: &'static str,
     },
 
     /// Nobody serves ports of this name.
-    #[error("nobody serves '{name}' in {}\n  try: linerate serve", folder.display())]
+    #[error("nobody serves '{name}' in {}", folder.display())]
     NoServer {
         /// The name.
         name: String,
@@ -441,7 +410,7 @@ pub enum Error {
     },
 
     /// A port that is not served like this.
-    #[error("'{name}' is not served: {why}\n  try: linerate switch list")]
+    #[error("'{name}' is not served: {why}")]
     NotServed {
         /// Its name.
         name: String,
@@ -450,16 +419,16 @@ pub enum Error {
     },
 
     /// What who serves ports has refused.
-    #[error("{why}")]
+    #[error("{}", split(why).0)]
     Refused {
-        /// What it said.
+        /// Its answer; the hint stands in a second line.
         why: String,
         /// As errno(3) has it.
         errno: i32,
     },
 
     /// A device cannot be served at a socket.
-    #[error("{}: a device cannot be served there: {why}\n  {mend}", path.display())]
+    #[error("{}: a device cannot be served there: {why}", path.display())]
     Serve {
         /// The socket.
         path: std::path::PathBuf,
@@ -491,5 +460,98 @@ pub enum Error {
 impl Error {
     pub(crate) fn system(call: &'static str, source: impl Into<std::io::Error>) -> Error {
         Error::System { call, source: source.into() }
+    }
+
+    /// Returns the command or the step that mends it, if one is known. The command `linerate` prints it behind the error.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::BadName { .. } => {
+                "try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here".to_string()
+            }
+            Error::NotBuilt { .. } => "try: sim:0, an 82599 model inside this process".to_string(),
+            Error::Unfinished => "open the port without offloads".to_string(),
+            Error::PortInUse { .. } => "close it first, or choose another name".to_string(),
+            Error::BadFilter { .. } => "try: udp:4321, or tcp:80+from:10.0.0.0/8,icmp".to_string(),
+            Error::NoInterface { .. } => "see: ip link".to_string(),
+            Error::InterfaceGone { .. } => "open the port again when it is back".to_string(),
+            Error::Interface { mend, .. } => mend.clone(),
+            Error::RingSize { .. } => "512 descriptors are usual".to_string(),
+            Error::NoSuchQueue { port, queue, .. } => {
+                format!("open it with more, for example '{port}?queues={}'", u32::from(*queue) + 1)
+            }
+            Error::QueueTaken { .. } => "drop the first one, or ask for another queue".to_string(),
+            Error::QueuesInUse { .. } => "drop them first, then reset the port".to_string(),
+            Error::PoolTooSmall { .. } => "give the region more buffers, or the queues smaller rings".to_string(),
+            Error::PoolExhausted { .. } => {
+                "clear or drop the batches that hold them, or give the region more".to_string()
+            }
+            Error::NoHugepages { needed, pages, .. } => format!(
+                "try: echo {needed} | sudo tee /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
+                pages.bytes() / 1024
+            ),
+            Error::NotOpen { .. } => "open it first".to_string(),
+            Error::OtherRegion => "open both ports in one region, or copy".to_string(),
+            Error::SwitchFull { .. } => "close some, or use another switch".to_string(),
+            Error::NoXdp { name, .. } => {
+                format!("try: packet:{name}, which needs nothing of the driver, and copies each packet")
+            }
+            Error::Card { mend, .. } => format!("try: {mend}"),
+            Error::MovableMemory { needed, .. } => format!("try: echo {needed} | sudo tee /proc/sys/vm/nr_hugepages"),
+            Error::MemoryLock { needed, .. } => format!(
+                "try: echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again"
+            ),
+            Error::Timeout { .. } => "reset the port; if that fails, too, the card needs a power cycle".to_string(),
+            Error::CardGone { .. } => {
+                "it was unplugged, lost its power, or its bus was reset; open it again when it is back".to_string()
+            }
+            Error::CardLeaving { .. } => "the port is closed; open it again when it is back".to_string(),
+            Error::DmaFault { .. } => {
+                "this is a bug of a driver or a fault of the card; no memory was touched".to_string()
+            }
+            Error::NeedsReset { .. } => "drop its queues and reset the port, or open it again".to_string(),
+            Error::AreaFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
+            Error::NoServer { .. } => "try: linerate serve".to_string(),
+            Error::NotServed { .. } => "try: linerate switch list".to_string(),
+            Error::Serve { mend, .. } => mend.clone(),
+            Error::Refused { why, .. } => return split(why).1.map(str::to_string),
+            _ => return None,
+        })
+    }
+
+    /// Returns the error and its [hint](Error::hint), in a line each.
+    pub fn with_hint(&self) -> String {
+        let hint = self.hint().map(|hint| format!("\n  {hint}"));
+        format!("{self}{}", hint.unwrap_or_default())
+    }
+}
+
+/// Splits the answer of a server into its error and its hint.
+fn split(answer: &str) -> (&str, Option<&str>) {
+    answer.split_once("\n  ").map_or((answer, None), |(error, hint)| (error, Some(hint)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_line_and_its_hint_another() {
+        let refused = |why: &str| Error::Refused { why: why.to_string(), errno: libc::EPERM };
+        let queue = Error::NoSuchQueue { port: "sim:0".to_string(), direction: "receive", queue: 3, queues: 1 };
+        for (error, line, hint) in [
+            (queue, "port 'sim:0' has no receive queue 3: it was opened with 1", Some("'sim:0?queues=4'")),
+            (refused("no\n  try: sudo"), "no", Some("try: sudo")),
+            (refused("no"), "no", None),
+        ] {
+            assert_eq!(error.to_string(), line);
+            let found = error.hint();
+            assert!(
+                found
+                    .as_deref()
+                    .zip(hint)
+                    .map_or(found.is_none() && hint.is_none(), |(found, hint)| found.ends_with(hint))
+            );
+            assert_eq!(error.with_hint().lines().count(), 1 + usize::from(hint.is_some()));
+        }
     }
 }

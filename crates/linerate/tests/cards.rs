@@ -183,7 +183,7 @@ fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     card.set_cable(false);
     (0..10).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
     assert_eq!(tx.send(&mut batch), 10);
-    let said = tx.stop().unwrap_err().to_string();
+    let said = tx.stop().unwrap_err().with_hint();
     assert!(said.contains("TDH[0]") && said.contains("4.6.8.2"), "{said}");
     // Every buffer that is free gets other bytes.
     while batch.push(&pool, &[2; 60]) {}

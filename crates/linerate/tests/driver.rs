@@ -138,7 +138,7 @@ fn regions_of_hugepages_work_or_say_what_is_missing() {
                 }
             }
             Err(error) => {
-                let text = error.to_string();
+                let text = error.with_hint();
                 assert!(free < 2, "{free} are free, and still: {text}");
                 assert!(
                     matches!(error, Error::NoHugepages { needed: 1, .. }) && text.contains("nr_hugepages"),
@@ -153,7 +153,7 @@ fn regions_of_hugepages_work_or_say_what_is_missing() {
 fn a_numa_node_is_chosen_or_the_error_tells_which_there_are() {
     let region = |node| Region::new(&RegionOptions { buffers: 64, numa_node: Some(node), ..RegionOptions::default() });
     assert!(region(0).is_ok());
-    let text = region(77).map(drop).unwrap_err().to_string();
+    let text = region(77).map(drop).unwrap_err().with_hint();
     assert!(
         text.contains("no NUMA node 77") && (text.contains("one node only") || text.contains("its nodes are")),
         "{text}"

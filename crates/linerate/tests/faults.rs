@@ -35,7 +35,7 @@ fn open(card: &Arc<Card>, config: Config) -> Result<Ixgbe<CardBar>, Error> {
 }
 
 fn message<T>(result: Result<T, Error>) -> String {
-    result.map(drop).expect_err("this must fail").to_string()
+    result.map(drop).expect_err("this must fail").with_hint()
 }
 
 /// Sends 100 frames through the card and back, and checks them.

@@ -102,9 +102,9 @@ fn ends_of_a_pipe_come_and_go() {
     let pool = pool(1024);
     let mut a = End::open("gone{1", &pool);
     assert_eq!(a.device.link().unwrap(), Link::Down);
-    let error = options(&pool).open(["gone{1"]).map(drop).unwrap_err().to_string();
+    let error = options(&pool).open(["gone{1"]).map(drop).unwrap_err().with_hint();
     assert!(error.contains("open already"), "{error}");
-    let error = options(&pool).open(["gone}1?queues=2"]).map(drop).unwrap_err().to_string();
+    let error = options(&pool).open(["gone}1?queues=2"]).map(drop).unwrap_err().with_hint();
     assert!(error.contains("at most 1") || error.contains("2"), "{error}");
     // What was sent is there for who comes later.
     assert_eq!(a.send(&[vec![1; 100]]), 1);
@@ -164,7 +164,7 @@ fn copies_that_found_no_room_come_next() {
 #[test]
 fn a_monitor_sees_what_passes() {
     let (pool, theirs) = (pool(1024), pool(512));
-    assert!(options(&pool).open(["seen{1+r"]).map(drop).unwrap_err().to_string().contains("not open in this process"));
+    assert!(options(&pool).open(["seen{1+r"]).map(drop).unwrap_err().with_hint().contains("not open in this process"));
     let (mut a, mut b) = (End::open("seen{1", &pool), End::open("seen}1", &pool));
     let monitor = |name: &str| {
         let [mut device] = Options { mtu: 9000, ..options(&theirs) }.open([name]).unwrap();
@@ -182,7 +182,7 @@ fn a_monitor_sees_what_passes() {
     };
     let (mut device, mut both) = monitor("seen{1+rt");
     let (_sends, mut sends) = monitor("seen{1/t");
-    assert!(device.tx(0).map(drop).unwrap_err().to_string().contains("listens"));
+    assert!(device.tx(0).map(drop).unwrap_err().with_hint().contains("listens"));
     let forth = [vec![1; 60], vec![2; 9000], vec![3; 1514]];
     let back = [vec![4; 61], vec![5; 62]];
     assert_eq!((a.send(&forth), b.send(&back)), (3, 2));
@@ -343,7 +343,7 @@ fn a_storm_ends_with_its_loop() {
 #[test]
 fn names_and_numbers_have_limits() {
     let pool = pool(1024);
-    let opened = |name: &str| options(&pool).open([name]).map(drop).unwrap_err().to_string();
+    let opened = |name: &str| options(&pool).open([name]).map(drop).unwrap_err().with_hint();
     let _a = End::open("vale3:a", &pool);
     assert!(opened("vale3:a").contains("open already"));
     assert!(opened("vale3:").contains("letters, digits"));
@@ -355,7 +355,7 @@ fn names_and_numbers_have_limits() {
         |n: usize| ValePort::open("vale3", &format!("p{n}"), Config { ring: 64, ..Config::new("", pool.clone()) });
     let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();
     assert_eq!(ports[0].switch().ports().len(), 254);
-    let error = small(999).map(drop).unwrap_err().to_string();
+    let error = small(999).map(drop).unwrap_err().with_hint();
     assert!(error.contains("254 ports"), "{error}");
     ports.swap_remove(100);
     small(999).unwrap();
@@ -485,7 +485,7 @@ fn a_ring_keeps_what_is_looked_ahead_at() {
     let other = self::pool(256);
     let [device] = options(&other).open(["elsewhere{1"]).unwrap();
     let mut elsewhere = Rings::new(device).unwrap();
-    let error = elsewhere.tx[0].ring.exchange(0, &mut extra[1]).unwrap_err().to_string();
+    let error = elsewhere.tx[0].ring.exchange(0, &mut extra[1]).unwrap_err().with_hint();
     assert!(error.contains("different regions"), "{error}");
     drop((a, b, extra));
     assert_eq!(pool.available(), 1024);

@@ -184,7 +184,7 @@ fn our_driver_forwards_over_it() {
 fn a_card_in_use_is_refused_and_free_again_afterwards() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let first = bench.connect();
-    let message = VfioUser::connect(bench.path.to_str().unwrap()).map(drop).unwrap_err().to_string();
+    let message = VfioUser::connect(bench.path.to_str().unwrap()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("another program uses it"), "{message}");
     // SAFETY: nothing is mapped for the card.
     unsafe { first.bar(0) }.unwrap().write(VLNCTRL::OFFSET, 0x1234);
@@ -216,16 +216,16 @@ fn the_next_client_finds_a_card_as_after_power_on() {
 fn places_that_cannot_be_served_are_explained() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let function = || Box::new(Function::new(bench.card.clone()).unwrap());
-    let message = Server::start(&bench.path, function()).map(drop).unwrap_err().to_string();
+    let message = Server::start(&bench.path, function()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("somebody serves there already"), "{message}");
-    let message = Server::start("/proc/nothing/here".as_ref(), function()).map(drop).unwrap_err().to_string();
+    let message = Server::start("/proc/nothing/here".as_ref(), function()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("choose a path"), "{message}");
     // A socket that a killed server left behind is replaced.
     let old = bench.path.with_file_name("old");
     drop(std::os::unix::net::UnixListener::bind(&old).unwrap());
     Server::start(&old, function()).map(drop).unwrap();
     assert!(!old.exists(), "it goes with its server");
-    let message = VfioUser::connect("/nowhere").map(drop).unwrap_err().to_string();
+    let message = VfioUser::connect("/nowhere").map(drop).unwrap_err().with_hint();
     assert!(
         message.contains("nobody can be reached") && message.contains("linerate sim --socket /nowhere"),
         "{message}"
@@ -242,7 +242,7 @@ fn a_server_that_goes_reads_as_ones() {
     drop(bench);
     assert_eq!(bar.read(STATUS::OFFSET), u32::MAX);
     bar.write(CTRL::OFFSET, 0);
-    assert!(client.identity().unwrap_err().to_string().contains("linerate sim"));
+    assert!(client.identity().unwrap_err().with_hint().contains("linerate sim"));
 }
 
 /// A function-level reset, bus mastering, BARs' sizes, capabilities: configuration space as PCI wants it.
@@ -276,7 +276,7 @@ fn configuration_space_is_a_card_s() {
     unsafe { client.write_config(0xA8, &0x8000u16.to_le_bytes()) }.unwrap();
     assert_eq!((registers.read(VLNCTRL::OFFSET), read(0x04) & 0x7), (0x8100, 0));
     // SAFETY: as above.
-    let message = unsafe { client.map_bar(0) }.map(drop).unwrap_err().to_string();
+    let message = unsafe { client.map_bar(0) }.map(drop).unwrap_err().with_hint();
     assert!(message.contains("cannot be mapped"), "{message}");
     assert!(client.interrupts(65).is_err() && client.interrupts(64).is_ok());
 }

@@ -254,10 +254,10 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_eq!((b.info().rx_queues, b.info().tx_queues), (1, 1));
     assert_ne!(a.mac(), b.mac());
     assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and one's own");
-    let said = a.set_mac(b.mac()).unwrap_err().to_string();
+    let said = a.set_mac(b.mac()).unwrap_err().with_hint();
     assert!(said.contains("vale8:a") && said.contains("who serves it decides"), "{said}");
     assert!(matches!(a.rx(2), Err(Error::NoSuchQueue { .. })));
-    assert!(a.rx(u16::MAX).map(drop).unwrap_err().to_string().contains("queues=65536"));
+    assert!(a.rx(u16::MAX).map(drop).unwrap_err().with_hint().contains("queues=65536"));
     assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
     // Each queue sends and receives by itself.
     let [mut a0, mut a1] = [0, 1].map(|queue| a.tx(queue).unwrap());
@@ -276,7 +276,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_eq!(a.queue_statistics().tx_slots, [1, 2]);
     // Who served it is gone.
     drop(server);
-    let said = [a.link().unwrap_err().to_string(), b.statistics().unwrap_err().to_string()];
+    let said = [a.link().unwrap_err().with_hint(), b.statistics().unwrap_err().with_hint()];
     assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
     assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
 }
@@ -291,7 +291,7 @@ fn a_monitor_hears_and_does_not_send() {
     let monitor = |monitor_rx, monitor_tx| {
         let monitor = Wanted { monitor_rx, monitor_tx, ..named("heard{1") };
         let mut monitor = open(folder.path(), monitor, |config| config.max_frame = 9000);
-        let refused = monitor.tx(0).map(drop).unwrap_err().to_string();
+        let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
         assert!(refused.contains("a monitor listens"), "{refused}");
         monitor
     };

@@ -227,9 +227,9 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     let lock = std::fs::File::create(folder.path().join(".lock")).unwrap();
     lock.lock().unwrap();
     let message = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| silent.info("vale0:a").unwrap_err().to_string());
+        let asked = scope.spawn(|| silent.info("vale0:a").unwrap_err().with_hint());
         let locked = scope.spawn(|| {
-            linerate::server().listen(&folder.path().join("other"), None, 0o600, None).unwrap_err().to_string()
+            linerate::server().listen(&folder.path().join("other"), None, 0o600, None).unwrap_err().with_hint()
         });
         [asked, locked].map(|thread| thread.join().unwrap())
     });
@@ -248,7 +248,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
             rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
         })
         .collect();
-    let message = Client::find(folder.path(), "vale0:a").map(drop).unwrap_err().to_string();
+    let message = Client::find(folder.path(), "vale0:a").map(drop).unwrap_err().with_hint();
     assert!(message.contains("has accepted nobody for 10 s"), "{message}");
     assert!(listener.as_raw_fd() >= 0);
 }
@@ -535,7 +535,7 @@ fn a_port_is_served_in_the_folder_and_nowhere_else() {
         assert_eq!(linerate::shared::socket_of(folder, name).unwrap(), folder.join(socket));
     }
     for name in ["", "..", "../up{1", "vale/../../x:a", "/etc/x", "vale0\n:a", "vale\u{7}", ".hidden", "a b", "ä"] {
-        let said = linerate::shared::socket_of(folder, name).unwrap_err().to_string();
+        let said = linerate::shared::socket_of(folder, name).unwrap_err().with_hint();
         assert!(said.contains("without '/'") && !said.contains('\u{7}'), "{said}");
         assert!(Client::find(folder, name).is_err());
     }

@@ -35,7 +35,7 @@ fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
 }
 
 fn message<T>(outcome: Result<T, Error>) -> String {
-    outcome.err().expect("it must fail").to_string()
+    outcome.err().expect("it must fail").with_hint()
 }
 
 #[test]

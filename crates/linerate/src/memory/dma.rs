@@ -160,7 +160,7 @@ mod tests {
         };
         assert_eq!(map(None).unwrap().addresses().at(5000), (1 << 40) + 5000);
         assert_eq!(map(Some(3)).unwrap().addresses().at(5000), (2 << 40) + 904);
-        assert!(map(Some(2)).map(drop).unwrap_err().to_string().contains("does not see all"));
+        assert!(map(Some(2)).map(drop).unwrap_err().with_hint().contains("does not see all"));
     }
 
     #[test]

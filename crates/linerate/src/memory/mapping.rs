@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn too_many_hugepages_are_refused_with_the_command_that_mends_it() {
-        let message = Mapping::new(1 << 46, PageSize::Huge2M, None).map(drop).unwrap_err().to_string();
+        let message = Mapping::new(1 << 46, PageSize::Huge2M, None).map(drop).unwrap_err().with_hint();
         assert!(message.contains("nr_hugepages"), "{message}");
     }
 }

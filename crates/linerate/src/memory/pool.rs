@@ -272,7 +272,7 @@ mod tests {
     fn reservations_cannot_exceed_the_pool() {
         let pool = pool(64);
         let first = pool.reserve(40).unwrap();
-        assert!(pool.reserve(40).map(drop).unwrap_err().to_string().contains("81"));
+        assert!(pool.reserve(40).map(drop).unwrap_err().with_hint().contains("81"));
         drop(first);
         pool.reserve(40).unwrap();
     }

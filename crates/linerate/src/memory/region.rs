@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(region(4, size).unwrap().buffer_size(), size);
         }
         for size in [0, 256, 3000, 131_072] {
-            assert!(region(4, size).map(drop).unwrap_err().to_string().contains("buffer_size"));
+            assert!(region(4, size).map(drop).unwrap_err().with_hint().contains("buffer_size"));
         }
         assert!(region(0, 2048).is_err());
     }

@@ -64,7 +64,7 @@ impl Pipe {
     /// other's, too.
     ///
     /// # Errors
-    /// [`Error::PortTaken`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
+    /// [`Error::PortInUse`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
     /// other end has.
     pub fn open(name: &str, side: Side, config: Config) -> Result<Pipe> {
         config.check_ring()?;
@@ -86,7 +86,7 @@ impl Pipe {
         }
         let open = &mut pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[side as usize];
         if *open {
-            return Err(Error::PortTaken { port: config.name });
+            return Err(Error::PortInUse { name: config.name });
         }
         *open = true;
         let config = Config { pool: pipe.pool.clone(), ring: pipe.ring, ..config };

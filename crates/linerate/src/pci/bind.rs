@@ -60,7 +60,7 @@ pub(super) struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if let Err(error) = give_back(&self.address) {
-            eprintln!("linerate: {error}");
+            eprintln!("linerate: {}", error.with_hint());
         }
     }
 }

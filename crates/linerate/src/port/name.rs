@@ -255,7 +255,7 @@ mod tests {
     fn kinds_that_come_later_are_known() {
         assert_eq!(PortName::parse("0000:03:00.0?queues=2").unwrap().kind(), Kind::Pci);
         assert_eq!(PortName::parse("03:00.0").unwrap().short(), "03:00.0");
-        assert!(PortName::parse("03:00.0?wire=none").unwrap_err().to_string().contains("no such option"));
+        assert!(PortName::parse("03:00.0?wire=none").unwrap_err().with_hint().contains("no such option"));
         assert_eq!(PortName::parse("vfio-user:/tmp/x?ring=64").unwrap().rest(), "/tmp/x");
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
@@ -299,10 +299,10 @@ mod tests {
             ("netmap:if0*", "two ports"),
         ];
         for (name, why) in bad {
-            let message = PortName::parse(name).unwrap_err().to_string();
+            let message = PortName::parse(name).unwrap_err().with_hint();
             assert!(message.contains(why), "{name}: {message}");
         }
-        let message = PortName::parse("sim:0?ring=x").unwrap().number("ring", 512, 64..=4096).unwrap_err().to_string();
+        let message = PortName::parse("sim:0?ring=x").unwrap().number("ring", 512, 64..=4096).unwrap_err().with_hint();
         assert!(message.contains("ring=x") && message.contains("64 to 4096"), "{message}");
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     fn memory_that_its_owner_can_take_away_is_refused() {
         let message = |file: OwnedFd| {
             let buffers = Buffers { at: 0, size: 2048, count: 16 };
-            Memory::of_peer(file, buffers).map(drop).unwrap_err().to_string()
+            Memory::of_peer(file, buffers).map(drop).unwrap_err().with_hint()
         };
         let plain = rustix::fs::memfd_create("peer", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&plain, 1 << 20).unwrap();

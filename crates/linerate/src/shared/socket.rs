@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn message<T>(outcome: Result<T>) -> String {
-        outcome.map(drop).unwrap_err().to_string()
+        outcome.map(drop).unwrap_err().with_hint()
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Switch {
     fn add(&self, name: &str, outlet: Outlet) -> Result<(u8, Arc<Outlet>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
-            return Err(Error::PortTaken { port: format!("{}:{name}", self.name) });
+            return Err(Error::PortInUse { name: format!("{}:{name}", self.name) });
         }
         let mut ports = Ports::clone(&all);
         let number = ports.iter().position(Option::is_none).unwrap_or(ports.len());
@@ -158,7 +158,7 @@ impl ValePort {
     /// Plugs a port into a switch, as `vale0` and `a`, which are made if they are not there.
     ///
     /// # Errors
-    /// [`Error::PortTaken`], [`Error::SwitchFull`], [`Error::BadName`], [`Error::RingSize`].
+    /// [`Error::PortInUse`], [`Error::SwitchFull`], [`Error::BadName`], [`Error::RingSize`].
     pub fn open(switch: &str, port: &str, config: Config) -> Result<ValePort> {
         config.check_ring()?;
         let name = format!("{switch}:{port}");

@@ -159,7 +159,7 @@ impl Served {
 /// What errno(3) says of an error, for programs that know only that.
 pub fn errno(error: &Error) -> i32 {
     match error {
-        Error::PortTaken { .. } | Error::PortInUse { .. } | Error::QueueTaken { .. } => libc::EBUSY,
+        Error::PortInUse { .. } | Error::QueueTaken { .. } => libc::EBUSY,
         Error::NoInterface { .. } | Error::InterfaceGone { .. } | Error::NoServer { .. } => libc::ENXIO,
         Error::NotOpen { .. } | Error::NoXdp { .. } | Error::NotServed { .. } => libc::ENXIO,
         Error::SwitchFull { .. } | Error::AreaFull { .. } => libc::ENOMEM,
@@ -404,7 +404,7 @@ impl State {
         let begin = Instant::now();
         loop {
             let taken = match take() {
-                Err(error @ (Error::QueueTaken { .. } | Error::PortTaken { .. })) => error,
+                Err(error @ (Error::QueueTaken { .. } | Error::PortInUse { .. })) => error,
                 result => return result,
             };
             let connections = lock(&self.connections);
@@ -1211,7 +1211,7 @@ mod tests {
     #[test]
     fn a_request_waits_for_a_program_that_is_about_to_end() {
         let server = crate::server();
-        let taken = || Error::PortTaken { port: "vale93:a".to_string() };
+        let taken = || Error::PortInUse { name: "vale93:a".to_string() };
         let mut tries = 0;
         let left_third = || {
             tries += 1;
@@ -1278,7 +1278,7 @@ mod tests {
         let system = |number: i32| std::io::Error::from_raw_os_error(number);
         let source = || std::io::Error::other("none of the kernel's");
         for (error, number) in [
-            (Error::PortTaken { port: name() }, libc::EBUSY),
+            (Error::PortInUse { name: name() }, libc::EBUSY),
             (Error::NotOpen { port: name() }, libc::ENXIO),
             (Error::NotServed { name: name(), why: "" }, libc::ENXIO),
             (Error::NoServer { name: name(), folder: PathBuf::new() }, libc::ENXIO),

@@ -154,7 +154,7 @@ impl Talk {
                 return Ok(Begun::Joined { session, placed });
             }
             if overlap(&session.opened.placed, &mine) {
-                return Err(Error::PortTaken { port: wanted.name.clone() });
+                return Err(Error::PortInUse { name: wanted.name.clone() });
             }
         }
         let placed = describe(&mine)?;

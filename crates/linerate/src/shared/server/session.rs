@@ -152,12 +152,12 @@ impl Session {
     /// From now on the port's buffers go to this monitor's receive rings, when the port is done with them.
     ///
     /// # Errors
-    /// [`Error::PortTaken`] if it has such a monitor.
+    /// [`Error::PortInUse`] if it has such a monitor.
     pub fn show(&self, monitor: &Arc<Session>) -> Result<()> {
         let monitors = &mut *lock(&self.monitors);
         monitors.retain(|monitor| monitor.strong_count() > 0);
         if !monitors.is_empty() {
-            return Err(Error::PortTaken { port: monitor.opened.wanted.full_name() });
+            return Err(Error::PortInUse { name: monitor.opened.wanted.full_name() });
         }
         monitors.push(Arc::downgrade(monitor));
         let theirs: Vec<_> = monitor.receiving().collect();

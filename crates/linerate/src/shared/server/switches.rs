@@ -45,7 +45,7 @@ impl State {
         let name = format!("{switch}:{}", plain(port));
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
             if lasting.attached.iter().any(|(there, _)| there == switch) {
-                return Err(Error::PortTaken { port: name });
+                return Err(Error::PortInUse { name });
             }
             let device = (self.open)(&name, &usual(&lasting.rings))?;
             let user = rustix::process::geteuid().as_raw();
@@ -55,7 +55,7 @@ impl State {
             return Ok(number_of(switch, &name));
         }
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
-            return Err(Error::PortTaken { port: port.to_string() });
+            return Err(Error::PortInUse { name: port.to_string() });
         }
         let rings = usual(rings);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -94,7 +94,7 @@ impl State {
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
             let at = lasting.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
             if lasting.attached[at].1.is_used() {
-                return Err(Error::PortTaken { port: name });
+                return Err(Error::PortInUse { name });
             }
             lasting.attached.remove(at);
             return Ok(number);
@@ -130,7 +130,7 @@ impl State {
         let mut lasting = lock(&self.lasting);
         match lasting.get(name) {
             None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
-            Some(lasting) if !lasting.attached.is_empty() => Err(Error::PortTaken { port: name.to_string() }),
+            Some(lasting) if !lasting.attached.is_empty() => Err(Error::PortInUse { name: name.to_string() }),
             Some(_) => {
                 lasting.remove(name);
                 Ok(())

@@ -72,7 +72,7 @@ impl Talk {
                 },
                 request => self.answer(request, descriptors),
             };
-            let refused = |error: Error| (Reply::Refused { why: error.to_string(), errno: errno(&error) }, Vec::new());
+            let refused = |error: Error| (Reply::Refused { why: error.with_hint(), errno: errno(&error) }, Vec::new());
             let (reply, descriptors) = answer.unwrap_or_else(refused);
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
             if self.connection.send(&reply, &descriptors).is_err() {
@@ -104,7 +104,7 @@ impl Talk {
             }
             return Ok(running);
         }
-        Err(Error::PortTaken { port: wanted.name.clone() })
+        Err(Error::PortInUse { name: wanted.name.clone() })
     }
 
     pub fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Answer> {
