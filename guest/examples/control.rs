@@ -21,11 +21,11 @@ fn run(address: &str) -> Result<(), Error> {
         std::thread::yield_now();
     }
     println!("address {}", port.mac());
-    count("promiscuous", &mut *rx);
+    count("promiscuous", &mut rx);
     port.set_promiscuous(false)?;
-    count("own address", &mut *rx);
+    count("own address", &mut rx);
     port.set_mac(MacAddress([2, 0, 0, 0, 0, 0x77]))?;
-    count("another address", &mut *rx);
+    count("another address", &mut rx);
     assert_eq!(port.mac().to_string(), "02:00:00:00:00:77");
     drop(rx);
     port.reset()?;
@@ -34,12 +34,12 @@ fn run(address: &str) -> Result<(), Error> {
         std::thread::yield_now();
     }
     port.set_promiscuous(true)?;
-    count("after a reset", &mut *rx);
+    count("after a reset", &mut rx);
     Ok(())
 }
 
 /// Counts until a frame comes whose last byte says that it is the last.
-fn count(what: &str, rx: &mut dyn RxQueue) {
+fn count(what: &str, rx: &mut RxQueue) {
     println!("ready: {what}");
     let (mut batch, mut seen) = (Batch::new(), Vec::new());
     let start = Instant::now();

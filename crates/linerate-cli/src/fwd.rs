@@ -56,7 +56,7 @@ impl Rules {
 
 /// One direction: what a queue has received waits here until another has sent it.
 struct Way {
-    rx: Box<dyn RxQueue>,
+    rx: RxQueue,
     batch: Batch,
     chains: bool,
     rules: Rules,
@@ -69,12 +69,12 @@ impl Way {
     /// Receives, touches a byte of each packet, and sends; tells how many packets were sent. What does
     /// not fit stays in the batch, so that what comes too fast waits, and at last is dropped, at the
     /// card and not here.
-    fn turn(&mut self, tx: &mut dyn TxQueue) -> usize {
+    fn turn(&mut self, tx: &mut TxQueue) -> usize {
         self.turn_dividing(tx, None)
     }
 
     /// As [`turn`](Way::turn); what the rules do not keep goes to the port for the rest.
-    fn turn_dividing(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>) -> usize {
+    fn turn_dividing(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>) -> usize {
         let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
         if !self.batch.is_empty() || waiting {
             return send(tx, &mut self.batch, self.chains);
@@ -98,7 +98,7 @@ impl Way {
     /// As [`turn_dividing`](Way::turn_dividing), looking at the clock: for the profile if it is due, and for the size of the
     /// next batches.
     #[cold]
-    fn turn_timed(&mut self, tx: &mut dyn TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
+    fn turn_timed(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
         self.rx.recv(&mut self.batch);
         let received = cycles();
@@ -122,14 +122,14 @@ impl Way {
 /// The port for packets that are not forwarded, and what it sends itself.
 struct Rest {
     batch: Batch,
-    tx: Box<dyn TxQueue>,
+    tx: TxQueue,
     way: Way,
 }
 
 impl Rest {
     /// Sends what was put here, and forwards what the port has to say.
-    fn turn(&mut self, tx: &mut dyn TxQueue) -> usize {
-        send(&mut *self.tx, &mut self.batch, self.way.chains) + self.way.turn(tx)
+    fn turn(&mut self, tx: &mut TxQueue) -> usize {
+        send(&mut self.tx, &mut self.batch, self.way.chains) + self.way.turn(tx)
     }
 
     fn unsent(&self) -> usize {
@@ -186,8 +186,8 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
         };
         let mut waiter = run.waiter();
         run.spawn(move || {
-            let mut packets = forth.turn_dividing(&mut *to_b, rest.as_mut()) + back.turn(&mut *to_a);
-            packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut *to_a));
+            let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
+            packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
             // What could not be sent yet is tried again, not slept over.
             let unsent = || {
                 let ways = forth.batch.len() + back.batch.len() + to_a.unsent() + to_b.unsent();
@@ -196,9 +196,9 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             let waiting = if packets == 0 { unsent() } else { 0 };
             match &mut rest {
                 Some(rest) => {
-                    waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx, &mut *rest.way.rx]);
+                    waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx, &mut rest.way.rx]);
                 }
-                None => waiter.turn(packets + waiting, &mut [&mut *forth.rx, &mut *back.rx]),
+                None => waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx]),
             }
             packets
         });
@@ -219,7 +219,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
             let dropped = rules.apply(&mut batch, None, &filtered);
             let packets = dropped + batch.packets().count();
             batch.clear();
-            waiter.turn(packets, &mut [&mut *rx]);
+            waiter.turn(packets, &mut [&mut rx]);
             packets
         });
     }

@@ -39,7 +39,7 @@ const RING: usize = 512;
 
 /// One queue's sender.
 struct Sender {
-    tx: Box<dyn TxQueue>,
+    tx: TxQueue,
     pool: Arc<Pool>,
     batch: Batch,
     generator: Generator,
@@ -60,7 +60,7 @@ impl Sender {
             self.fill(allowed);
         }
         let chains = self.generator.frame_len() > self.pool.region().room();
-        send(&mut *self.tx, &mut self.batch, chains)
+        send(&mut self.tx, &mut self.batch, chains)
     }
 
     fn fill(&mut self, wanted: usize) {

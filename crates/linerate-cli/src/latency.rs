@@ -185,7 +185,7 @@ fn from_port_to_port(
             count.store(report.received - report.foreign, Ordering::Relaxed);
             bad.store(report.corrupted, Ordering::Relaxed);
         }
-        waiter.turn(packets, &mut [&mut *rx]);
+        waiter.turn(packets, &mut [&mut rx]);
         packets
     });
     let mut generator = Generator::new(load.size.into(), 1);

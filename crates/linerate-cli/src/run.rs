@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
 use linerate::pci::{Take, Through};
-use linerate::port::{Device, Drops, Link, Patience, QueueStatistics, Statistics, TxQueue, Waiter};
+use linerate::port::{Drops, Link, Patience, Port, QueueStatistics, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -44,7 +44,7 @@ type Turn = Box<dyn FnMut() -> usize + Send>;
 /// Opened ports, and the threads at work on them.
 pub struct Run {
     command: &'static str,
-    devices: Vec<Box<dyn Device>>,
+    devices: Vec<Port>,
     /// What will be done once the links are up.
     turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
@@ -116,7 +116,7 @@ pub fn cycles() -> u64 {
 }
 
 /// Sends what fits, and tells how many packets that were: as many as slots, unless they can be chains.
-pub fn send(tx: &mut dyn TxQueue, batch: &mut Batch, chains: bool) -> usize {
+pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
     if !chains {
         return tx.send(batch);
     }
@@ -206,7 +206,7 @@ impl Run {
     }
 
     /// The ports.
-    pub fn devices(&mut self) -> &mut [Box<dyn Device>] {
+    pub fn devices(&mut self) -> &mut [Port] {
         &mut self.devices
     }
 
@@ -333,7 +333,7 @@ impl Run {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
         let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
-        let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(&**device, statistics));
+        let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,
             packets,
@@ -448,12 +448,12 @@ impl Run {
 }
 
 /// The models among the ports.
-fn models(devices: &[Box<dyn Device>]) -> Vec<Arc<Card>> {
+fn models(devices: &[Port]) -> Vec<Arc<Card>> {
     devices.iter().filter_map(|device| model::named(device.name().strip_prefix("sim:")?)).collect()
 }
 
 /// What is at each port's outside has counted, where it is a model with a wire that counts.
-fn reports(devices: &[Box<dyn Device>]) -> Vec<Option<Report>> {
+fn reports(devices: &[Port]) -> Vec<Option<Report>> {
     devices.iter().map(|device| model::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
 }
 
@@ -466,7 +466,7 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-fn port_summary(device: &dyn Device, statistics: &Statistics) -> Value {
+fn port_summary(device: &Port, statistics: &Statistics) -> Value {
     let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
     json!({
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,

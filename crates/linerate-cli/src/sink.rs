@@ -38,7 +38,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             if packets > 0 {
                 *report.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
             }
-            waiter.turn(packets, &mut [&mut *rx]);
+            waiter.turn(packets, &mut [&mut rx]);
             packets
         });
     }

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use linerate::port::{MacAddress, RxQueue, Wait, Waiter};
+use linerate::port::{MacAddress, Wait, Waiter};
 use linerate::{Batch, Options, Packet};
 
 struct Route {
@@ -74,6 +74,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         outputs.iter_mut().for_each(|(tx, batch)| _ = tx.send(batch));
-        waiter.turn(received, &mut inputs.iter_mut().map(|rx| &mut **rx as &mut dyn RxQueue).collect::<Vec<_>>());
+        waiter.turn(received, &mut inputs.iter_mut().collect::<Vec<_>>());
     }
 }

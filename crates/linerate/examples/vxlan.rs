@@ -74,6 +74,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             tx.send(&mut done);
             done.clear(); // what has no room is dropped
         }
-        waiter.turn(received, &mut [&mut *inner_rx, &mut *outer_rx]);
+        waiter.turn(received, &mut [&mut inner_rx, &mut outer_rx]);
     }
 }

@@ -33,7 +33,8 @@
 //! ```
 //!
 //! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
-//! - [`port`]: [`Device`](port::Device), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names
+//! - [`port`]: [`Port`](port::Port), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names; what a kind of port
+//!   implements: [`Device`](port::Device)
 //! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
 //!   `nic/virtio/queue.rs`
@@ -67,7 +68,7 @@ pub mod traffic;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Result};
-pub use open::{Options, drive_model, open, server};
+pub use open::{Options, PortKinds, drive_model, open, server};
 pub use packet::{Packet, Packets, SlotsMut};
 pub use slot::HEADROOM;
 

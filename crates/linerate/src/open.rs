@@ -1,6 +1,7 @@
 //! Opening ports by name.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::model::{self, Card, CardBar, Runner};
-use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, Watched};
+use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
-use crate::port::{Device, FRAME_HEADERS, Kind, PortName, Vectors};
+use crate::port::{Device, FRAME_HEADERS, Kind, Port, PortName, Vectors};
 use crate::shared::{self, Rings, ServedPort, Server, Wanted};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
@@ -31,7 +32,7 @@ use crate::shared::{self, Rings, ServedPort, Server, Wanted};
 ///
 /// # Errors
 /// What a name, an option, memory or a card can have wrong: see [`Error`].
-pub fn open<const N: usize>(names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
+pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
     Options::default().open(names)
 }
 
@@ -111,17 +112,49 @@ pub struct Options {
     pub local: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
     pub take: Option<Take>,
+    /// Kinds of ports of the program's own: [`with_port_kind`](Options::with_port_kind).
+    pub kinds: PortKinds,
 }
+
+/// Kinds of ports of the program's own, by what stands in front of their names' colon.
+#[derive(Clone, Default)]
+pub struct PortKinds(HashMap<String, Arc<OpenKind>>);
+
+type OpenKind = dyn Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync;
 
 /// PCI's number of the vendor that the models are of.
 const INTEL: u16 = 0x8086;
 
 impl Options {
+    /// Adds a kind of port: names that begin with `kind` and a colon are opened by `open`, which gets the name and what the
+    /// options say together. A kind of the library's that has the same name is not reached any more.
+    ///
+    /// ```
+    /// # use linerate::{Options, Result, port::Device};
+    /// # fn open(options: Options) -> Result<()> {
+    /// let options = options.with_port_kind("quiet", |name, config| {
+    ///     name.allow(&["queues", "ring"])?;
+    ///     Ok(Box::new(linerate::netmap::Null::open(config)?) as Box<dyn Device>)
+    /// });
+    /// let [quiet, card] = options.open(["quiet:x?queues=2", "sim:own"])?;
+    /// # assert_eq!(quiet.info().rx_queues, 2);
+    /// # Ok(()) }
+    /// # open(Options::default()).unwrap();
+    /// ```
+    pub fn with_port_kind(
+        mut self,
+        kind: &str,
+        open: impl Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync + 'static,
+    ) -> Options {
+        self.kinds.0.insert(kind.to_string(), Arc::new(open));
+        self
+    }
+
     /// Opens ports with these options.
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open<const N: usize>(&self, names: [&str; N]) -> Result<[Box<dyn Device>; N]> {
+    pub fn open<const N: usize>(&self, names: [&str; N]) -> Result<[Port; N]> {
         let devices = self.open_all(&names)?;
         Ok(devices.try_into().unwrap_or_else(|_| unreachable!("one device a name")))
     }
@@ -130,8 +163,9 @@ impl Options {
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open_all(&self, names: &[&str]) -> Result<Vec<Box<dyn Device>>> {
-        let names = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>>>()?;
+    pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
+        let is_own = |kind: &str| self.kinds.0.contains_key(kind);
+        let names = names.iter().map(|name| PortName::parse_among(name, &is_own)).collect::<Result<Vec<_>>>()?;
         for name in &names {
             if let Kind::Later(kind) = name.kind() {
                 return Err(Error::NotBuilt { name: name.to_string(), kind });
@@ -159,16 +193,14 @@ impl Options {
             }
             Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
+            Kind::Own => self.open_own(name, self.config(name, &pool)?),
             _ => open_model(name, self.config(name, &pool)?),
         };
         let open = |name: &PortName| match self.find(name, &pool)? {
             Some(device) => Ok(device),
             None => open(name),
         };
-        let open = |name: &PortName| match (name.kind(), open(name)?) {
-            (Kind::Monitor { .. }, device) => Ok(device),
-            (_, device) => Ok(Box::new(Watched::new(device)) as Box<dyn Device>),
-        };
+        let open = |name: &PortName| open(name).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         // Linux has the first other port's address: what is for that is for Linux.
         let is_host = |at: &usize| names[*at].kind() == Kind::Host;
@@ -239,6 +271,11 @@ impl Options {
             true => Ok(vectors),
             false => Err(name.bad_option("vectors", "this processor does not have them")),
         }
+    }
+
+    fn open_own(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+        let kind = name.short().split(':').next().and_then(|kind| self.kinds.0.get(kind));
+        kind.expect("a name of this kind is parsed only where there is one")(name, config)
     }
 
     fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Rings, RxRing, Side, TxRing, ValePort};
 use linerate::nic::Config;
-use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::port::{Device, Receive, Transmit};
 use linerate::{Batch, Options, model};
 
 /// A region whose numbers of buffers are mostly none of a small one's; Miri takes minutes for a large one.
@@ -95,7 +95,7 @@ impl Own {
     }
 }
 
-impl RxQueue for Own {
+impl Receive for Own {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if self.replaces {
             *batch = Batch::with_capacity(1);
@@ -107,7 +107,7 @@ impl RxQueue for Own {
     }
 }
 
-impl TxQueue for Own {
+impl Transmit for Own {
     fn send(&mut self, batch: &mut Batch) -> usize {
         assert!(!self.panics || batch.is_empty(), "the program's own panic");
         for packet in batch.packets() {
@@ -136,7 +136,7 @@ fn a_receive_ring_takes_no_slot_of_another_region() {
         let mut hold = Batch::with_capacity(LARGE);
         hold.alloc(&large, LARGE / 2, 60);
         let queue = Own { replaces, ..Own::new(&large) };
-        let mut rx = RxRing::new(Box::new(queue), &small, 8);
+        let mut rx = RxRing::new(queue.into(), &small, 8);
         for _ in 0..10 {
             rx.sync();
             assert!(rx.ring.space() > 0);
@@ -160,7 +160,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
     let (ours, theirs) = (pool(32), pool(LARGE));
     let mut hold = Batch::with_capacity(LARGE);
     hold.alloc(&theirs, LARGE / 2, 60);
-    let mut tx = TxRing::new(Box::new(Own { replaces: true, ..Own::new(&theirs) }), &ours, 8);
+    let mut tx = TxRing::new(Own { replaces: true, ..Own::new(&theirs) }.into(), &ours, 8);
     for _ in 0..20 {
         let count = tx.ring.space();
         for n in 0..count {
@@ -181,7 +181,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
 #[test]
 fn a_queue_that_panics_takes_no_buffer_with_it() {
     let pool = pool(32);
-    let mut tx = TxRing::new(Box::new(Own { panics: true, ..Own::new(&pool) }), &pool, 8);
+    let mut tx = TxRing::new(Own { panics: true, ..Own::new(&pool) }.into(), &pool, 8);
     // Two packets, and the beginning of a third.
     (0..5).for_each(|slot| tx.ring.set_len(slot, 60, slot % 2 == 0));
     tx.ring.advance(5);
@@ -195,7 +195,7 @@ fn a_queue_that_panics_takes_no_buffer_with_it() {
 #[test]
 fn a_length_fits_its_buffer_however_large_it_is() {
     let pool = pool(64);
-    let mut tx = TxRing::new(Box::new(Own::new(&pool)), &pool, 8);
+    let mut tx = TxRing::new(Own::new(&pool).into(), &pool, 8);
     for len in [usize::MAX, usize::MAX - 70, usize::MAX - 127, 1 << 32 | 60, 1 << 16 | 60, 65_535, 513, 512, 385] {
         let said = catch_unwind(AssertUnwindSafe(|| tx.ring.set_len(0, len, false)))
             .map_err(|panic| *panic.downcast().unwrap());
@@ -216,9 +216,9 @@ fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
     let (a, b) = (pool(64), pool(LARGE));
     let mut hold = Batch::with_capacity(LARGE);
     hold.alloc(&b, LARGE / 2, 60);
-    let mut tx = TxRing::new(Box::new(Own::new(&a)), &a, 8);
-    let mut rx = RxRing::new(Box::new(Own::new(&b)), &b, 32);
-    let mut other = TxRing::new(Box::new(Own::new(&b)), &b, 64);
+    let mut tx = TxRing::new(Own::new(&a).into(), &a, 8);
+    let mut rx = RxRing::new(Own::new(&b).into(), &b, 32);
+    let mut other = TxRing::new(Own::new(&b).into(), &b, 64);
     for round in 0..20 {
         match round % 3 {
             0 => std::mem::swap(&mut tx.ring, &mut rx.ring),

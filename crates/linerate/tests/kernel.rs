@@ -9,7 +9,7 @@ use linerate::Batch;
 use linerate::filter::Filter;
 use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Config, Device, RxQueue, TxQueue};
+use linerate::port::{Config, Device, Port, RxQueue, TxQueue};
 use linerate::traffic::{Checker, Generator};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -43,9 +43,9 @@ impl Drop for Namespace {
 
 /// A port, and its queues while they are taken.
 struct End {
-    device: Box<dyn Device>,
-    rx: Option<Box<dyn RxQueue>>,
-    tx: Option<Box<dyn TxQueue>>,
+    device: Port,
+    rx: Option<RxQueue>,
+    tx: Option<TxQueue>,
     batch: Batch,
     /// What it sends, and what it has received.
     generator: Generator,
@@ -55,7 +55,7 @@ struct End {
 const BUFFERS: usize = 2048;
 
 impl End {
-    fn new(device: Box<dyn Device>) -> End {
+    fn new(device: Port) -> End {
         let (generator, checker) = (Generator::new(128, 1), Checker::default());
         End { device, rx: None, tx: None, batch: Batch::new(), generator, checker }
     }
@@ -241,7 +241,7 @@ fn schedules() {
     let flow = Some("udp".parse::<Filter>().unwrap());
     let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));
     let packet = PacketPort::open(Interface::open("v1").unwrap(), None, config("v1"));
-    let ends = [End::new(Box::new(xdp.unwrap())), End::new(Box::new(packet.unwrap()))];
+    let ends = [End::new(Port::new(xdp.unwrap())), End::new(Port::new(packet.unwrap()))];
     let ends = std::cell::RefCell::new(ends);
 
     let cases = Cases { cases: 10_000, failure_persistence: None, max_shrink_iters: 0, ..Cases::default() };

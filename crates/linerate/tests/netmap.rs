@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Destination, Forward, Frames, Rings, Switch, ValePort, swap};
-use linerate::port::{Config, Device, Link, RxQueue, TxQueue, Wait, Waiter};
+use linerate::port::{Config, Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
@@ -21,13 +21,13 @@ fn options(pool: &Arc<Pool>) -> Options {
 
 /// A port with its queues.
 struct End {
-    device: Box<dyn Device>,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
+    device: Port,
+    rx: RxQueue,
+    tx: TxQueue,
 }
 
 impl End {
-    fn new(mut device: Box<dyn Device>) -> End {
+    fn new(mut device: Port) -> End {
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         End { device, rx, tx }
     }
@@ -171,7 +171,7 @@ fn a_monitor_sees_what_passes() {
         let rx = device.rx(0).unwrap();
         (device, rx)
     };
-    let receive = |rx: &mut Box<dyn RxQueue>| {
+    let receive = |rx: &mut RxQueue| {
         let (mut batch, mut frames) = (Batch::with_capacity(256), Vec::new());
         rx.recv(&mut batch);
         for packet in batch.packets() {
@@ -230,7 +230,7 @@ fn who_sleeps_is_woken() {
             while echoed < 200 {
                 let received = b_rx.recv(&mut batch);
                 echoed += b_tx.send(&mut batch);
-                waiter.turn(received, &mut [&mut *b_rx]);
+                waiter.turn(received, &mut [&mut b_rx]);
             }
         });
         let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
@@ -240,7 +240,7 @@ fn who_sleeps_is_woken() {
             let mut received = 0;
             while received == 0 {
                 received = a_rx.recv(&mut batch);
-                waiter.turn(received, &mut [&mut *a_rx]);
+                waiter.turn(received, &mut [&mut a_rx]);
             }
             batch.clear();
         }

@@ -1,67 +1,88 @@
-//! A program can make ports of its own: the traits need nothing that is not public.
+//! A program can make ports of its own kind, which are opened by name and monitored as all others.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{RxQueue, TxQueue};
-use linerate::{Batch, Result};
+use linerate::memory::Pool;
+use linerate::port::{Device, PortName, Receive, Transmit};
+use linerate::{Batch, Options, Result};
 
 /// What is sent comes back.
-#[derive(Default)]
-struct Loopback {
-    frames: Vec<Vec<u8>>,
-}
+#[derive(Clone)]
+struct Loopback(String, Arc<Pool>, Arc<Mutex<Batch>>);
 
-impl TxQueue for Loopback {
-    fn send(&mut self, batch: &mut Batch) -> usize {
-        let slots = batch.len();
-        for packet in batch.packets() {
-            let mut frame = Vec::new();
-            packet.append_to(&mut frame);
-            self.frames.push(frame);
-        }
-        batch.drop_front(slots);
-        slots
+impl Device for Loopback {
+    fn name(&self) -> &str {
+        &self.0
     }
-    fn buffers(&self) -> usize {
-        0
+    fn pool(&self) -> &Arc<Pool> {
+        &self.1
     }
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
+    fn rx(&mut self, _: u16) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(self.clone()))
+    }
+    fn tx(&mut self, _: u16) -> Result<Box<dyn Transmit>> {
+        Ok(Box::new(self.clone()))
     }
 }
-
-struct Receiver(Loopback, Arc<Pool>);
-
-impl RxQueue for Receiver {
+impl Receive for Loopback {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        let before = batch.len();
-        let taken = self.0.frames.iter().take_while(|frame| batch.push(&self.1, frame)).count();
-        self.0.frames.drain(..taken);
-        batch.len() - before
+        pass(&mut self.2.lock().unwrap(), batch)
     }
-    fn buffers(&self) -> usize {
-        0
+}
+impl Transmit for Loopback {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        pass(batch, &mut self.2.lock().unwrap())
     }
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
+}
+
+/// Moves packets as long as there is room.
+fn pass(from: &mut Batch, to: &mut Batch) -> usize {
+    let before = from.len();
+    while let Some(packet) = from.take() {
+        if let Err(packet) = to.push_packet(packet) {
+            packet.put_back();
+            break;
+        }
     }
+    before - from.len()
+}
+
+fn options() -> Options {
+    Options { local: true, ..Options::default() }.with_port_kind("loop", |name: &PortName, config| {
+        name.allow(&["mtu"])?;
+        Ok(Box::new(Loopback(name.to_string(), config.pool, Arc::default())) as Box<dyn Device>)
+    })
 }
 
 #[test]
-fn packets_cross_a_port_of_ones_own() {
-    let pages = Pages::Only(PageSize::Ordinary);
-    let region = RegionOptions { buffers: 64, buffer_size: 512, pages, numa_node: None };
-    let pool = Pool::new(Region::new(&region).unwrap());
-    let mut tx = Loopback::default();
-    let mut batch = Batch::with_capacity(8);
-    (1..=3).for_each(|n| assert!(batch.push(&pool, &vec![n as u8; n * 300])));
-    assert_eq!(tx.send(&mut batch), 1 + 2 + 3);
-    assert!(batch.is_empty());
-    let mut rx = Receiver(tx, pool.clone());
-    assert_eq!(rx.recv(&mut batch), 6);
-    let lengths: Vec<_> = batch.packets().map(|packet| packet.len()).collect();
-    assert_eq!(lengths, [300, 600, 900]);
-    drop(batch);
-    assert_eq!(pool.available(), 64);
+fn packets_cross_a_port_of_ones_own_and_its_monitor() {
+    let [mut port, mut seen, other] = options().open(["loop:x", "loop:x+rt", "sim:own-port"]).unwrap();
+    assert!(Arc::ptr_eq(port.pool(), other.pool()));
+    let (mut tx, mut rx, mut monitor) = (port.tx(0).unwrap(), port.rx(0).unwrap(), seen.rx(0).unwrap());
+    let mut batch = Batch::new();
+    (1..=3).for_each(|n| assert!(batch.push(port.pool(), &vec![n as u8; n * 300])));
+    assert_eq!((tx.send(&mut batch), batch.len(), rx.recv(&mut batch)), (3, 0, 3));
+    assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [300, 600, 900]);
+    batch.clear();
+    assert_eq!((monitor.recv(&mut batch), rx.recv(&mut batch)), (6, 0), "each sent and received");
+    batch.clear();
+    // The loop has room for 32 packets.
+    for expected in [20, 12] {
+        (0..20).for_each(|n| assert!(batch.push(port.pool(), &[n; 60])));
+        assert_eq!(tx.send(&mut batch), expected);
+    }
+    assert_eq!((batch.len(), batch.packets().next().unwrap()[0]), (8, 12), "the rest waits in order");
+    batch.clear();
+    assert_eq!(rx.recv(&mut batch), 32);
+    assert_eq!((port.info().driver, port.mac().0[0]), ("own", 2));
+    assert!(port.set_mac(other.mac()).unwrap_err().to_string().contains("loop:x"));
+}
+
+#[test]
+fn names_of_ones_own_kind_are_checked_as_others() {
+    let error = |name: &str| options().open([name]).map(drop).unwrap_err().to_string();
+    assert!(error("loop:x?los=1").contains("there is no such option; there are mtu"));
+    assert!(error("loop:x?mtu=10").contains("46 to"));
+    assert!(error("lop:x").contains("there is no kind of port 'lop:'"));
+    assert!(Options::default().open(["loop:x"]).is_err(), "only these options know it");
 }

@@ -13,7 +13,7 @@ use linerate::model::{Card, Frame, Function, Wire};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::PciDevice;
 use linerate::pci::vfio_user::{Server, VfioUser};
-use linerate::port::{Device, RxQueue, TxQueue, Vectors};
+use linerate::port::{RxQueue, TxQueue, Vectors};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -118,7 +118,7 @@ fn setups() -> impl Strategy<Value = Setup> {
 /// A port of the test: the card, its driver, its wire.
 struct Port {
     card: Arc<Card>,
-    device: Box<dyn Device>,
+    device: linerate::port::Port,
     hub: Arc<Mutex<Hub>>,
     /// Where it is a PCI device that is served; fields go in this order.
     served: Option<(Arc<VfioUser>, Server, TempDir)>,
@@ -135,7 +135,7 @@ impl Port {
             ..Config::new(name, pool.clone())
         };
         if !is_served {
-            let device = Box::new(linerate::drive_model(&card, None, config).unwrap());
+            let device = linerate::port::Port::new(linerate::drive_model(&card, None, config).unwrap());
             return Port { card, device, hub, served: None };
         }
         let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ impl Port {
         let client = VfioUser::connect(path.to_str().unwrap()).unwrap();
         // SAFETY: this driver is the only one.
         let bar = unsafe { client.bar(0) }.unwrap();
-        let device = Box::new(Ixgbe::open(bar, client.clone().bus(), config).unwrap());
+        let device = linerate::port::Port::new(Ixgbe::open(bar, client.clone().bus(), config).unwrap());
         Port { card, device, hub, served: Some((client, server, folder)) }
     }
 
@@ -191,8 +191,8 @@ struct World {
     pool: Arc<Pool>,
     a: Port,
     b: Port,
-    rx: Option<Box<dyn RxQueue>>,
-    tx: Option<Box<dyn TxQueue>>,
+    rx: Option<RxQueue>,
+    tx: Option<TxQueue>,
     batch: Batch,
     kept: Vec<Batch>,
     next_id: u64,

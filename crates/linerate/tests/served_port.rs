@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Config, Device, Link, RxQueue, TxQueue};
+use linerate::port::{Config, Device, Link, Receive, Transmit};
 use linerate::shared::{ServedPort, Server, Wanted};
 use linerate::{Batch, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,7 +48,7 @@ fn packet(number: usize, len: usize) -> Vec<u8> {
 }
 
 /// Sends packets of these lengths; what is left of them.
-fn send(tx: &mut dyn TxQueue, pool: &Arc<Pool>, lens: &[usize]) -> usize {
+fn send(tx: &mut dyn Transmit, pool: &Arc<Pool>, lens: &[usize]) -> usize {
     let mut batch = Batch::with_capacity(256);
     for (number, len) in lens.iter().enumerate() {
         assert!(batch.push(pool, &packet(number, *len)));
@@ -69,7 +69,7 @@ fn received(batch: &mut Batch) -> Vec<(usize, usize)> {
     packets
 }
 
-fn receive(rx: &mut dyn RxQueue) -> Vec<(usize, usize)> {
+fn receive(rx: &mut dyn Receive) -> Vec<(usize, usize)> {
     let mut batch = Batch::with_capacity(256);
     rx.recv(&mut batch);
     received(&mut batch)

@@ -14,7 +14,7 @@ use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
-use linerate::port::{Device, Link, RxQueue, Vectors};
+use linerate::port::{Device, Link, Receive, Vectors};
 use linerate::{Batch, Error};
 use proptest::prelude::*;
 
@@ -124,7 +124,7 @@ fn parts(len: usize) -> u16 {
     (HEADER + len).div_ceil(PART) as u16
 }
 
-fn taken(rx: &mut dyn RxQueue, batch: &mut Batch) -> Vec<Vec<u8>> {
+fn taken(rx: &mut dyn Receive, batch: &mut Batch) -> Vec<Vec<u8>> {
     rx.recv(batch);
     let packets = batch.packets().map(|packet| packet.segments().flatten().copied().collect()).collect();
     batch.clear();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, CardBar, Frame, Runner, from_fn};
-use linerate::nic::ixgbe::{Config, Ixgbe};
-use linerate::port::{Device, Rss, RxQueue, Wait, Waiter};
+use linerate::model::{Card, Frame, Runner, from_fn};
+use linerate::nic::ixgbe::Config;
+use linerate::port::{Port, Rss, RxQueue, Wait, Waiter};
 use linerate::traffic::Generator;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -32,12 +32,12 @@ fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
     (Card::new(name, wire), waiting)
 }
 
-fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Ixgbe<CardBar> {
+fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Port {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
     let config = Config { interrupts: Some(throttle), rx_queues: queues, ..Config::new(card.name(), pool) };
-    linerate::drive_model(card, None, config).unwrap()
+    Port::new(linerate::drive_model(card, None, config).unwrap())
 }
 
 fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
@@ -45,7 +45,7 @@ fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether the queue's interrupt has come; stays armed.
-fn raised(rx: &mut dyn RxQueue) -> bool {
+fn raised(rx: &mut RxQueue) -> bool {
     is_raised(rx.arm().unwrap())
 }
 
@@ -61,15 +61,15 @@ fn a_packet_raises_its_queues_interrupt_once_where_it_is_allowed() {
     wire.store(1, Ordering::Release);
     card.step(32);
     assert_eq!(queues[1].recv(&mut batch), 1);
-    assert!(raised(&mut *queues[1]), "what came before it was allowed is told at once");
+    assert!(raised(&mut queues[1]), "what came before it was allowed is told at once");
     queues[1].disarm();
 
     // Armed, a packet of the other queue, then one of its own.
-    assert!(!raised(&mut *queues[0]) && !raised(&mut *queues[1]));
+    assert!(!raised(&mut queues[0]) && !raised(&mut queues[1]));
     device.set_rss(&Rss { table: vec![0], ..Rss::evenly(2) }).unwrap();
     wire.store(1, Ordering::Release);
     card.step(32);
-    assert!(raised(&mut *queues[0]) && !raised(&mut *queues[1]));
+    assert!(raised(&mut queues[0]) && !raised(&mut queues[1]));
     queues[0].disarm();
     assert_eq!(queues[0].recv(&mut batch), 1);
 
@@ -128,7 +128,7 @@ fn a_sleeper_misses_nothing() {
                 let count = rx.recv(&mut batch);
                 received += count;
                 batch.clear();
-                waiter.turn(count, &mut [&mut *rx]);
+                waiter.turn(count, &mut [&mut rx]);
             }
         }
         assert_eq!((received, card.breaches()), (offered, vec![]));
@@ -141,11 +141,11 @@ fn a_port_without_interrupts_is_polled() {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: 2048, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
-    let mut device = linerate::drive_model(&card, None, Config::new("polled", pool)).unwrap();
+    let mut device = Port::new(linerate::drive_model(&card, None, Config::new("polled", pool)).unwrap());
     let mut rx = device.rx(0).unwrap();
     assert!(rx.arm().is_none());
     let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
-    waiter.turn(0, &mut [&mut *rx]);
+    waiter.turn(0, &mut [&mut rx]);
     wire.store(1, Ordering::Release);
     card.step(1);
     assert_eq!(rx.recv(&mut batch), 1);
@@ -161,7 +161,7 @@ fn another_thread_ends_a_sleep() {
     let (done, ended) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
         // Each turn but the first few would be a sleep of a quarter of a second.
-        (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut *rx]));
+        (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut rx]));
         done.send(()).unwrap();
     });
     rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();

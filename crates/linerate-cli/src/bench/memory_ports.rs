@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Device, RxQueue, TxQueue};
+use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 
@@ -15,10 +15,10 @@ use super::report::{Cell, Section};
 
 /// Two ends of what is named, of this process: one sends, the other receives.
 struct Ends {
-    tx: Box<dyn TxQueue>,
-    rx: Box<dyn RxQueue>,
+    tx: TxQueue,
+    rx: RxQueue,
     pool: Arc<Pool>,
-    _ports: [Box<dyn Device>; 2],
+    _ports: [Port; 2],
 }
 
 impl Ends {

@@ -16,7 +16,7 @@ use linerate::nic::ixgbe::descriptor::{receive, transmit};
 use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
-use linerate::port::{Device, QueueStatistics, RxQueue, TxQueue, Vectors};
+use linerate::port::{Device, QueueStatistics, Receive, Transmit, Vectors};
 use linerate::{Batch, Result};
 
 /// 64-bit words of memory that a device sees, too.
@@ -97,8 +97,8 @@ pub const RING: usize = 512;
 
 /// The driver on such a card.
 pub struct Fake {
-    pub rx: Box<dyn RxQueue>,
-    pub tx: Box<dyn TxQueue>,
+    pub rx: Box<dyn Receive>,
+    pub tx: Box<dyn Transmit>,
     bar: MappedBar,
     rings: Arc<Mapping>,
     packets: Arc<Mapping>,

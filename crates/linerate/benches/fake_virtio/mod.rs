@@ -14,7 +14,7 @@ use linerate::memory::{
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
-use linerate::port::{Device, RxQueue, TxQueue, Vectors};
+use linerate::port::{Device, Receive, Transmit, Vectors};
 use linerate::{Batch, Error, Result};
 
 /// 64-bit words of memory that a device sees, too.
@@ -344,8 +344,8 @@ pub const WRITTEN: u32 = HEADER as u32 + 60;
 
 /// The driver on a device of memory, and the device's ends of its queues.
 pub struct Card {
-    pub rx: Box<dyn RxQueue>,
-    pub tx: Box<dyn TxQueue>,
+    pub rx: Box<dyn Receive>,
+    pub tx: Box<dyn Transmit>,
     pub rx_end: Queue,
     pub tx_end: Queue,
     pub packets: Arc<Mapping>,

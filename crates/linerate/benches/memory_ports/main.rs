@@ -19,7 +19,7 @@ use std::time::Instant;
 use linerate::Batch;
 use linerate::memory::{Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Side, ValePort};
-use linerate::port::{Config, Device, RxQueue, TxQueue};
+use linerate::port::{Config, Device, Receive, Transmit};
 
 const BATCH: usize = 32;
 /// Batches in a round, and rounds.
@@ -82,8 +82,8 @@ fn pipe() {
 /// A port of a switch, in a region of its own.
 struct Port {
     pool: Arc<Pool>,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
+    rx: Box<dyn Receive>,
+    tx: Box<dyn Transmit>,
     batch: Batch,
     _device: ValePort,
 }

@@ -6,7 +6,8 @@ use crate::slot::Slot;
 
 /// The first packet of a batch, taken out of it by [`Batch::take`].
 ///
-/// [`Batch::push_packet`] moves it to another batch. If it is dropped, its buffers are given back.
+/// [`Batch::push_packet`] moves it to another batch, [`put_back`](Taken::put_back) leaves it where it was. If it is dropped, its
+/// buffers are given back.
 pub struct Taken<'a> {
     batch: &'a mut Batch,
     /// Its slots, at the batch's front until it is moved or dropped: a packet that is forgotten stays there.
@@ -19,6 +20,11 @@ impl Taken<'_> {
     pub fn packet(&mut self) -> Packet<'_> {
         let (slots, view) = self.batch.parts();
         Packet::new(&mut slots[..self.slots], view)
+    }
+
+    /// Leaves the packet in its batch, as the first one.
+    pub fn put_back(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -144,6 +150,7 @@ mod tests {
         let mut from = batch(&pool, &[60, 1000, 61]);
         drop(from.take());
         std::mem::forget(from.take());
+        from.take().unwrap().put_back();
         assert_eq!(seen(&mut from), [(1, 1000), (2, 61)]);
         from.clear();
         assert!(from.take().is_none());

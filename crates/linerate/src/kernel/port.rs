@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::LONGEST;
 use crate::port::{
-    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics,
-    TxQueue,
+    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Statistics,
+    Transmit,
 };
 
 /// What one kind of these ports does its own way.
@@ -25,9 +25,9 @@ pub trait Sockets: Send + Sized {
     /// What it is, for people.
     fn description(&self, interface: &Interface) -> String;
     /// Starts a receive queue, which nobody has.
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>>;
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue, which nobody has.
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>>;
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
     /// What the kernel has dropped since the port was opened.
     fn drops(&self) -> Drops {
         Drops::default()
@@ -97,13 +97,13 @@ impl<S: Sockets> Device for KernelPort<S> {
         &self.on.config.pool
     }
 
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         self.sockets.check(&self.on.interface)?;
         let counters = self.counters.take_rx(&self.on.config, queue)?;
         self.sockets.rx(&self.on, queue, counters)
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
         self.sockets.check(&self.on.interface)?;
         let counters = self.counters.take_tx(&self.on.config, queue)?;
         self.sockets.tx(&self.on, queue, counters)

@@ -17,7 +17,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload};
-use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, Transmit};
 
 /// A TAP interface that Linux has the other end of.
 pub type Tap = KernelPort<Files>;
@@ -126,7 +126,7 @@ struct TapRx {
     kept: Option<usize>,
 }
 
-impl RxQueue for TapRx {
+impl Receive for TapRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
         while batch.len() < batch.capacity() {
@@ -176,7 +176,7 @@ struct TapTx {
     longest: usize,
 }
 
-impl TxQueue for TapTx {
+impl Transmit for TapTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
         for packet in batch.packets() {
@@ -223,7 +223,7 @@ impl Sockets for Files {
         }
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(TapRx {
             file: self.0[usize::from(queue)].clone(),
             pool: on.config.pool.clone(),
@@ -233,7 +233,7 @@ impl Sockets for Files {
         }))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let file = self.0[usize::from(queue)].clone();
         Ok(Box::new(TapTx { file, counters, longest: on.config.max_frame }))
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
-//! - [`Monitor`]: copies of what another port receives or sends; [`Watched`]: a port that can be monitored
+//! - [`Monitor`]: copies of what another port receives or sends
 //! - [`Null`]: a port that swallows
 //! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
@@ -27,8 +27,8 @@ mod wake;
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
 pub use frames::Frames;
+pub use monitor::Monitor;
 pub(crate) use monitor::{Elsewhere, Received};
-pub use monitor::{Monitor, Watched};
 pub use null::Null;
 pub(crate) use outlet::{Recipient, Taken};
 pub use pipe::{Pipe, Side};

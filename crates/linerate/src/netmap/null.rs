@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::port::{Config, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, QueueCounters, Receive, Transmit};
 
 /// `null:`
 pub type Null = VirtualPort<Nothing>;
@@ -31,18 +31,18 @@ impl Virtual for Nothing {
         "nothing: swallows what it is sent".to_string()
     }
 
-    fn rx(&mut self, _: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, _: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(Silence))
     }
 
-    fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         Ok(Box::new(Swallow { counters }))
     }
 }
 
 struct Silence;
 
-impl RxQueue for Silence {
+impl Receive for Silence {
     fn recv(&mut self, _: &mut Batch) -> usize {
         0
     }
@@ -56,7 +56,7 @@ struct Swallow {
     counters: Arc<QueueCounters>,
 }
 
-impl TxQueue for Swallow {
+impl Transmit for Swallow {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (packets, bytes) = super::reader::counted(batch.slots());
         let slots = batch.len();

@@ -12,7 +12,7 @@ use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, QueueCounters, RxQueue};
+use crate::port::{Config, Drops, Listener, QueueCounters, Receive, RxQueue};
 use crate::slot::Slot;
 
 /// What packets are copied to; who reads them has [`OutletRx`].
@@ -159,7 +159,7 @@ impl Outlet {
 
 impl Outlet {
     /// Hands a queue's packets to `recipient` until the queue is dropped; first those that wait in the queue.
-    pub fn deliver_to(&self, number: u16, queue: &mut dyn RxQueue, mut recipient: Box<dyn Recipient>) {
+    pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(way) = self.way(number.into()) else { return };
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::with_capacity(CHUNK);
@@ -170,9 +170,11 @@ impl Outlet {
         recipient.tell();
         entry.recipient = Some(recipient);
     }
+}
 
-    /// Where a copy of a packet is made before it is known whether it shall be handed over; false if it cannot be.
-    pub fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
+/// Copies for a monitor.
+impl Listener for Outlet {
+    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
         let view = theirs.region().view();
         if copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 {
@@ -181,8 +183,8 @@ impl Outlet {
         copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole
     }
 
-    /// Hands copies over, as many as there is room for; the rest, and `missing` more, count as dropped.
-    pub fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
+    /// Packets without room, and `missing` more, count as dropped.
+    fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
         if let Some(way) = self.way(queue) {
             let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut entry.recipient {
@@ -261,7 +263,7 @@ impl OutletRx {
     }
 }
 
-impl RxQueue for OutletRx {
+impl Receive for OutletRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
     }

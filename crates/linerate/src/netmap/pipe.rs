@@ -11,7 +11,7 @@ use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
 
 /// One end of a pipe.
 pub type Pipe = VirtualPort<PipeEnd>;
@@ -135,7 +135,7 @@ impl Virtual for PipeEnd {
         format!("an end of pipe {}, without copies", self.pipe.name)
     }
 
-    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
         let receiver = take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?;
@@ -144,7 +144,7 @@ impl Virtual for PipeEnd {
         Ok(Box::new(PipeRx { pipe, side, queue, reader }))
     }
 
-    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let (pipe, side, queue) = (self.pipe.clone(), 1 - self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
         let sender = Some(take(&pipe.ways[side][queue].sender).ok_or_else(taken)?);
@@ -173,7 +173,7 @@ impl PipeRx {
     }
 }
 
-impl RxQueue for PipeRx {
+impl Receive for PipeRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
     }
@@ -242,7 +242,7 @@ impl PipeTx {
     }
 }
 
-impl TxQueue for PipeTx {
+impl Transmit for PipeTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pipe.pool) || !self.copies.is_empty() {
             return self.send_copied(batch);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Rss, RxQueue, Statistics,
-    TxQueue,
+    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Statistics,
+    Transmit,
 };
 
 /// What one kind of these ports does its own way.
@@ -17,9 +17,9 @@ pub trait Virtual: Send {
     /// What it is, for people.
     fn description(&self) -> String;
     /// Starts a receive queue, which nobody has.
-    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>>;
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue, which nobody has.
-    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>>;
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
     /// Whether somebody is at the other end.
     ///
     /// # Errors
@@ -51,13 +51,8 @@ pub struct VirtualPort<V: Virtual> {
 impl<V: Virtual> VirtualPort<V> {
     /// Its address is made of its name.
     pub(super) fn new(config: Config, kind: V) -> VirtualPort<V> {
-        // FNV-1a: the same name has the same address in each process. Locally administered, unicast.
-        let hash = config
-            .name
-            .bytes()
-            .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-        let [a, b, c, d, e, ..] = hash.to_be_bytes();
-        VirtualPort::with_mac(config, MacAddress([0x02, a, b, c, d, e]), kind)
+        let mac = MacAddress::of_name(&config.name);
+        VirtualPort::with_mac(config, mac, kind)
     }
 
     /// Its address is somebody else's choice.
@@ -91,12 +86,12 @@ impl<V: Virtual> Device for VirtualPort<V> {
         &self.config.pool
     }
 
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         let counters = self.counters.take_rx(&self.config, queue)?;
         self.kind.rx(&self.config, queue, counters)
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
         let counters = self.counters.take_tx(&self.config, queue)?;
         self.kind.tx(&self.config, queue, counters)
     }

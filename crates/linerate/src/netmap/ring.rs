@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Device, RxQueue, TxQueue};
+use crate::port::{Port, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
 
 /// A ring's slots and indices, which both directions have.
@@ -229,7 +229,7 @@ impl Drop for Ring {
 pub struct TxRing {
     /// Its slots. Two ports' rings may be exchanged: each goes on with the slots that it has then.
     pub ring: Ring,
-    queue: Box<dyn TxQueue>,
+    queue: TxQueue,
     /// Packets that the queue has not taken yet.
     batch: Batch,
     /// The beginning of a packet was too long, and was dropped: so are its other slots.
@@ -242,7 +242,7 @@ pub struct TxRing {
 pub struct RxRing {
     /// Its slots, as [`TxRing::ring`].
     pub ring: Ring,
-    queue: Box<dyn RxQueue>,
+    queue: RxQueue,
     /// Packets that found no slot yet, of whichever region the queue has.
     batch: Batch,
     /// Buffers of the ring's own region, and packets that had to be copied into them.
@@ -280,7 +280,7 @@ impl Ring {
 
 impl TxRing {
     /// A queue in this form. Packets are in buffers of `pool`; where the queue's region is another, it copies them.
-    pub fn new(queue: Box<dyn TxQueue>, pool: &Arc<Pool>, slots: usize) -> TxRing {
+    pub fn new(queue: TxQueue, pool: &Arc<Pool>, slots: usize) -> TxRing {
         let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), skips: false, too_long: 0 };
         ring.sync();
         ring
@@ -346,7 +346,7 @@ impl Drop for Beginning<'_> {
 
 impl RxRing {
     /// A queue in this form. Packets come in buffers of `pool`; where the queue's region is another, they are copied.
-    pub fn new(queue: Box<dyn RxQueue>, pool: &Arc<Pool>, slots: usize) -> RxRing {
+    pub fn new(queue: RxQueue, pool: &Arc<Pool>, slots: usize) -> RxRing {
         let ring = Ring::new(pool, slots);
         let mut batch = Batch::with_capacity(ring.slots.len());
         batch.is_of(pool);
@@ -417,7 +417,7 @@ pub struct Rings {
     pub tx: Vec<TxRing>,
     /// Receive rings.
     pub rx: Vec<RxRing>,
-    device: Box<dyn Device>,
+    device: Port,
 }
 
 impl Rings {
@@ -425,7 +425,7 @@ impl Rings {
     ///
     /// # Errors
     /// As [`of`](Rings::of).
-    pub fn new(device: Box<dyn Device>) -> Result<Rings> {
+    pub fn new(device: Port) -> Result<Rings> {
         let queues = device.info().rx_queues;
         Rings::of(device, 0..queues)
     }
@@ -434,7 +434,7 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::NoSuchQueue`], [`Error::QueueTaken`] and what else starting a queue can have wrong.
-    pub fn of(mut device: Box<dyn Device>, queues: std::ops::Range<u16>) -> Result<Rings> {
+    pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<Rings> {
         let (pool, slots) = (device.pool().clone(), device.info().ring);
         let (mut tx, mut rx) = (Vec::new(), Vec::new());
         for queue in queues {
@@ -445,8 +445,8 @@ impl Rings {
     }
 
     /// The port itself.
-    pub fn device(&mut self) -> &mut dyn Device {
-        &mut *self.device
+    pub fn device(&mut self) -> &mut Port {
+        &mut self.device
     }
 
     /// Buffers beside those of the rings, as many as there are, up to `count`.

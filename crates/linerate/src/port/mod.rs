@@ -1,179 +1,147 @@
-//! What every port is: a [`Device`] to control it, and queues that move to the threads that poll
-//! them.
+//! Ports: a [`Port`] to control it, and queues that move to the threads that poll them.
 //!
-//! A port's kinds implement these three traits ([`crate::nic`] first); programs get them from
-//! [`crate::open`]. This room knows memory and batches, and no kind of port.
+//! Programs get them from [`crate::open`]. A kind of port is a [`Device`] ([`crate::nic`] first). This room knows memory and
+//! batches, and no kind of port.
 
 mod config;
 mod counters;
+mod device;
+mod monitors;
 mod name;
+mod queue;
 mod scheduling;
 mod statistics;
 mod wait;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
 pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS, Vectors};
 pub(crate) use counters::Counters;
+pub use device::{Device, Info, Receive, Transmit};
+pub(crate) use monitors::{Listener, One, Seen, Show};
 pub(crate) use name::Kind;
 pub use name::PortName;
+pub use queue::{RxQueue, TxQueue};
 pub use scheduling::Patience;
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 
-use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
 
-/// The control side of a port.
+/// A port that is open: its control side.
 ///
 /// It never touches packets, so it can be used from one thread while others send and receive.
-pub trait Device: Send {
-    /// The port's name, as it was opened.
-    fn name(&self) -> &str;
+pub struct Port {
+    device: Box<dyn Device>,
+    seen: Arc<Seen>,
+}
 
-    /// What this port is, and what it was opened with.
-    fn info(&self) -> Info;
+impl Port {
+    /// Makes a port of a device, which [monitors](crate::netmap::Monitor) find by its name from now on.
+    pub fn new(device: impl Device + 'static) -> Port {
+        Port::of(Box::new(device))
+    }
 
-    /// The pool that the port's packets live in; ports of one pool exchange packets without a copy.
-    fn pool(&self) -> &Arc<Pool>;
+    pub(crate) fn of(device: Box<dyn Device>) -> Port {
+        let seen = Seen::new(device.name().to_string());
+        Port { device, seen }
+    }
+
+    /// Returns the port's name, as it was opened.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Returns what this port is, and what it was opened with.
+    pub fn info(&self) -> Info {
+        self.device.info()
+    }
+
+    /// Returns the pool that the port's packets live in; ports of one pool exchange packets without a copy.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.device.pool()
+    }
 
     /// Starts receive queue `queue` and hands it over.
     ///
     /// A port begins to receive when every queue that its [`Rss`] table names has been started (all of
-    /// them, unless the table was changed), so that nothing is lost to a queue that nobody polls yet.
+    /// them, unless the table was changed), so that nothing is lost to a queue that is not polled yet.
     ///
     /// # Errors
     /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
     /// [`PoolTooSmall`](crate::Error::PoolTooSmall), or the card does not answer.
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>>;
+    pub fn rx(&mut self, queue: u16) -> Result<RxQueue> {
+        Ok(RxQueue::new(self.device.rx(queue)?, Show::new(&self.seen, queue)))
+    }
 
     /// Starts transmit queue `queue` and hands it over.
     ///
     /// # Errors
-    /// As [`rx`](Device::rx).
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>>;
+    /// As [`rx`](Port::rx).
+    pub fn tx(&mut self, queue: u16) -> Result<TxQueue> {
+        Ok(TxQueue::new(self.device.tx(queue)?, Show::new(&self.seen, queue)))
+    }
 
-    /// Counters since the port was opened.
+    /// Returns the counters since the port was opened.
     ///
     /// # Errors
     /// [`CardGone`](crate::Error::CardGone).
-    fn statistics(&self) -> Result<Statistics>;
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.device.statistics()
+    }
 
-    /// Counters of each queue, receive first. Reading them does not slow the queues.
-    fn queue_statistics(&self) -> QueueStatistics;
+    /// Returns the counters of each queue. Reading them does not slow the queues.
+    pub fn queue_statistics(&self) -> QueueStatistics {
+        self.device.queue_statistics()
+    }
 
-    /// The link as it is now.
+    /// Returns the link as it is now.
     ///
     /// # Errors
     /// [`CardGone`](crate::Error::CardGone).
-    fn link(&self) -> Result<Link>;
+    pub fn link(&self) -> Result<Link> {
+        self.device.link()
+    }
 
-    /// The port's own address.
-    fn mac(&self) -> MacAddress;
+    /// Returns the port's own address.
+    pub fn mac(&self) -> MacAddress {
+        self.device.mac()
+    }
 
     /// Changes the port's own address.
     ///
     /// # Errors
-    /// [`CardGone`](crate::Error::CardGone).
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()>;
+    /// [`Unsupported`](crate::Error::Unsupported), [`CardGone`](crate::Error::CardGone).
+    pub fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.device.set_mac(mac)
+    }
 
-    /// Whether all frames are received or only those for this port. Ports start promiscuous.
+    /// Receives all frames, or only those for this port. Ports start promiscuous.
     ///
     /// # Errors
     /// [`CardGone`](crate::Error::CardGone).
-    fn set_promiscuous(&mut self, on: bool) -> Result<()>;
+    pub fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.device.set_promiscuous(on)
+    }
 
-    /// How flows are spread over the receive queues.
+    /// Spreads flows over the receive queues.
     ///
     /// # Errors
-    /// [`Rss`](crate::Error::Rss) for a table that the card cannot have.
-    fn set_rss(&mut self, rss: &Rss) -> Result<()>;
+    /// [`Rss`](crate::Error::Rss) for a table that the card cannot have, [`Unsupported`](crate::Error::Unsupported).
+    pub fn set_rss(&mut self, rss: &Rss) -> Result<()> {
+        self.device.set_rss(rss)
+    }
 
     /// Resets the card and brings it up again. All queues must have been dropped.
     ///
     /// # Errors
     /// [`QueuesInUse`](crate::Error::QueuesInUse), or the card does not answer.
-    fn reset(&mut self) -> Result<()>;
-}
-
-/// A receive queue, owned by the thread that polls it. Dropping it stops it.
-pub trait RxQueue: Send {
-    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns how many
-    /// slots were appended: as many as packets, unless frames are longer than a buffer. A packet is
-    /// only ever delivered whole.
-    fn recv(&mut self, batch: &mut Batch) -> usize;
-
-    /// How many buffers the queue holds: those given to the card, and a packet not yet complete.
-    fn buffers(&self) -> usize;
-
-    /// Asks for an interrupt at the next packet, and returns what becomes readable then (poll(2),
-    /// epoll(7)); `None` where the port was opened without interrupts, or has none.
-    ///
-    /// A packet that comes at the same moment may be missed by it: receive once more before you
-    /// sleep. [`Waiter`] does all this.
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        None
+    pub fn reset(&mut self) -> Result<()> {
+        self.device.reset()
     }
-
-    /// Takes the interrupt back, whether it came or not: from here on the queue is polled.
-    fn disarm(&mut self) {}
-
-    /// Stops the queue and returns all its buffers to the pool, as dropping it does, but tells
-    /// whether the card answered. If it did not, the buffers stay aside until the port is
-    /// [reset](Device::reset), since the card may still write to them.
-    ///
-    /// # Errors
-    /// [`Timeout`](crate::Error::Timeout), [`CardGone`](crate::Error::CardGone).
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// A transmit queue, owned by the thread that fills it. Dropping it stops it.
-pub trait TxQueue: Send {
-    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many
-    /// slots were taken; the rest stay in the batch, to be sent again or cleared.
-    ///
-    /// With an empty batch it still collects the buffers that the card has finished with.
-    fn send(&mut self, batch: &mut Batch) -> usize;
-
-    /// How many buffers the queue holds: those that the card has not yet reported as sent.
-    fn buffers(&self) -> usize;
-
-    /// How many of them wait for another call of [`send`](TxQueue::send), with an empty batch if there is no other: who
-    /// sleeps meanwhile leaves them where they are. Cards need none.
-    fn unsent(&self) -> usize {
-        0
-    }
-
-    /// As [`RxQueue::stop`]. Packets that the card has not fetched by then are not sent.
-    ///
-    /// # Errors
-    /// As [`RxQueue::stop`].
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// What a port is, and what it was opened with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Info {
-    /// The driver of ours that drives it.
-    pub driver: &'static str,
-    /// What it drives, for people.
-    pub description: String,
-    /// How many receive queues it was opened with.
-    pub rx_queues: u16,
-    /// How many transmit queues it was opened with.
-    pub tx_queues: u16,
-    /// Descriptors in each ring.
-    pub ring: usize,
-    /// The longest frame, in bytes without CRC.
-    pub max_frame: usize,
 }
 
 /// The state of a link.
@@ -193,6 +161,15 @@ pub enum Link {
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
+    /// Makes an address of a name (FNV-1a): locally administered, unicast, and the same in each process.
+    pub(crate) fn of_name(name: &str) -> MacAddress {
+        let hash = name
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+        let [a, b, c, d, e, ..] = hash.to_be_bytes();
+        MacAddress([0x02, a, b, c, d, e])
+    }
+
     /// As Intel's cards have it in two registers: the first byte lowest.
     pub(crate) fn from_words(low: u32, high: u32) -> MacAddress {
         let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());

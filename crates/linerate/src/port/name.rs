@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Netmap,
     Stack,
     Null,
+    /// A kind that the program has added.
+    Own,
     /// What is received and sent is copied.
     Monitor {
         receive: bool,
@@ -75,6 +77,11 @@ impl PortName {
     /// [`Error::BadName`] for what is no name of a port, [`Error::BadOption`] for an option that no
     /// port has.
     pub fn parse(text: &str) -> Result<PortName> {
+        PortName::parse_among(text, &|_| false)
+    }
+
+    /// As [`parse`](PortName::parse), with kinds of the program's own.
+    pub(crate) fn parse_among(text: &str, is_own: &dyn Fn(&str) -> bool) -> Result<PortName> {
         let bad = |why: String| Error::BadName { name: text.to_string(), why };
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
@@ -82,6 +89,7 @@ impl PortName {
         let rest = monitored.map_or(rest, |(port, _)| port);
         let kind = match monitored {
             Some((_, kind)) => kind,
+            None if is_own(prefix) => Kind::Own,
             None => kind_of(address, prefix).map_err(bad)?,
         };
         if kind == Kind::Pipe {
@@ -116,6 +124,8 @@ impl PortName {
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
                 Kind::Packet => &PACKET,
+                // Its opener knows them.
+                Kind::Own => continue,
                 Kind::Later(_) => continue,
             };
             if !known.contains(&option) {
@@ -124,6 +134,16 @@ impl PortName {
             }
         }
         Ok(name)
+    }
+
+    /// Refuses options that are none of these, for kinds of the program's own, whose options are theirs to know.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn allow(&self, options: &[&str]) -> Result<()> {
+        let other = self.options.iter().find(|(option, _)| !options.contains(&option.as_str()));
+        let why = format!("there is no such option; there are {}", options.join(", "));
+        other.map_or(Ok(()), |(option, _)| Err(self.bad_option(option, &why)))
     }
 
     /// True if it names a device that is there without this process: a PCI card, or one that another process serves.

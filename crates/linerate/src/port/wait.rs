@@ -37,7 +37,7 @@ pub enum Wait {
 /// for _ in 0..1000 {
 ///     let received = rx.recv(&mut batch);
 ///     batch.clear();
-///     waiter.turn(received, &mut [&mut *rx]); // returns at once, or sleeps until a packet comes
+///     waiter.turn(received, &mut [&mut rx]); // returns at once, or sleeps until a packet comes
 /// }
 /// # Ok(()) }
 /// ```
@@ -73,7 +73,7 @@ impl Waiter {
     ///
     /// Before each sleep there is one more turn between arming the queues and going to sleep, so
     /// that no packet is missed.
-    pub fn turn(&mut self, packets: usize, queues: &mut [&mut dyn RxQueue]) {
+    pub fn turn(&mut self, packets: usize, queues: &mut [&mut RxQueue]) {
         if self.wait == Wait::Poll {
             return;
         }
@@ -95,13 +95,13 @@ impl Waiter {
         }
     }
 
-    fn disarm(&mut self, queues: &mut [&mut dyn RxQueue]) {
+    fn disarm(&mut self, queues: &mut [&mut RxQueue]) {
         queues.iter_mut().for_each(|queue| queue.disarm());
         self.armed = false;
     }
 
     #[cold]
-    fn sleep(&mut self, queues: &mut [&mut dyn RxQueue]) {
+    fn sleep(&mut self, queues: &mut [&mut RxQueue]) {
         if !std::mem::replace(&mut self.has_slept, true) {
             run_soon_when_woken();
         }

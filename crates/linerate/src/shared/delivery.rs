@@ -158,7 +158,7 @@ impl<B> Delivery<B> {
 /// A receive ring that a [`Delivery`] fills, and the port's queue that it bypasses.
 pub struct Delivered {
     pub ring: Ring,
-    pub _queue: Box<dyn RxQueue>,
+    pub _queue: RxQueue,
 }
 
 #[cfg(test)]
@@ -171,9 +171,9 @@ mod tests {
     use super::super::work::tests::{come, counting};
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
-    use crate::netmap::{Monitor, ValePort, Watched, outlet};
+    use crate::netmap::{Monitor, ValePort, outlet};
     use crate::offload::Offload;
-    use crate::port::{Config, Device, TxQueue};
+    use crate::port::{Config, Device, Port, TxQueue};
 
     /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
     struct Bench {
@@ -181,11 +181,11 @@ mod tests {
         ring: Ring,
         /// The program's end of its connection.
         program: Connection,
-        port: Watched,
-        queue: Option<Box<dyn RxQueue>>,
-        tx: Box<dyn TxQueue>,
+        port: Port,
+        queue: Option<RxQueue>,
+        tx: TxQueue,
         pool: Arc<Pool>,
-        _sender: ValePort,
+        _sender: Port,
     }
 
     fn config(name: &str) -> Config {
@@ -198,7 +198,7 @@ mod tests {
         fn new(switch: &str, header: usize) -> Bench {
             let (area, [_, ring]) = rings(16, 0, Offsets::default());
             let port = |name: &str| ValePort::open(switch, name, config(&format!("{switch}:{name}"))).unwrap();
-            let (mut sender, mut port) = (port("a"), Watched::new(Box::new(port("b"))));
+            let (mut sender, mut port) = (Port::new(port("a")), Port::new(port("b")));
             let (mut queue, tx) = (port.rx(0).unwrap(), sender.tx(0).unwrap());
             let [program, bell] = Connection::pair().unwrap();
             let name = port.name().to_string();
@@ -209,7 +209,7 @@ mod tests {
             bench.send(&[61]);
             let (producer, header) = (Producer::new(ring), Arc::new(AtomicUsize::new(header)));
             let delivery = Delivery { ring: producer, header, received, bell };
-            outlet(&name).unwrap().deliver_to(0, &mut *queue, Box::new(delivery));
+            outlet(&name).unwrap().deliver_to(0, &mut queue, Box::new(delivery));
             bench.queue = Some(queue);
             bench
         }

@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::{Virtual, VirtualPort};
-use crate::port::{Config, Link, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
 
 /// A port that another process serves.
 pub type ServedPort = VirtualPort<Remote>;
@@ -88,13 +88,13 @@ impl Virtual for Remote {
         "a port that another process serves".to_string()
     }
 
-    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
         Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
     }
 
-    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let wanted = self.port.port.wanted();
         if wanted.monitor_rx || wanted.monitor_tx {
             let why = "a monitor listens; send on the port itself";
@@ -133,7 +133,7 @@ struct ServedRx {
     parts: Vec<(usize, usize)>,
 }
 
-impl RxQueue for ServedRx {
+impl Receive for ServedRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
         let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
@@ -185,7 +185,7 @@ struct ServedTx {
     longest: usize,
 }
 
-impl TxQueue for ServedTx {
+impl Transmit for ServedTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
         let count = batch.len();

@@ -46,7 +46,7 @@ pub struct Heard {
 /// From a program's transmit ring to a queue.
 pub struct Sending {
     pub ring: Consumer,
-    pub queue: Box<dyn TxQueue>,
+    pub queue: TxQueue,
     pub pool: Arc<Pool>,
     pub longest: usize,
     pub header: Arc<AtomicUsize>,
@@ -56,20 +56,14 @@ pub struct Sending {
 /// From a queue to a program's receive ring.
 pub struct Receiving {
     pub ring: Producer,
-    pub queue: Box<dyn RxQueue>,
+    pub queue: RxQueue,
     pub header: Arc<AtomicUsize>,
     pub batch: Batch,
 }
 
 impl Sending {
     /// `header`: bytes of a header of virtio-net's in front of each packet.
-    pub fn new(
-        ring: Consumer,
-        queue: Box<dyn TxQueue>,
-        pool: &Arc<Pool>,
-        longest: usize,
-        header: &Arc<AtomicUsize>,
-    ) -> Sending {
+    pub fn new(ring: Consumer, queue: TxQueue, pool: &Arc<Pool>, longest: usize, header: &Arc<AtomicUsize>) -> Sending {
         let mut batch = Batch::with_capacity(TURN);
         batch.is_of(pool);
         Sending { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
@@ -158,7 +152,7 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
 
 impl Receiving {
     /// `header`: bytes of a header of virtio-net's in front of each packet.
-    pub fn new(ring: Producer, queue: Box<dyn RxQueue>, header: &Arc<AtomicUsize>) -> Receiving {
+    pub fn new(ring: Producer, queue: RxQueue, header: &Arc<AtomicUsize>) -> Receiving {
         Receiving { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
     }
 
@@ -298,6 +292,7 @@ pub(super) mod tests {
     use super::super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
+    use crate::port::{Receive, Transmit};
 
     const SIZE: usize = 2048;
     const MORE: u16 = NS_MOREFRAG;
@@ -330,7 +325,7 @@ pub(super) mod tests {
         is_open: Arc<AtomicUsize>,
     }
 
-    impl TxQueue for Sink {
+    impl Transmit for Sink {
         fn send(&mut self, batch: &mut Batch) -> usize {
             if self.is_open.load(Ordering::Relaxed) == 0 {
                 return 0;
@@ -344,10 +339,6 @@ pub(super) mod tests {
             }
             batch.drop_front(slots);
             slots
-        }
-
-        fn buffers(&self) -> usize {
-            0
         }
     }
 
@@ -367,7 +358,7 @@ pub(super) mod tests {
             let consumer = Consumer::new(ring.clone());
             let program = Program::begin(ring);
             let (sent, is_open) = (Sent::default(), Arc::new(AtomicUsize::new(1)));
-            let queue = Box::new(Sink { sent: sent.clone(), is_open: is_open.clone() });
+            let queue = TxQueue::from(Sink { sent: sent.clone(), is_open: is_open.clone() });
             let sending = Sending::new(consumer, queue, pool, 5000, &Arc::new(AtomicUsize::new(header)));
             Bench { sending, program, sent, is_open, bells: Connection::pair().unwrap(), first: None }
         }
@@ -509,7 +500,7 @@ pub(super) mod tests {
     /// Gives packets of these lengths.
     struct Source(Arc<Pool>, VecDeque<usize>);
 
-    impl RxQueue for Source {
+    impl Receive for Source {
         fn recv(&mut self, batch: &mut Batch) -> usize {
             let before = batch.len();
             while let Some(len) = self.1.pop_front() {
@@ -517,14 +508,10 @@ pub(super) mod tests {
             }
             batch.len() - before
         }
-
-        fn buffers(&self) -> usize {
-            0
-        }
     }
 
     fn receiving(ring: &Ring, header: usize, lens: &[usize]) -> Receiving {
-        let queue = Box::new(Source(pool(512), lens.iter().copied().collect()));
+        let queue = RxQueue::from(Source(pool(512), lens.iter().copied().collect()));
         Receiving::new(Producer::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
     }
 

@@ -18,7 +18,7 @@ use super::port::{KernelPort, On, Sockets};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::offload::LONGEST;
-use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
 use queue::{PacketRx, PacketTx};
 use socket::Socket;
 pub use socket::promiscuous;
@@ -87,7 +87,7 @@ impl Sockets for PacketSockets {
         self.description.clone()
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let socket = self.sockets[usize::from(queue)].clone();
         let place = *socket.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         let rx = PacketRx {
@@ -105,7 +105,7 @@ impl Sockets for PacketSockets {
         Ok(Box::new(rx))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.sockets[usize::from(queue)].clone();
         // A socket that only sends is bound, too.
         if self.started.iter().any(|started| !*started) {

@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::filter::Filter;
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
-use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::port::{QueueCounters, Receive, Transmit};
 
 // In a block (`struct tpacket_block_desc`): whose it is, how many packets it has, and where the first is.
 const BLOCK_STATUS: usize = 8;
@@ -217,7 +217,7 @@ impl PacketRx {
     }
 }
 
-impl RxQueue for PacketRx {
+impl Receive for PacketRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         for _ in 0..LOOKS {
@@ -284,7 +284,7 @@ impl PacketTx {
     }
 }
 
-impl TxQueue for PacketTx {
+impl Transmit for PacketTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut slots, mut packets, mut total) = (0, 0, 0);
         for packet in batch.packets() {

@@ -24,7 +24,7 @@ use super::steering::{Steering, take_back_orphans};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, Receive, Transmit};
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
@@ -290,7 +290,7 @@ impl Sockets for XdpSockets {
         self.description.clone()
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         self.check_unused(&on.interface)?;
         // With fewer queues of ours than the interface has, each has several.
         let places: Vec<usize> = (usize::from(queue)..self.sockets.len()).step_by(on.config.rx_queues.into()).collect();
@@ -320,7 +320,7 @@ impl Sockets for XdpSockets {
         Ok(Box::new(rx))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
             // Another queue of ours sends on the interface's only one.

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::{Offload, Segmentation};
-use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::port::{QueueCounters, Receive, Transmit};
 use crate::slot::Slot;
 
 /// In a descriptor's second word, above the length: the packet goes on in the next (`XDP_PKT_CONTD`).
@@ -139,7 +139,7 @@ impl XdpRx {
     }
 }
 
-impl RxQueue for XdpRx {
+impl Receive for XdpRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
@@ -304,7 +304,7 @@ impl XdpTx {
     }
 }
 
-impl TxQueue for XdpTx {
+impl Transmit for XdpTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pool) || !self.copies.is_empty() {
             return self.send_copied(batch);

@@ -473,7 +473,7 @@ mod tests {
     use crate::kernel::xdp::queue::{XdpRx, XdpTx};
     use crate::kernel::xdp::{MOST_BUFFERS, Shared};
     use crate::memory::{Pages, Region, RegionOptions};
-    use crate::port::{RxQueue, TxQueue};
+    use crate::port::{Receive, Transmit};
     use crate::slot::Slot;
 
     const LEN: u32 = 64;

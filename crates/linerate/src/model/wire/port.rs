@@ -6,13 +6,13 @@ use super::{Frame, Wire};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
-use crate::port::{Device, Link, RxQueue, TxQueue};
+use crate::port::{Link, RxQueue, TxQueue};
 
 /// A port's first queue each way.
 pub struct Port {
-    device: Box<dyn Device>,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
+    device: crate::port::Port,
+    rx: RxQueue,
+    tx: TxQueue,
     pool: Arc<Pool>,
     received: Batch,
     /// What the port had no room for yet.
@@ -27,7 +27,7 @@ impl Port {
     ///
     /// # Errors
     /// If somebody does.
-    pub fn new(mut device: Box<dyn Device>) -> Result<Port> {
+    pub fn new(mut device: crate::port::Port) -> Result<Port> {
         let (rx, tx) = (device.rx(0)?, device.tx(0)?);
         let pool = device.pool().clone();
         Ok(Port { device, rx, tx, pool, received: Batch::new(), sending: Batch::new(), taken: 0, count: 0 })

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use super::outlet::{Outlet, OutletRx};
 use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, QueueCounters, RxQueue, TxQueue};
+use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -197,11 +197,11 @@ impl Virtual for Attached {
         format!("port {} of switch {}", self.number, self.switch.name)
     }
 
-    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
     }
 
-    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         Ok(Box::new(ValeTx::new(&self.switch, self.number, queue, counters)))
     }
 

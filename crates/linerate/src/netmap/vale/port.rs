@@ -8,7 +8,7 @@ use super::{Destination, MAX_PORTS, Now, Switch};
 use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::netmap::frames::{CHUNK, Frames};
-use crate::port::{QueueCounters, TxQueue};
+use crate::port::{QueueCounters, Transmit};
 use crate::slot::Slot;
 
 /// What the program sends into the switch.
@@ -69,7 +69,7 @@ impl ValeTx {
     }
 }
 
-impl TxQueue for ValeTx {
+impl Transmit for ValeTx {
     /// All are taken: what finds no room at its destination is dropped there.
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {

@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
 use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
-use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::port::{QueueCounters, Receive, Transmit};
 use crate::slot::Slot;
 
 /// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
@@ -64,7 +64,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> RxQueue for IntelRx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> Receive for IntelRx<B, C, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
@@ -314,7 +314,7 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> TxQueue for IntelTx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> Transmit for IntelTx<B, C, L> {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pool) || !self.copies.is_empty() {
             return self.send_copied(batch);

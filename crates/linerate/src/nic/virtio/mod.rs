@@ -29,7 +29,7 @@ use super::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Locate, Pool};
 use crate::pci::PciDevice;
-use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Rss, RxQueue, Statistics, TxQueue};
+use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Statistics, Transmit};
 use hardware::{Hardware, Place};
 use packed::Packed;
 use registers::{config as device_config, control as command, feature};
@@ -64,14 +64,14 @@ impl Virtio {
         self.hardware.features & feature::RING_PACKED != 0
     }
 
-    fn rx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn RxQueue>> {
+    fn rx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
         Ok(match self.is_packed() {
             true => Box::new(self.hardware.start_rx::<Packed, L>(queue, addresses)?),
             false => Box::new(self.hardware.start_rx::<Split, L>(queue, addresses)?),
         })
     }
 
-    fn tx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn TxQueue>> {
+    fn tx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Transmit>> {
         Ok(match self.is_packed() {
             true => Box::new(self.hardware.start_tx::<Packed, L>(queue, addresses)?),
             false => Box::new(self.hardware.start_tx::<Split, L>(queue, addresses)?),
@@ -101,14 +101,14 @@ impl Device for Virtio {
         &self.hardware.config.pool
     }
 
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn RxQueue>> {
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         match self.hardware.packets() {
             Addresses::Contiguous(range) => self.rx_at(queue, range.clone()),
             Addresses::Paged(pages) => self.rx_at(queue, pages.clone()),
         }
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn TxQueue>> {
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
         match self.hardware.packets() {
             Addresses::Contiguous(range) => self.tx_at(queue, range.clone()),
             Addresses::Paged(pages) => self.tx_at(queue, pages.clone()),

@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
-use crate::port::{QueueCounters, RxQueue, TxQueue};
+use crate::port::{QueueCounters, Receive, Transmit};
 use crate::slot::Slot;
 
 /// The shorter header's length.
@@ -94,7 +94,7 @@ impl HeaderLayout {
     }
 }
 
-impl<R: Ring, L: Locate> RxQueue for VirtioRx<R, L> {
+impl<R: Ring, L: Locate> Receive for VirtioRx<R, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
             return self.recv_copied(batch);
@@ -394,7 +394,7 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) hardware: Arc<Hardware>,
 }
 
-impl<R: Ring, L: Locate> TxQueue for VirtioTx<R, L> {
+impl<R: Ring, L: Locate> Transmit for VirtioTx<R, L> {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(&self.pool) || !self.copies.is_empty() {
             return self.send_copied(batch);

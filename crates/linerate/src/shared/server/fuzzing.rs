@@ -7,7 +7,7 @@ use super::talk::Talk;
 use super::{Server, State, base};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
-use crate::port::Device;
+use crate::port::Port;
 use crate::shared::area::{Objects, Offsets, Plan, Rings};
 use crate::shared::lock;
 use crate::shared::memory::Memory;
@@ -15,7 +15,7 @@ use crate::shared::message::{Choice, Connection, Request, Wanted, Which};
 use crate::shared::ring::{Place, STATE};
 
 /// How ports are opened.
-type OpenServed = fn(&str, &Rings) -> Result<Box<dyn Device>>;
+type OpenServed = fn(&str, &Rings) -> Result<Port>;
 
 /// No interface of the machine is among them.
 const NAMES: [&str; 12] = [

@@ -45,10 +45,10 @@ use super::lock;
 use super::message::{Connection, PortState, Reply, Wanted, Which};
 use super::socket::{is_trusted, listen_at};
 use crate::error::{Error, Result};
-use crate::port::Device;
+use crate::port::Port;
 
 /// Opens a port by name, with so many rings.
-pub type Open = dyn Fn(&str, &Rings) -> Result<Box<dyn Device>> + Send + Sync;
+pub type Open = dyn Fn(&str, &Rings) -> Result<Port> + Send + Sync;
 
 /// The most rings, and slots, that a program may ask for.
 const MOST_RINGS: u16 = 32;
@@ -116,9 +116,9 @@ struct Connected {
 /// A port that one or more programs have.
 struct Served {
     name: String,
-    device: Mutex<Box<dyn Device>>,
+    device: Mutex<Port>,
     /// Of the host's stack, if it has been asked for.
-    host: Mutex<Option<Box<dyn Device>>>,
+    host: Mutex<Option<Port>>,
     rings: Rings,
     /// The user of the program that it was opened for.
     user: u32,
@@ -129,7 +129,7 @@ struct Served {
 }
 
 impl Served {
-    fn new(name: &str, device: Box<dyn Device>, rings: Rings, user: u32) -> Arc<Served> {
+    fn new(name: &str, device: Port, rings: Rings, user: u32) -> Arc<Served> {
         Arc::new(Served {
             name: name.to_string(),
             device: Mutex::new(device),
@@ -528,11 +528,11 @@ impl Served {
     /// Takes a queue: the program's number `n`, of the card, which has `cards`, or of the host's stack behind them.
     fn queue<Q>(
         &self,
-        device: &mut dyn Device,
+        device: &mut Port,
         wanted: &Wanted,
         n: u16,
         cards: u16,
-        take: impl Fn(&mut dyn Device, u16) -> Result<Q>,
+        take: impl Fn(&mut Port, u16) -> Result<Q>,
     ) -> Result<Q> {
         if !wanted.which.has(n, cards) {
             return Err(Error::BadPeer { why: "it starts a ring that it has not asked for" });
@@ -541,7 +541,7 @@ impl Served {
             return take(device, n);
         }
         match &mut *lock(&self.host) {
-            Some(host) => take(&mut **host, n - cards),
+            Some(host) => take(host, n - cards),
             None => Err(Error::BadPeer { why: "it starts a ring that it has not asked for" }),
         }
     }

@@ -11,7 +11,7 @@ use super::{Served, State, base, state_of, usual};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
-use crate::port::{Device, RxQueue, TxQueue, Wait, Waiter};
+use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
 use crate::shared::area::Rings;
 use crate::shared::lock;
 use crate::shared::message::PortState;
@@ -24,7 +24,7 @@ pub(super) struct Attached {
     /// Wakes the threads, so that they see `stop`.
     waker: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
-    devices: Vec<Box<dyn Device>>,
+    devices: Vec<Port>,
 }
 
 /// A port of the name of an interface, which stays without a program.
@@ -171,7 +171,7 @@ fn number_of(switch: &str, name: &str) -> u32 {
 
 impl Attached {
     /// Connects a port of this machine with one of the switch, by a thread for each pair of queues.
-    fn join(&mut self, mut port: Box<dyn Device>, mut switched: Box<dyn Device>) -> Result<()> {
+    fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
         for queue in 0..queues {
             let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
@@ -182,10 +182,10 @@ impl Attached {
                 while !stop.load(Ordering::Relaxed) {
                     let mut moved = 0;
                     for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
-                        moved += forward_once(&mut **rx, &mut **tx, batch);
+                        moved += forward_once(rx, tx, batch);
                     }
                     let [(a, _), (b, _)] = &mut ways;
-                    waiter.turn(moved, &mut [&mut **a, &mut **b]);
+                    waiter.turn(moved, &mut [a, b]);
                 }
             };
             let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
@@ -204,7 +204,7 @@ impl Attached {
     }
 }
 
-fn forward_once(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, batch: &mut Batch) -> usize {
+fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch) -> usize {
     let received = rx.recv(batch);
     if received > 0 || tx.unsent() > 0 {
         tx.send(batch);

@@ -445,7 +445,7 @@ impl Talk {
         let (Opened { wanted, placed, .. }, area) = (&session.opened, &session.area);
         let outlet = outlet(&served.name);
         let mut work = Work::default();
-        let device = &mut **lock(&served.device);
+        let device = &mut *lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
         let ring = |place: &Place| Ring::new(&area.memory, *place).map(|ring| Ring { offset_mask, ..ring });
@@ -464,7 +464,7 @@ impl Talk {
             let received = Received::new(&served.name, n);
             let producer = Producer::new(ring.clone());
             let delivery = Delivery { ring: producer, header: header.clone(), received, bell: session.clone() };
-            outlet.deliver_to(n, &mut *queue, Box::new(delivery));
+            outlet.deliver_to(n, &mut queue, Box::new(delivery));
             work.delivered.push(Delivered { ring, _queue: queue });
         }
         Ok(work)

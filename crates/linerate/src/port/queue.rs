@@ -1,0 +1,121 @@
+//! Queues as programs have them: what a kind of port receives or sends, shown to the port's monitors.
+
+use std::os::fd::BorrowedFd;
+
+use super::monitors::{Seen, Show};
+use super::{Receive, Transmit};
+use crate::batch::Batch;
+use crate::error::Result;
+
+/// A receive queue, owned by the thread that polls it. Dropping it stops it.
+pub struct RxQueue {
+    queue: Box<dyn Receive>,
+    show: Show,
+}
+
+/// A transmit queue, owned by the thread that fills it. Dropping it stops it.
+pub struct TxQueue {
+    queue: Box<dyn Transmit>,
+    show: Show,
+}
+
+impl RxQueue {
+    pub(super) fn new(queue: Box<dyn Receive>, show: Show) -> RxQueue {
+        RxQueue { queue, show }
+    }
+
+    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns how many
+    /// slots were appended: as many as packets, unless frames are longer than a buffer. A packet is
+    /// only ever delivered whole.
+    #[inline]
+    pub fn recv(&mut self, batch: &mut Batch) -> usize {
+        let count = self.queue.recv(batch);
+        if count > 0 && self.show.is_wanted() {
+            self.show.received(batch, count);
+        }
+        count
+    }
+
+    /// Returns how many buffers the queue holds: those given to the card, and a packet not yet complete.
+    pub fn buffers(&self) -> usize {
+        self.queue.buffers()
+    }
+
+    /// Asks for an interrupt at the next packet, and returns what becomes readable then (poll(2),
+    /// epoll(7)); `None` where the port was opened without interrupts, or has none.
+    ///
+    /// A packet that comes at the same moment may be missed by it: receive once more before you
+    /// sleep. [`Waiter`](super::Waiter) does all this.
+    pub fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.queue.arm()
+    }
+
+    /// Takes the interrupt back, whether it came or not: from here on the queue is polled.
+    pub fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    /// Stops the queue and returns all its buffers to the pool, as dropping it does, but tells
+    /// whether the card answered. If it did not, the buffers stay aside until the port is
+    /// [reset](super::Port::reset), since the card may still write to them.
+    ///
+    /// # Errors
+    /// [`Timeout`](crate::Error::Timeout), [`CardGone`](crate::Error::CardGone).
+    pub fn stop(self) -> Result<()> {
+        self.queue.stop()
+    }
+}
+
+impl TxQueue {
+    pub(super) fn new(queue: Box<dyn Transmit>, show: Show) -> TxQueue {
+        TxQueue { queue, show }
+    }
+
+    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many
+    /// slots were taken; the rest stay in the batch, to be sent again or cleared.
+    ///
+    /// With an empty batch it still collects the buffers that the card has finished with.
+    #[inline]
+    pub fn send(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() || !self.show.is_wanted() {
+            return self.queue.send(batch);
+        }
+        let before = self.show.sending(batch);
+        let count = self.queue.send(batch);
+        self.show.sent(batch, before);
+        count
+    }
+
+    /// Returns how many buffers the queue holds: those that the card has not yet reported as sent.
+    pub fn buffers(&self) -> usize {
+        self.queue.buffers()
+    }
+
+    /// Returns how many of them wait for another call of [`send`](TxQueue::send), with an empty batch if there is no other: a
+    /// program that sleeps meanwhile leaves them where they are. Cards need none.
+    pub fn unsent(&self) -> usize {
+        self.queue.unsent()
+    }
+
+    /// As [`RxQueue::stop`]. Packets that the card has not fetched by then are not sent.
+    ///
+    /// # Errors
+    /// As [`RxQueue::stop`].
+    pub fn stop(self) -> Result<()> {
+        self.queue.stop()
+    }
+}
+
+/// A queue without monitors.
+impl<Q: Receive + 'static> From<Q> for RxQueue {
+    fn from(queue: Q) -> RxQueue {
+        RxQueue::new(Box::new(queue), Show::new(&Seen::unnamed(), 0))
+    }
+}
+
+/// A queue without monitors.
+impl<Q: Transmit + 'static> From<Q> for TxQueue {
+    fn from(queue: Q) -> TxQueue {
+        TxQueue::new(Box::new(queue), Show::new(&Seen::unnamed(), 0))
+    }
+}
