@@ -68,7 +68,7 @@ pub fn server() -> Server {
 }
 
 /// Default length of a receive ring at a switch of another process.
-const RECEIVED: u32 = 2048;
+const RECEIVED: u32 = 4096;
 
 /// Returns the number of queues that an interface has; 1 of what is none.
 fn queues_of(name: &str) -> usize {
@@ -89,7 +89,7 @@ pub struct Options {
     pub queues: u16,
     /// Queues that send; as many as `queues` if 0.
     pub tx_queues: u16,
-    /// Descriptors in each ring; 512 if 0, and 2,048 to receive from a switch of another process.
+    /// Descriptors in each ring; 512 if 0, and 4,096 to receive from a switch of another process.
     pub ring: usize,
     /// The longest payload of a frame; 1,500 if 0.
     pub mtu: usize,

@@ -54,6 +54,8 @@ pub type Open = dyn Fn(&str, &Rings) -> Result<Port> + Send + Sync;
 const MOST_RINGS: u16 = 32;
 const MOST_SLOTS: u32 = 4096;
 const SLOTS: u32 = 1024;
+/// Slots of a receive ring at a switch: a switch drops packets while a receiver has no processor, so its ring is longer.
+const SWITCH_SLOTS: u32 = 4096;
 /// The most buffers that a port has beside those of its rings.
 const MOST_EXTRA: u32 = 1 << 19;
 /// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and a few queues'.
@@ -437,7 +439,7 @@ impl State {
         if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
             return Ok(port);
         }
-        let mut rings = usual(rings);
+        let mut rings = usual(name, rings);
         let device = (self.open)(name, &rings)?;
         let info = device.info();
         // An interface has a host's stack behind it, which is opened when it is asked for.
@@ -471,17 +473,18 @@ fn most_connections() -> usize {
     (descriptors / DESCRIPTORS_EACH).clamp(2, MOST_CONNECTIONS)
 }
 
-/// What a program has asked for, within what there can be, and one ring or 1,024 slots where it has not asked.
-fn usual(rings: &Rings) -> Rings {
+/// Returns the rings that a program has asked for at a port, within bounds; one ring, and the usual slots, where it has not asked.
+fn usual(name: &str, rings: &Rings) -> Rings {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
-    let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(2, MOST_SLOTS) };
+    let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
+    let rx_slots = if name.starts_with("vale") { SWITCH_SLOTS } else { SLOTS };
     Rings {
         tx: count(rings.tx),
         rx: count(rings.rx),
         host_tx: count(rings.host_tx),
         host_rx: count(rings.host_rx),
-        tx_slots: slots(rings.tx_slots),
-        rx_slots: slots(rings.rx_slots),
+        tx_slots: slots(rings.tx_slots, SLOTS),
+        rx_slots: slots(rings.rx_slots, rx_slots),
     }
 }
 
@@ -971,7 +974,7 @@ mod tests {
         let free = || user.running.as_ref().unwrap().session.area.free_buffers();
         let before = free();
         ask(&mut first, monitor()).unwrap();
-        assert_eq!((first.opened().number, free()), (user.opened().number, before - SLOTS as usize));
+        assert_eq!((first.opened().number, free()), (user.opened().number, before - SWITCH_SLOTS as usize));
         assert_eq!(ask(&mut session(&server, own(), None), monitor()).unwrap_err(), libc::EBUSY);
         assert_eq!(ask(&mut session(&server, STRANGER, None), monitor()).unwrap_err(), libc::EPERM);
         let ring = |user: &Client| user.running.as_ref().unwrap().session.receiving().next().unwrap().1;
@@ -1062,12 +1065,13 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_kept_within_limits() {
         let one = Rings { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
-        assert_eq!(usual(&Rings::default()), one);
+        assert_eq!(usual("eth0", &Rings::default()), one);
+        assert_eq!(usual("vale0:a", &Rings::default()), Rings { rx_slots: SWITCH_SLOTS, ..one });
         let many = u16::MAX;
         let asked = Rings { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
         let (most, slots) = (MOST_RINGS, MOST_SLOTS);
         let given = Rings { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
-        assert_eq!(usual(&asked), given);
+        assert_eq!(usual("vale0:a", &asked), given);
     }
 
     /// What a program of a pipe's has received when it closes its end is free for the sender.
@@ -1153,8 +1157,8 @@ mod tests {
     fn a_question_opens_nothing() {
         let server = crate::server();
         let mut user = session(&server, own(), None);
-        let usual = usual(&Rings::default());
-        assert_eq!(info(&mut user, "vale88:a"), Ok(usual.of_card()));
+        let [switched, usual] = ["vale88:a", "lo"].map(|name| usual(name, &Rings::default()));
+        assert_eq!(info(&mut user, "vale88:a"), Ok(switched.of_card()));
         assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
         assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
         assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");

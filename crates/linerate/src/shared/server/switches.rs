@@ -47,9 +47,9 @@ impl State {
             if lasting.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::PortInUse { name });
             }
-            let device = (self.open)(&name, &usual(&lasting.rings))?;
+            let device = (self.open)(&name, &usual(&name, &lasting.rings))?;
             let user = rustix::process::geteuid().as_raw();
-            let served = Served::new(&name, device, usual(&lasting.rings).of_card(), user);
+            let served = Served::new(&name, device, usual(&name, &lasting.rings).of_card(), user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             lasting.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
@@ -57,7 +57,6 @@ impl State {
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
             return Err(Error::PortInUse { name: port.to_string() });
         }
-        let rings = usual(rings);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let waker = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         let mut attached = Attached {
@@ -69,10 +68,10 @@ impl State {
             devices: Vec::new(),
         };
         let mut begin = || -> Result<()> {
-            let mut device = (self.open)(port, &rings)?;
+            let mut device = (self.open)(port, &usual(port, rings))?;
             // What is for those behind it, too.
             device.set_promiscuous(true)?;
-            attached.join(device, (self.open)(&name, &rings)?)?;
+            attached.join(device, (self.open)(&name, &usual(&name, rings))?)?;
             if host {
                 let (port, name) = (format!("{port}^"), format!("{name}^"));
                 attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;

@@ -224,19 +224,19 @@ impl Talk {
         if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(pipe) => pipe.rings(pipe_of(name).1),
-                None => usual(&unasked).of_card(),
+                None => usual(name, &unasked).of_card(),
             });
         }
         if let Some(lasting) = lock(&self.state.lasting).get(name) {
-            return Ok(usual(&lasting.rings).of_card());
+            return Ok(usual(name, &lasting.rings).of_card());
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
             None if name.starts_with("vale") => {
                 crate::port::PortName::parse(name)?;
-                Ok(usual(&unasked).of_card())
+                Ok(usual(name, &unasked).of_card())
             }
-            None => crate::kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual(name, &self.rings(name, &unasked))),
         }
     }
 
@@ -295,7 +295,7 @@ impl Talk {
         if let Some(joined) = self.join(wanted, memory)? {
             return Ok(joined);
         }
-        self.state.make_room(self.number, &usual(&wanted.rings))?;
+        self.state.make_room(self.number, &usual(&wanted.name, &wanted.rings))?;
         self.state.take_after_others(|| self.open_port(wanted, memory))
     }
 
@@ -356,7 +356,7 @@ impl Talk {
         let served = match is_monitor {
             // Each monitor is a port of its own.
             true => {
-                let rings = usual(&wanted.rings);
+                let rings = usual(&wanted.name, &wanted.rings);
                 let device = (self.state.open)(&name, &rings)?;
                 if is_pipe(&wanted.name) {
                     shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
