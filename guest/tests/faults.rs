@@ -23,7 +23,7 @@ fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
     for signal in ["INT", "TERM"] {
         let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
         let ports = guest.run("linerate ports");
-        assert!(ports.contains("is using it, and gives it back to igb"), "{ports}");
+        assert!(ports.contains("is using it, and will give it back to igb"), "{ports}");
         guest.signal(&forwarder, signal);
         guest.wait(forwarder).summary();
         let ports = guest.run("linerate ports");
@@ -37,7 +37,7 @@ fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
     guest.signal(&forwarder, "KILL");
     assert_eq!(guest.wait(forwarder).status, 137);
     let ports = guest.run("linerate ports");
-    assert!(ports.contains("left behind by process") && ports.contains("it was igb's"), "{ports}");
+    assert!(ports.contains("left behind by process") && ports.contains("give it back to igb"), "{ports}");
 
     // The cards work for a fresh one all the same,
     a.drain();
@@ -228,7 +228,7 @@ fn every_obstacle_is_named_with_what_mends_it() {
 
     let bound = guest.run("linerate bind 0000:04:01.0");
     assert!(
-        bound.contains("cannot keep 0000:04:01.0 apart from") && bound.contains("0000:04:02.0 (virtio-pci)"),
+        bound.contains("cannot isolate 0000:04:01.0 from") && bound.contains("0000:04:02.0 (virtio-pci)"),
         "{bound}"
     );
     let parts = ["is not viable", "0000:04:02.0 (virtio-pci)", "sudo linerate bind 0000:04:02.0"];

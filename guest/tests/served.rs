@@ -433,12 +433,12 @@ fn the_card_steers_a_flow_that_we_share() {
     guest.run(&format!("ethtool -N eth0 flow-type udp4 dst-port 9 action 1 loc {location}"));
     guest.run("ethtool -N eth0 flow-type udp4 dst-port 7 action 0 loc 5");
     let ports = guest.run("linerate ports");
-    assert!(ports.contains("1 rules of process") && ports.contains("which is gone"), "{ports}");
+    assert!(ports.contains("1 rules of process") && ports.contains("which has ended"), "{ports}");
     // The next start takes it back, also one that fails, and leaves alone what is not ours.
     guest.refused("linerate sink xdp:eth0-7?flow=icmp --seconds 1");
     let left = guest.run("ethtool -n eth0");
     assert!(left.contains("Filter: 5") && left.matches("Filter:").count() == 1, "{left}");
-    assert!(!guest.run("linerate ports").contains("which is gone"));
+    assert!(!guest.run("linerate ports").contains("which has ended"));
     assert_content(&mut guest);
     served.assert_silent("Linux");
 }

@@ -348,7 +348,8 @@ impl Card {
         self.update_link(core);
     }
 
-    /// Leaves moving packets to the caller of [`step`](Card::step): doorbells become single stores, as under a [`Runner`].
+    /// Leaves moving packets to the caller of [`step`](Card::step): doorbells become single stores, as under a
+    /// [`Runner`].
     pub fn stepped_by_hand(&self) {
         self.watchful.store(false, Ordering::Relaxed);
     }
