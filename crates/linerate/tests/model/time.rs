@@ -79,7 +79,7 @@ fn an_x540_has_no_period() {
     let passed = Duration::from_nanos((last - first) >> 28);
     // Ticks are 6.4 ns.
     let slack = Duration::from_nanos(20);
-    assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed; the clock has {passed:?}");
+    assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed, measured {passed:?}");
     assert_eq!(card.breaches(), []);
 }
 
@@ -100,7 +100,7 @@ fn the_clock_of_an_x550_is_adjusted() {
         let (first, last, least, most) = between(now);
         let passed = (last - first).as_secs_f64();
         let (least, most) = (least.as_secs_f64() * rate, most.as_secs_f64() * rate);
-        assert!(passed > least * 0.9999 && passed < most * 1.0001, "{rate}: {least} to {most}, and the clock shows {passed}");
+        assert!(passed > least * 0.9999 && passed < most * 1.0001, "{rate}: {least} to {most}, measured {passed}");
     }
     assert_eq!(card.breaches(), []);
 }
@@ -195,7 +195,7 @@ fn a_pause_holds_frames_back_for_its_time() {
     assert_eq!(bar.read(RDH::at(0)), 1);
     bar.write(MFLCN::OFFSET, 0);
     bench.arrive(pause(0xFFFF));
-    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "without flow control the card does not pause");
+    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "no flow control, no pause");
     assert_eq!(bench.card.breaches(), []);
 }
 
