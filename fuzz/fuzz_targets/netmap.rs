@@ -1,6 +1,6 @@
-//! Requests of netmap's programs: `NIOCCTRL` with options, and `NIOCREGIF` and `NIOCGINFO` of the API before, in memory that
-//! the program fills as it likes. The shared object's own files are compiled in, without the functions of the C library that
-//! it stands in front of.
+//! Requests of netmap's programs: `NIOCCTRL` with options, and `NIOCREGIF` and `NIOCGINFO` of the older API, in
+//! memory with arbitrary contents. The shared object's own files are compiled in, without its replacements for
+//! functions of the C library.
 #![no_main]
 #![allow(dead_code, unused_imports, unused_macros)]
 
@@ -19,7 +19,7 @@ mod real;
 #[path = "../../crates/linerate-netmap/src/table.rs"]
 mod table;
 
-/// The server is in this process, and always there.
+/// The server is in this process, and always available.
 mod server {
     pub fn start() -> linerate::Result<()> {
         Ok(())
@@ -28,7 +28,7 @@ mod server {
 
 use header::{mode, request};
 
-/// The program's memory: for requests, behind it a page that is not there, and behind that memory for ports.
+/// The program's memory: for requests, then an unmapped page, then memory for ports.
 const ARENA: usize = 64 << 10;
 const GAP: usize = 4096;
 const EXTERNAL: usize = 4 << 20;
@@ -48,13 +48,14 @@ const NAMES: [&str; 12] = [
     "vale0:qa",
 ];
 
-/// Whether descriptors are bound to ports, as with `LINERATE_FUZZ_PORTS=1`. Otherwise they are bound to memory without rings.
+/// Returns whether descriptors are bound to ports, as with `LINERATE_FUZZ_PORTS=1`. Otherwise they are bound to
+/// memory without rings.
 fn has_ports() -> bool {
     static PORTS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *PORTS.get_or_init(|| std::env::var_os("LINERATE_FUZZ_PORTS").is_some())
 }
 
-/// The addresses of the program's memory.
+/// Returns the address of the program's memory.
 fn memory() -> usize {
     static MEMORY: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *MEMORY.get_or_init(|| {
@@ -63,7 +64,7 @@ fn memory() -> usize {
             (folder.to_str().unwrap().to_string(), std::os::unix::fs::PermissionsExt::from_mode(0o700));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::set_permissions(&folder, mode).unwrap();
-        // SAFETY: before any other thread reads the environment.
+        // SAFETY: no other thread reads the environment yet.
         unsafe { std::env::set_var("LINERATE_PORTS", &folder) };
         let mut server = linerate::server();
         server.listen(&std::path::Path::new(&folder).join("any"), None, 0o600, None).unwrap();
@@ -107,7 +108,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes(std::array::from_fn(|_| self.u8()))
     }
 
-    /// An address in the program's memory, at its end, beyond it, or none.
+    /// Returns an address in the program's memory, at its end, beyond it, or zero.
     fn address(&mut self) -> u64 {
         let offset = self.u16();
         match offset {
@@ -119,7 +120,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// An address for a whole request: without ports, one where none is.
+    /// Returns an address for a whole request; without ports, an unmapped one.
     fn request(&mut self) -> u64 {
         match self.address() {
             any if has_ports() => any,
@@ -127,7 +128,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// No interface of the machine is ever named: what is behind the colon begins with a `q`.
+    /// Returns a name, which is never an interface of the machine: the part after the colon begins with a `q`.
     fn name(&mut self) -> String {
         match self.u8() {
             long @ 0xE0.. => {
@@ -152,7 +153,7 @@ fn options(input: &mut Input<'_>) -> u64 {
             header::option::EXTMEM => {
                 IS_EXTERNAL_TAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
                 let pages = u64::from(input.u8());
-                // Without ports the page that is not there remains so: requests of ports are in it.
+                // Without ports the unmapped page remains: requests for ports are in it.
                 let at = if pages & 1 == 0 || !has_ports() { memory() + ARENA + GAP } else { memory() + ARENA };
                 // Not beyond the program's own memory, where the fuzzer's begins.
                 let most = EXTERNAL as u64;
@@ -186,7 +187,7 @@ fn options(input: &mut Input<'_>) -> u64 {
     first
 }
 
-/// A request of `NIOCCTRL`.
+/// Sends a `NIOCCTRL` request.
 fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     let (version, kind) = (input.u8(), u16::from(input.u8() % 18));
     let version = if version < 0xF0 { 14 } else { u16::from(version & 0xF) + 8 };
@@ -196,7 +197,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
         name.clear();
     }
     let is_start = kind == request::SYNC_KLOOP_START;
-    // A loop that nobody stops never ends, as in netmap.
+    // A loop that is not stopped never ends, as in netmap.
     if is_start && control_of(descriptor, request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
         return;
     }
@@ -206,7 +207,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
         let mut bytes = input.bytes(72).to_vec();
         bytes.resize(72, 0);
         if kind == request::REGISTER {
-            // Of many rings with many slots there are few in one process: that is no finding, but slow.
+            // Many rings with many slots fit only a few times into a process: slow, but not a finding.
             bytes[16..24].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
             bytes[24..32].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
             bytes[45..48].fill(0);
@@ -219,7 +220,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     control_of(descriptor, kind, version, &name, options, body);
 }
 
-/// Asks, from the arena; true if it was done, `None` if the header is not there any more.
+/// Sends a request from the arena; true if it was executed, `None` if the header is not accessible any more.
 fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, options: u64, body: u64) -> Option<bool> {
     let mut header = [version.to_le_bytes(), kind.to_le_bytes(), [0; 2], [0; 2]].concat();
     let mut text = name.as_bytes()[..name.len().min(64)].to_vec();
@@ -234,7 +235,7 @@ fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, opt
 fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
     match input.u8() % 8 {
         0..=2 => ask(descriptor, input),
-        // The API before: a name of 16 bytes, then numbers.
+        // The older API: a name of 16 bytes, then numbers.
         3 => {
             let mut nmreq = input.name().into_bytes();
             nmreq.resize(16, 0);
@@ -263,7 +264,7 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
             let len = input.u8().into();
             put(at, input.bytes(len));
         }
-        // What the program writes into its rings.
+        // Writes of the program into its rings.
         5 => {
             let Some(bound) = descriptor.bound() else { return };
             let placed = bound.port().placed();
@@ -292,7 +293,7 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
     }
 }
 
-/// Whether the memory for ports may have become an area's.
+/// Whether the memory for ports may now belong to an area.
 static IS_EXTERNAL_TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -302,7 +303,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         std::ptr::write_bytes(at as *mut u8, 0, 0x5000);
         if IS_EXTERNAL_TAKEN.swap(false, std::sync::atomic::Ordering::Relaxed) {
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // With the page that is not there, in whose place memory for ports may be, too.
+            // With the unmapped page, which memory for ports may also have replaced.
             let behind = (at + ARENA) as *mut libc::c_void;
             assert!(libc::mmap(behind, GAP + EXTERNAL, protection, flags | libc::MAP_FIXED, -1, 0) == behind);
             assert_eq!(libc::mprotect(behind, GAP, libc::PROT_NONE), 0);
@@ -317,7 +318,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     }
     for fd in fds {
         drop(table::forget(fd));
-        // SAFETY: the number is this function's.
+        // SAFETY: the descriptor belongs to this function.
         unsafe { libc::close(fd) };
     }
 });

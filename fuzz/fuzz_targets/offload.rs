@@ -1,4 +1,4 @@
-//! What a sender leaves to be done: checksums and segments.
+//! Offloads that a sender left undone: checksums and segmentation.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::offload(data));

@@ -1,4 +1,4 @@
-//! A hostile program at a server of ports.
+//! A hostile client program of a server of ports.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::shared(data));

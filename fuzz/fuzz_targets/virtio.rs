@@ -1,4 +1,4 @@
-//! A hostile VirtIO device: what it writes into its rings, its lengths and ids, and into the packets.
+//! A hostile VirtIO device: its writes into the rings, its lengths and ids, and its writes into packets.
 #![no_main]
 
 use std::collections::HashSet;
@@ -70,13 +70,13 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let words = words(&rings, 0, rings.len() / 8);
                 words[usize::from(input.u16()) % words.len()].store(input.u64(), Relaxed);
             }
-            // Chains that the driver has offered, or that look so.
+            // Chains that the driver made available, or that look so.
             1 | 2 => {
                 let (end, id, written) = (usize::from(operation >> 7), input.u8(), input.u16());
                 let chain = Chain { id: id.into(), count: 1 + usize::from(operation >> 3 & 3), address: 0 };
                 ends[end].finish(chain, written.into());
             }
-            // Several in the order in which they were offered.
+            // Several in the order in which they were made available.
             3 => {
                 let (end, first, count, written) =
                     (usize::from(operation >> 7), input.u8(), input.u8() % 32, input.u16());
@@ -85,7 +85,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                     ends[end].finish(Chain { id, count: 1, address: 0 }, written.into());
                 }
             }
-            // Headers of packets, as mergeable buffers and offloads have them.
+            // Headers of packets, as mergeable buffers and offloads use them.
             4 => {
                 let buffer = usize::from(input.u16()) % BUFFERS;
                 for at in (0..2048 - 16).step_by(2).skip(32).take(64) {

@@ -1,6 +1,5 @@
-//! How long it takes from the start of a guest to its first ping over a card of ours: QEMU, the kernel, Linux's driver,
-//! the link, and the answer of this machine's Linux, at a TAP interface in a namespace. The guest's processor is
-//! emulated.
+//! The time from the start of a guest to its first ping over a model: QEMU, the kernel, Linux's driver, the link,
+//! and the answer of this machine's Linux, at a TAP interface in a namespace. The guest's processor is emulated.
 //!
 //! `cargo bench -p linerate-guest --bench first_ping`
 
@@ -18,7 +17,7 @@ fn main() {
         let served = Served::new(vec![Card::of_kind(kind, 0, "a", Box::new(tap))]);
         let mut machine = Machine::new();
         served.plug(&mut machine, &["a"]);
-        // What has to be built first is no part of it.
+        // Building is not included.
         machine.prepare();
         let start = Instant::now();
         let seconds = || format!("{:>8.1}", start.elapsed().as_secs_f32());

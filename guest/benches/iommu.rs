@@ -1,5 +1,5 @@
-//! What an IOMMU costs a sender, by page size: the ixy paper's figure 9 in small. Card and IOMMU are QEMU's, whose
-//! microseconds mean nothing; that translating costs, and that larger pages make it cheaper, is the same there.
+//! The cost of an IOMMU for a sender, by page size: a small version of the ixy paper's figure 9. Card and IOMMU are
+//! QEMU's, so absolute times mean nothing; but translation has a cost there too, and larger pages reduce it.
 //!
 //! `cargo bench -p linerate-guest --bench iommu`
 
@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-/// Thousands of packets per second, the best of three runs.
+/// Returns thousands of packets per second, the best of three runs.
 fn best(guest: &mut Guest, pages: &str) -> f64 {
     let run = |guest: &mut Guest| {
         let command = format!("linerate gen {A} --pages {pages} --seconds 3 --json");

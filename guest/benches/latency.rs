@@ -1,5 +1,6 @@
-//! The latency of `linerate fwd` between two of QEMU's 82576, by way of waiting: the ixy paper's table 1 in small. One
-//! frame is on its way at a time. The guest's processors are emulated, so only the ratios mean something.
+//! The latency of `linerate fwd` between two of QEMU's 82576, by wait mode: a small version of the ixy paper's
+//! table 1. One frame is in flight at a time. The guest's processors are emulated, so only the ratios are
+//! meaningful.
 //!
 //! `cargo bench -p linerate-guest --bench latency`
 

@@ -1,5 +1,5 @@
-//! Runs in a guest: what of a card is not packets. Counts frames by their destination, first in promiscuous mode, then
-//! for the card's own address and broadcast only, then for another address of its own; then resets the card.
+//! Runs in a guest: the control side of a card. Counts frames by their destination, first in promiscuous mode, then
+//! for the card's own address and broadcast only, then for a custom address; then resets the card.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn run(address: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts until a frame comes whose last byte says that it is the last.
+/// Counts until a frame comes whose last byte marks the end.
 fn count(what: &str, rx: &mut RxQueue) {
     println!("ready: {what}");
     let (mut batch, mut seen) = (Batch::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Runs in a guest: drives a card with a driver of the library that is told wrong addresses, as one with a bug
-//! would use them, and prints what the library says to that.
+//! Runs in a guest: drives a card with a driver that is given wrong addresses, as a buggy driver would use, and
+//! prints the library's error.
 #![allow(unsafe_code)]
 
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use linerate::pci::{self, Bus, Fault, Interrupt, NetworkCard};
 use linerate::port::Device;
 use linerate::{Batch, Error};
 
-/// A bus that lies about where packets are, by 1 GiB.
+/// A bus that reports the packets' addresses with an error of 1 GiB.
 struct Stray {
     bus: Arc<dyn Bus>,
     packets: Arc<Mapping>,

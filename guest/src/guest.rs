@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long a command may take.
+/// The longest time for a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What stands before the status at the end of an answer: see `../init`.
+/// The separator before the status at the end of an answer: see `../init`.
 const END: u8 = 0x1E;
 
-/// What a guest's kernel says when something is wrong that no test wants.
+/// Messages of a guest's kernel that no test expects.
 const TROUBLE: [&str; 6] = ["Oops", "BUG:", "Kernel panic", "Call Trace", "general protection", "WARNING: CPU"];
 
-/// A fault of the IOMMU, which some tests want.
+/// A fault of the IOMMU, which some tests expect.
 const DMA_FAULT: &str = "DMAR: [DMA";
 
 /// A booted guest. Dropping it ends it, and fails the test if its kernel was in trouble.
@@ -31,10 +31,10 @@ pub struct Guest {
     dma_faults_expected: bool,
 }
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What it printed.
+    /// Its output.
     pub output: String,
     /// Its exit status.
     pub status: i32,
@@ -48,7 +48,7 @@ pub struct Program {
 }
 
 impl Outcome {
-    /// The summary of a `linerate ... --json` that went well.
+    /// Returns the summary of a `linerate ... --json` that succeeded.
     #[track_caller]
     pub fn summary(&self) -> Value {
         assert_eq!(self.status, 0, "{}", self.output);
@@ -59,7 +59,7 @@ impl Outcome {
 }
 
 impl Program {
-    /// Its own process, which the shell around it has started.
+    /// Returns its own process, which the shell around it has started.
     #[track_caller]
     pub fn child(&self, guest: &mut Guest) -> u32 {
         let status = format!("grep -l '^PPid:[[:space:]]*{}$' /proc/[0-9]*/status", self.pid);
@@ -81,7 +81,7 @@ impl Guest {
         guest
     }
 
-    /// Runs a command that must succeed, and returns what it printed.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub fn run(&mut self, command: &str) -> String {
         let Outcome { output, status } = self.attempt(command);
@@ -94,7 +94,7 @@ impl Guest {
     /// Runs a command that may fail.
     #[track_caller]
     pub fn attempt(&mut self, command: &str) -> Outcome {
-        // Where it runs may stand in front, or nothing.
+        // The prefix that selects a network may be empty.
         let command = command.trim();
         assert!(!command.contains('\n'), "one line at a time: {command}");
         for _ in 0..100 {
@@ -103,10 +103,10 @@ impl Guest {
                 return outcome;
             }
         }
-        self.fail(&format!("`{command}` never arrives whole"))
+        self.fail(&format!("`{command}` never arrives intact"))
     }
 
-    /// Runs a command that must fail, and returns what it printed.
+    /// Runs a command that must fail, and returns its output.
     #[track_caller]
     pub fn refused(&mut self, command: &str) -> String {
         let Outcome { output, status } = self.attempt(command);
@@ -116,13 +116,13 @@ impl Guest {
         output
     }
 
-    /// Moves an interface into a network of its own, gives it an address and sets it up, and returns what stands in
-    /// front of commands there.
+    /// Moves an interface into its own network, gives it an address and sets it up; returns the prefix for commands
+    /// there.
     #[track_caller]
     pub fn apart(&mut self, interface: &str, address: &str) -> String {
         let holder = format!("/tmp/network-{interface}");
         self.run(&format!("unshare -n sleep 100000 >/dev/null 2>&1 & echo $! >{holder}"));
-        // The shell's child becomes `sleep` in its new namespace; until then it is in ours.
+        // The shell's child becomes `sleep` in its new namespace; until then it is in the old one.
         let network = |pid: &str| format!("$(readlink /proc/{pid}/ns/net)");
         let (there, here) = (network(&format!("$(cat {holder})")), network("1"));
         self.run(&format!("while [ \"{there}\" = {here} ]; do usleep 1000; done"));
@@ -142,13 +142,13 @@ impl Guest {
         self.run("echo 64 >/proc/sys/vm/nr_hugepages");
     }
 
-    /// Waits until an interface has a carrier; `there` as of [`apart`](Guest::apart), or nothing.
+    /// Waits until an interface has a carrier; `there` is the prefix from [`apart`](Guest::apart), or empty.
     #[track_caller]
     pub fn wait_for_link(&mut self, there: &str, interface: &str) {
         self.run(&format!("until {there} ip link show {interface} | grep -q LOWER_UP; do usleep 10000; done"));
     }
 
-    /// A number that `ethtool -S` tells.
+    /// Returns a counter of `ethtool -S`.
     #[track_caller]
     pub fn counter(&mut self, there: &str, interface: &str, name: &str) -> u64 {
         let text = self.run(&format!("{there} ethtool -S {interface}"));
@@ -156,11 +156,11 @@ impl Guest {
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| self.fail(&format!("no {name} in:\n{text}")))
     }
 
-    /// Starts a program in the background; it has a log of its own.
+    /// Starts a program in the background, with its own log.
     #[track_caller]
     pub fn start(&mut self, command: &str) -> Program {
         let log = format!("/tmp/{}.log", self.run("ls /tmp | wc -l").trim());
-        // Its own status goes behind its output, so that nobody has to be its parent.
+        // The status is appended to the output, so that no parent process must wait for it.
         let pid = self.run(&format!("({command}; echo \"status $?\") >{log} 2>&1 & echo $!"));
         Program { pid: pid.trim().parse().expect("a process id"), log }
     }
@@ -179,7 +179,7 @@ impl Guest {
         program
     }
 
-    /// Waits until a line with `text` is in the program's log.
+    /// Waits until a line of the program's log contains `text`.
     #[track_caller]
     pub fn wait_for(&mut self, program: &Program, text: &str) {
         let Program { pid, log } = program;
@@ -192,7 +192,7 @@ impl Guest {
         }
     }
 
-    /// Waits until something has happened outside, and says whether it has: not for ever.
+    /// Waits until something has happened outside, with a bound; returns whether it has.
     pub fn wait_until(&mut self, happened: impl Fn() -> bool) -> bool {
         (0..2000).any(|_| {
             happened() || {
@@ -211,14 +211,14 @@ impl Guest {
              [ ! -e /proc/{pid} ] || (cat {log}; false)"
         ));
         if status != 0 {
-            self.fail(&format!("it never ended:\n{output}"));
+            self.fail(&format!("it did not end:\n{output}"));
         }
         let text = self.run(&format!("cat {log}"));
         let (output, status) = text.trim_end().rsplit_once("status ").unwrap_or((&text, "-1"));
         Outcome { output: output.to_string(), status: status.parse().unwrap_or(-1) }
     }
 
-    /// Presses Ctrl-C, and waits for the end.
+    /// Sends Ctrl-C, and waits for the end.
     #[track_caller]
     pub fn interrupt(&mut self, program: Program) -> Outcome {
         self.signal(&program, "INT");
@@ -231,7 +231,7 @@ impl Guest {
         self.run(&format!("kill -{signal} {child}"));
     }
 
-    /// Asks QEMU itself for something, over QMP.
+    /// Sends a command to QEMU itself, over QMP.
     #[track_caller]
     pub fn monitor(&mut self, command: &str, arguments: Value) -> Value {
         let request = json!({"execute": command, "arguments": arguments});
@@ -247,7 +247,7 @@ impl Guest {
         }
     }
 
-    /// Pulls a device out while the guest runs, and waits until the guest has let it go.
+    /// Unplugs a device while the guest runs, and waits until the guest has released it.
     #[track_caller]
     pub fn unplug(&mut self, id: &str) {
         self.monitor("device_del", json!({"id": id}));
@@ -263,12 +263,12 @@ impl Guest {
         serde_json::from_str(&line).expect("QEMU speaks JSON")
     }
 
-    /// The test wants the IOMMU to stop something.
+    /// Declares that the test expects the IOMMU to report faults.
     pub fn expect_dma_faults(&mut self) {
         self.dma_faults_expected = true;
     }
 
-    /// What the guest's kernel has said.
+    /// Returns the messages of the guest's kernel.
     pub fn console(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.console_file()).unwrap_or_default()).into_owned()
     }
@@ -277,7 +277,7 @@ impl Guest {
         self.folder.path().join("console")
     }
 
-    /// Reads up to the end of an answer; `None` if the command did not arrive as it was sent.
+    /// Reads up to the end of an answer; `None` if the command did not arrive intact.
     #[track_caller]
     fn answer(&mut self, command: &str) -> Option<Outcome> {
         let start = Instant::now();
@@ -285,9 +285,9 @@ impl Guest {
         while !line.starts_with(&[END]) {
             output.append(&mut line);
             let read = self.shell.read_until(b'\n', &mut line);
-            // What never stops printing is as silent as what never begins.
+            // A command that never stops printing is treated like one without output.
             if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
-                // The reason of a guest's end may be far above the console's last lines.
+                // The cause of a guest's end may be far above the console's last lines.
                 self.check();
                 output.append(&mut line);
                 let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();
@@ -297,7 +297,7 @@ impl Guest {
                 };
                 self.fail(&format!("`{command}`: {why}; it printed:\n{output}"));
             }
-            // The end may follow a line that has none of its own.
+            // The end may follow a line without a line feed.
             if let Some(end) = line.iter().position(|&byte| byte == END) {
                 output.extend(line.drain(..end));
             }
@@ -307,7 +307,7 @@ impl Guest {
         if status == "again" {
             return None;
         }
-        let status = status.parse().unwrap_or_else(|_| self.fail("the guest's shell answers nonsense"));
+        let status = status.parse().unwrap_or_else(|_| self.fail("the guest's shell sent an invalid status"));
         Some(Outcome { output: String::from_utf8_lossy(&output).into_owned(), status })
     }
 

@@ -1,4 +1,4 @@
-//! The guest's root folder: busybox, our programs, the modules that tests load, and `init`.
+//! The guest's root folder: busybox, the programs under test, the modules that tests load, and `init`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use cpio::newc::{self, Builder, ModeFileType};
 
-/// Modules that tests load by name; what they depend on comes with them.
+/// Modules that tests load by name; their dependencies are added.
 const MODULES: [&str; 12] = [
     "vfio-pci",
     "vfio_iommu_type1",
@@ -23,8 +23,8 @@ const MODULES: [&str; 12] = [
     "af_packet",
 ];
 
-/// Packs it. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to
-/// `/bin`, and so do `others`, this machine's own, with their libraries.
+/// Packs the root folder. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to `/bin`,
+/// and so do `others`, programs of this machine, with their libraries.
 pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     let mut archive = Archive { bytes: Vec::new(), folders: BTreeSet::new(), count: 0 };
     archive.file("init", &fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/init")).expect("guest/init"));
@@ -35,7 +35,7 @@ pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     }
     let mut libraries = BTreeSet::new();
     for name in others {
-        // What is given with its folder stays in it.
+        // A path keeps its folder.
         let is_path = name.starts_with('/');
         let file = if is_path { PathBuf::from(name) } else { find(name) };
         let place = if is_path { name.trim_start_matches('/').to_string() } else { format!("bin/{name}") };
@@ -44,7 +44,7 @@ pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         libraries.extend(output.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_string));
     }
-    // The C library opens this one by itself, to end a thread; a program's list of libraries does not have it.
+    // The C library opens this one by itself, to end a thread; a program's list of libraries lacks it.
     let folders: BTreeSet<_> = libraries.iter().filter_map(|library| Path::new(library).parent()).collect();
     let unwinder: Vec<_> =
         folders.iter().map(|folder| folder.join("libgcc_s.so.1")).filter(|file| file.exists()).collect();
@@ -102,7 +102,7 @@ fn modules(archive: &mut Archive, folder: &Path) {
     let mut wanted: BTreeSet<&str> = BTreeSet::new();
     let mut dependencies = String::new();
     for module in MODULES {
-        // What is built into the kernel is not in the list.
+        // Built-in drivers are not in the list.
         let Some((path, needs)) = lines.iter().find(|(path, _)| name(path) == module.replace('-', "_")) else {
             continue;
         };
@@ -120,12 +120,12 @@ fn modules(archive: &mut Archive, folder: &Path) {
         archive.file(&format!("lib/modules/{release}/{}", plain(path)), &bytes);
     }
     archive.file(&format!("lib/modules/{release}/modules.dep"), dependencies.as_bytes());
-    // What is a module in one kernel is a part of the next.
+    // A module of one kernel is built into the next.
     let built_in = fs::read(folder.join("modules.builtin")).unwrap_or_default();
     archive.file(&format!("lib/modules/{release}/modules.builtin"), &built_in);
 }
 
-/// Where a command lies.
+/// Returns the path of a command.
 fn find(command: &str) -> PathBuf {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').map(|folder| Path::new(folder).join(command)).find(|file| file.exists()).unwrap_or_default()

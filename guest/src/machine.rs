@@ -1,4 +1,4 @@
-//! What machine a test wants, and booting it.
+//! The machine that a test needs, and its boot.
 
 use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,8 +14,8 @@ use crate::initramfs;
 use crate::namespace::Namespace;
 use crate::wire::Wire;
 
-/// A machine to be: q35, 768 MiB, and one processor: with two, QEMU's emulation of processors (10.0) ends now and
-/// then with a failed assertion of its own (`iotlb_to_section`).
+/// A machine to be booted: q35, 768 MiB, and one processor. With two, QEMU's emulation of processors (10.0)
+/// sometimes fails an assertion of its own (`iotlb_to_section`).
 pub struct Machine {
     arguments: Vec<String>,
     kernel_arguments: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Machine {
     processors: usize,
 }
 
-/// Which kernel a guest runs, all from `guest/prepare`.
+/// The kernel of a guest; all come from `guest/prepare`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernel {
     /// The distribution's own.
@@ -39,10 +39,10 @@ pub enum Kernel {
     Iommufd,
 }
 
-/// What a guest has.
+/// The guest's memory.
 const MEMORY: &str = "768M";
 
-/// The place of the first card's port on the root bus.
+/// The address of the first card's port on the root bus.
 const FIRST: usize = 4;
 
 impl Default for Machine {
@@ -52,7 +52,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A machine without cards and without an IOMMU.
+    /// Makes a machine without cards and without an IOMMU.
     pub fn new() -> Machine {
         let folder = tempfile::Builder::new().prefix("guest").tempdir().expect("a temporary folder");
         Machine {
@@ -67,31 +67,31 @@ impl Machine {
         }
     }
 
-    /// With an IOMMU, Intel's, which remaps interrupts, too.
+    /// Adds an IOMMU, Intel's, which also remaps interrupts.
     pub fn iommu(mut self) -> Machine {
         self.arguments.extend(["-device", "intel-iommu,intremap=on,device-iotlb=on"].map(String::from));
         self.kernel_arguments.push("intel_iommu=on".to_string());
         self
     }
 
-    /// With an IOMMU that [served](Machine::served) cards can be behind: each map that the guest makes is told to who
-    /// serves them.
+    /// Adds an IOMMU that [served](Machine::served) cards can be behind: each map of the guest is reported to their
+    /// servers.
     pub fn iommu_for_served(mut self) -> Machine {
         self.arguments.extend(["-device", "intel-iommu,intremap=on,caching-mode=on"].map(String::from));
-        // Maps are taken away at once, not when there are many.
+        // Maps are removed at once, not in groups.
         self.kernel_arguments.push("intel_iommu=on iommu.strict=1".to_string());
         self
     }
 
-    /// Another kernel.
+    /// Selects the kernel.
     pub fn kernel(mut self, kernel: Kernel) -> Machine {
         self.kernel = kernel;
         self
     }
 
-    /// Adds a card of QEMU's `device`, options included, whose cable ends in the test. The first has the
-    /// address 0000:01:00.0, the next 0000:02:00.0, and so on, each behind a port of its own, so that
-    /// it can be unplugged; `id` is `card0`, `card1` ...
+    /// Adds a card of QEMU's `device`, options included, whose cable ends in the test. The first has the address
+    /// 0000:01:00.0, the next 0000:02:00.0, and so on. Each is behind its own port, so that it can be unplugged;
+    /// `id` is `card0`, `card1` ...
     pub fn card(&mut self, device: &str) -> Wire {
         let number = self.port();
         let wire = Wire::new(self.folder.path(), number);
@@ -118,7 +118,7 @@ impl Machine {
         self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
-    /// Adds a card that is served at a socket: a model of ours.
+    /// Adds a card that is served at a socket: a model.
     pub fn served(&mut self, socket: &Path) {
         let number = self.port();
         let socket = format!("{{\"type\":\"unix\",\"path\":\"{}\"}}", socket.display());
@@ -128,7 +128,7 @@ impl Machine {
         self.arguments(&["-device", &card]);
     }
 
-    /// More than one processor.
+    /// Sets the number of processors.
     pub fn processors(mut self, count: usize) -> Machine {
         self.processors = count;
         self
@@ -145,7 +145,7 @@ impl Machine {
         self.programs.push(name.to_string());
     }
 
-    /// Adds DPDK's `dpdk-testpmd` with the one driver of memory pools that it needs, and returns how it is called.
+    /// Adds DPDK's `dpdk-testpmd` with the one driver of memory pools that it needs, and returns its command line.
     pub fn testpmd(&mut self) -> String {
         self.program("dpdk-testpmd");
         let folder = Path::new("/usr/lib/x86_64-linux-gnu/dpdk");
@@ -162,7 +162,7 @@ impl Machine {
         format!("dpdk-testpmd -d {pool}")
     }
 
-    /// A port for the next card, whose number it is.
+    /// Adds a port for the next card, and returns its number.
     fn port(&mut self) -> usize {
         let number = self.cards;
         self.cards += 1;
@@ -171,7 +171,7 @@ impl Machine {
         number
     }
 
-    /// A card's cable, and itself.
+    /// Adds a card with its cable.
     fn plug(&mut self, number: usize, device: &str, cable: &str) {
         let card =
             format!("{device},id=card{number},bus=port{number},netdev=net{number},mac=52:54:00:00:00:{number:02x}");
@@ -183,17 +183,17 @@ impl Machine {
         self.arguments.extend(arguments.iter().map(|argument| argument.to_string()));
     }
 
-    /// QEMU runs in this network namespace, where its TAP interfaces are.
+    /// Runs QEMU in this network namespace, where its TAP interfaces are.
     pub fn in_namespace(&mut self, namespace: &Namespace) {
         self.namespace = Some(namespace.name().to_string());
     }
 
-    /// Builds what goes into it; booting does it otherwise.
+    /// Builds the programs in advance; otherwise booting does it.
     pub fn prepare(&self) {
         programs();
     }
 
-    /// Boots it, and waits for its shell.
+    /// Boots the machine, and waits for its shell.
     pub fn boot(self) -> Guest {
         let folder = self.folder.path();
         let kernel = kernel(self.kernel);
@@ -204,7 +204,7 @@ impl Machine {
         let (shell, monitor) = (listen("shell"), listen("monitor"));
         let file = |name: &str| folder.join(name).display().to_string();
 
-        // It ends with the test, also where that is killed.
+        // QEMU ends with the test, also if the test is killed.
         let mut words = ["setpriv", "--pdeathsig", "KILL", "--"].map(String::from).to_vec();
         if let Some(namespace) = &self.namespace {
             words.splice(0..0, ["ip", "netns", "exec", namespace].map(String::from));
@@ -215,7 +215,8 @@ impl Machine {
         let image = image(&kernel);
         let mut append = vec![
             "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on cryptomgr.notests".to_string(),
-            // On a busy machine its interrupts may come too late for a test of the kernel's, which ends in a panic.
+            // On a busy machine the timer's interrupts may come too late for a test of the kernel's, which then
+            // panics.
             "no_timer_check".to_string(),
         ];
         append.extend(self.kernel_arguments);
@@ -252,7 +253,7 @@ impl Machine {
     }
 }
 
-/// QEMU connects when it starts, or ends with a message of its own.
+/// Accepts QEMU's connection; if QEMU fails to start it prints its own message.
 fn accept(listener: &UnixListener) -> UnixStream {
     let (sender, receiver) = std::sync::mpsc::channel();
     let listener = listener.try_clone().expect("a descriptor");
@@ -261,7 +262,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
     accepted.expect("QEMU did not start: see its message above").expect("a connection").0
 }
 
-/// The folder of an unpacked kernel.
+/// Returns the folder of an unpacked kernel.
 fn kernel(kernel: Kernel) -> PathBuf {
     match kernel {
         Kernel::Default => unpacked("default"),
@@ -270,14 +271,14 @@ fn kernel(kernel: Kernel) -> PathBuf {
     }
 }
 
-/// What `guest/prepare` has unpacked.
+/// Returns a folder that `guest/prepare` has unpacked.
 fn unpacked(name: &str) -> PathBuf {
     let folder = root().join("target/guest").join(name);
     assert!(folder.join("ready").exists(), "there is nothing in {}: run guest/prepare, or ./test", folder.display());
     folder
 }
 
-/// The unpacked QEMU, run with its own libraries.
+/// Returns the command of the unpacked QEMU, which is run with its own libraries.
 fn qemu() -> Vec<String> {
     let folder = unpacked("qemu");
     let path = |part: &str| folder.join(part).display().to_string();
@@ -290,7 +291,7 @@ fn qemu() -> Vec<String> {
     words
 }
 
-/// The kernel's image in its folder; unpacked if it could be.
+/// Returns the kernel's image in its folder; the uncompressed one if there is one.
 fn image(kernel: &Path) -> PathBuf {
     let files = fs::read_dir(kernel.join("boot")).expect("an unpacked kernel").flatten().map(|entry| entry.path());
     let mut images: Vec<PathBuf> = files.filter(|path| path.to_string_lossy().contains("/vmlinu")).collect();
@@ -303,7 +304,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
 }
 
-/// Our programs, linked statically so that the guest needs nothing else; built once.
+/// Returns the programs under test, linked statically so that the guest needs nothing else; built once.
 fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
@@ -318,7 +319,7 @@ fn programs() -> &'static [PathBuf] {
                 .arg(&folder)
                 .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
                 .status();
-            assert!(built.is_ok_and(|status| status.success()), "our programs cannot be built for the guest");
+            assert!(built.is_ok_and(|status| status.success()), "the programs cannot be built for the guest");
         }
         ["linerate", "examples/stray", "examples/control"]
             .map(|program| folder.join(TARGET).join("release").join(program))

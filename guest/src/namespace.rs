@@ -1,5 +1,5 @@
-//! A network namespace of the test's own, on this side of the cards: interfaces, Linux's own programs, and
-//! sockets that see every byte. Nothing of the machine's own network is in it.
+//! A test's own network namespace, on this side of the cards: interfaces, Linux's own programs, and sockets that
+//! see every byte. It is separate from the machine's own network.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -14,7 +14,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new one, without any interface that is up, and without IPv6, so that nothing is sent unasked.
+    /// Makes a namespace without any interface that is up, and without IPv6, so that nothing is sent unasked.
     pub fn new(name: &str) -> Namespace {
         let namespace = Namespace { name: format!("lr-{name}-{}", std::process::id()) };
         execute("ip", &["netns", "add", &namespace.name]);
@@ -22,31 +22,31 @@ impl Namespace {
         namespace
     }
 
-    /// Its name, for `ip netns`.
+    /// Returns its name, for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs a command in it that must succeed, and returns what it printed.
+    /// Runs a command in it that must succeed, and returns its output.
     #[track_caller]
     pub fn run(&self, command: &str) -> String {
         execute("ip", &["netns", "exec", &self.name, "sh", "-c", command])
     }
 
-    /// A TAP interface for a card with `queues` queues, up.
+    /// Makes a TAP interface for a card with `queues` queues, and sets it up.
     pub fn tap(&self, name: &str, queues: u16) {
         let several = if queues > 1 { "multi_queue" } else { "" };
         self.run(&format!("ip tuntap add dev {name} mode tap vnet_hdr {several} && ip link set {name} up"));
     }
 
-    /// The other end of an interface's cable: all that it is sent, and all that it receives.
+    /// Returns the other end of an interface's cable: all that the interface receives and sends.
     pub fn wire(&self, interface: &str) -> Wire {
         Wire::of_socket(self.inside(|| packet_socket(interface)))
     }
 
-    /// Does something on a thread that is in it.
+    /// Runs `work` on a thread in the namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        // A thread that goes into a namespace stays there, so this one ends.
+        // A thread that enters a namespace stays there, so this one ends.
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace");
@@ -62,11 +62,11 @@ impl Namespace {
     }
 }
 
-/// packet(7): all frames of one interface.
+/// Opens a packet(7) socket for all frames of one interface.
 fn packet_socket(interface: &str) -> OwnedFd {
     const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
     let name = std::ffi::CString::new(interface).expect("a name");
-    // SAFETY: plain calls; the address is as long as its length says, and the descriptor is ours alone.
+    // SAFETY: plain calls; the address is as long as its length states, and the descriptor is not owned elsewhere.
     unsafe {
         let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(ALL));
         assert!(socket >= 0, "packet(7): {}", std::io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! What every card must be able to do, with every frame checked.
+//! The requirements for every card, with every frame checked.
 
 use serde_json::{Value, json};
 
@@ -8,14 +8,14 @@ use crate::wire::Wire;
 
 /// The first card's address.
 pub const A: &str = "0000:01:00.0";
-/// The second card's.
+/// The second card's address.
 pub const B: &str = "0000:02:00.0";
-/// How many frames go each way.
+/// Frames each way.
 const COUNT: usize = 10_000;
 /// The longest frame that an MTU of 1,500 allows, without a VLAN tag.
 const LONGEST: usize = 1514;
 
-/// `gen`, `sink` and `fwd` on the first two cards, with every frame checked, and what the cards have counted.
+/// Runs `gen`, `sink` and `fwd` on the first two cards, with every frame and the cards' counters checked.
 #[track_caller]
 pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     let generator = guest.start_linerate(&format!("gen {A} --count {COUNT} --size 128"), 1);
@@ -41,18 +41,18 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     }
 }
 
-/// QEMU's 82576 forgets the bytes that it counts between the reads of a counter's two halves, so some may be missing: the
-/// more, the busier the machine is.
+/// Checks a byte counter with tolerance. QEMU's 82576 loses bytes that it counts between the reads of a counter's
+/// two halves: the more, the busier the machine is.
 #[track_caller]
 fn adds_up(counted: &Value, bytes: usize) {
     let (counted, bytes) = (counted.as_u64().unwrap_or(0), bytes as u64);
     assert!(counted <= bytes && counted > bytes / 2, "{counted} bytes were counted of {bytes}");
 }
 
-/// `fwd` with frames that do not fit a buffer, and become chains of slots.
+/// Runs `fwd` with frames that do not fit a buffer, and become chains of slots.
 #[track_caller]
 pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
-    // igb has buffers of 1 KiB then, of which a window of frames takes many.
+    // igb then has buffers of 1 KiB, of which a window of frames takes many.
     let forwarder = guest.start_linerate(&format!("fwd '{A}?mtu=9000&ring=4096' '{B}?mtu=9000&ring=4096'"), 2);
     cross(a, b, COUNT, 9014);
     let summary = guest.interrupt(forwarder).summary();
@@ -60,7 +60,7 @@ pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
     assert!(frames == &json!(COUNT) && slots.as_u64() > Some(2 * COUNT as u64), "{summary}");
 }
 
-/// Address filters, an address of one's own, promiscuous mode and a reset, on the first card.
+/// Checks address filters, a custom address, promiscuous mode and a reset, on the first card.
 #[track_caller]
 pub fn obeys(guest: &mut Guest, a: &Wire) {
     let own = [0x52, 0x54, 0, 0, 0, 0];
@@ -87,7 +87,7 @@ pub fn obeys(guest: &mut Guest, a: &Wire) {
     }
 }
 
-/// `fwd` with this many queues.
+/// Runs `fwd` with this many queues.
 #[track_caller]
 pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);

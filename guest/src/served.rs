@@ -1,4 +1,4 @@
-//! Cards of ours in a guest: models that this process serves.
+//! Models as cards in a guest: this process serves them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use crate::machine::Machine;
 
-/// Models, each at a socket of its own, until this is dropped.
+/// Models, each at its own socket, until this is dropped.
 pub struct Served {
-    /// The cards, for what only they know: frames, breaches, the cable.
+    /// The cards, for their frames, breaches and cable.
     pub cards: Vec<Arc<Card>>,
     counted: Vec<Arc<Mutex<[Counted; 2]>>>,
     servers: Vec<Server>,
@@ -21,16 +21,16 @@ pub struct Served {
     folder: TempDir,
 }
 
-/// What has gone one way over a cable.
+/// The traffic one way over a cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All of it.
+    /// All frames.
     pub frames: u64,
     /// Bytes, CRCs included.
     pub octets: u64,
-    /// Of the frames, those for groups.
+    /// Multicast frames.
     pub multicast: u64,
-    /// Of the frames, those for all.
+    /// Broadcast frames.
     pub broadcast: u64,
 }
 
@@ -42,7 +42,7 @@ struct Meter {
 
 impl Meter {
     fn count(&self, way: usize, frame: &Frame) {
-        let counted = &mut self.counted.lock().expect("nobody panics with it")[way];
+        let counted = &mut self.counted.lock().expect("no thread panics with it")[way];
         counted.frames += 1;
         counted.octets += frame.bytes.len() as u64 + 4;
         let is_broadcast = frame.bytes.starts_with(&[0xFF; 6]);
@@ -91,19 +91,19 @@ impl Wire for Meter {
 }
 
 impl Served {
-    /// Serves these.
+    /// Serves these cards.
     pub fn new(cards: Vec<Arc<Card>>) -> Served {
         let folder = tempfile::Builder::new().prefix("served").tempdir().expect("a temporary folder");
         let runner = Runner::start(None).expect("a thread");
         let mut served = Served { cards, counted: Vec::new(), servers: Vec::new(), _runner: runner, folder };
         for card in served.cards.clone() {
             served._runner.run(&card);
-            served.serve(card.name(), Function::new(card.clone()).expect("nobody has it"));
+            served.serve(card.name(), Function::new(card.clone()).expect("the card is free"));
         }
         served
     }
 
-    /// Two cards with a cable between them; the first has virtual functions, which are served, too.
+    /// Makes two cards with a cable between them; the first has virtual functions, which are served as well.
     pub fn pair(kind: Kind, virtual_functions: usize) -> Served {
         let (a, b) = Cable::pair();
         let counted = [Arc::default(), Arc::default()];
@@ -113,7 +113,7 @@ impl Served {
         let mut served = Served::new(vec![a.clone(), b]);
         served.counted.extend(counted);
         for number in 0..virtual_functions {
-            let function = Function::of_virtual(a.clone(), number).expect("it has so many");
+            let function = Function::of_virtual(a.clone(), number).expect("there are enough");
             served.serve(&format!("a.vf{number}"), function);
         }
         served
@@ -124,14 +124,14 @@ impl Served {
         self.servers.push(Server::start(&path, Box::new(function)).expect("a socket in a folder of ours"));
     }
 
-    /// Where a card, or `NAME.vfN`, is served.
+    /// Returns the socket of a card, or of `NAME.vfN`.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// What has come to a card of a [pair](Served::pair) over its cable, and what it has sent.
+    /// Returns the traffic to and from a card of a [pair](Served::pair) over its cable.
     pub fn counted(&self, card: usize) -> [Counted; 2] {
-        *self.counted[card].lock().expect("nobody panics with it")
+        *self.counted[card].lock().expect("no thread panics with it")
     }
 
     /// Plugs them into a machine, by name.
@@ -139,7 +139,7 @@ impl Served {
         names.iter().for_each(|name| machine.served(&self.socket(name)));
     }
 
-    /// Fails if a driver broke a card's contract; and writes down which registers it has used, for `guest/registers`.
+    /// Fails if a driver broke a card's contract; records the registers that it has used, for `guest/registers`.
     #[track_caller]
     pub fn assert_silent(&self, driver: &str) {
         let used = self.cards.iter().flat_map(|card| card.used_registers());
@@ -151,9 +151,9 @@ impl Served {
     }
 }
 
-/// Writes down which registers a driver has used: their names, and whether it has read and written them.
+/// Records the registers that a driver has used: their names, and whether it has read and written them.
 pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, bool)>) {
-    // Tests run beside each other, and each adds to what is known.
+    // Tests run concurrently, and each adds to the record.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");
@@ -168,7 +168,7 @@ pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, b
     fs::write(&file, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in a folder of ours");
 }
 
-/// Tells whether `guest/reasons` says why ours does not write a register that others write.
+/// Returns whether `guest/reasons` explains why the library's driver does not write a register that others write.
 pub fn has_reason(register: &str) -> bool {
     let reasons = include_str!("../reasons").lines().filter_map(|line| line.split_once(": "));
     reasons.flat_map(|(names, _)| names.split(' ')).any(|name| name == register)

@@ -1,4 +1,4 @@
-//! What a test does at its ends of the cables, with every byte of every frame checked.
+//! The test's traffic at its ends of the cables, with every byte of every frame checked.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,10 +6,10 @@ use linerate::traffic::Generator;
 
 use crate::wire::Wire;
 
-/// How many frames are on their way at a time, so that nothing but the guest sets the rate.
+/// Frames in flight at a time, so that only the guest limits the rate.
 const WINDOW: usize = 64;
 
-/// Frames of all sizes from 60 to `longest` bytes; each size is a flow of its own.
+/// Returns frames of all sizes from 60 to `longest` bytes; each size is its own flow.
 fn assorted(longest: usize) -> Vec<Generator> {
     let flow = |size: usize| Generator::new(size + 4, 1).with_flows(size as u16..size as u16 + 1);
     (60..=longest).map(flow).collect()
@@ -21,7 +21,7 @@ fn frame(generator: &mut Generator) -> Vec<u8> {
     frame
 }
 
-/// A forwarder counts in byte 48 of a stamped frame.
+/// Counts in byte 48 of a stamped frame, as a forwarder does.
 fn touched(mut frame: Vec<u8>) -> Vec<u8> {
     frame[48] = frame[48].wrapping_add(1);
     frame
@@ -32,12 +32,12 @@ fn same(number: usize, came: &[u8], expected: &[u8]) {
     let (here, there) = (came.len(), expected.len());
     assert!(
         came == expected,
-        "frame {number}: {here} bytes came, not the {there} that were sent, or changed on the way"
+        "frame {number}: {here} bytes arrived instead of the {there} sent, or their contents were changed on the way"
     );
 }
 
-/// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that exactly these come out of `to`, in this
-/// order, touched once.
+/// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that exactly these come out of `to`, in
+/// this order, touched once.
 #[track_caller]
 pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
@@ -57,7 +57,7 @@ pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
     }
 }
 
-/// As [`cross`], through a port of several queues: order is kept within each flow, and every frame comes.
+/// As [`cross`], through a port of several queues: order is kept within each flow, and every frame arrives.
 #[track_caller]
 pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
@@ -77,7 +77,7 @@ pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
     }
 }
 
-/// UDP's source port.
+/// Returns UDP's source port.
 fn flow(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[34], frame[35]])
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 /// A cable that ends in the test: each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {
-    /// A packet socket is used like one, too: it sends and receives whole frames.
+    /// Packet sockets are used through this type as well: they also send and receive whole frames.
     socket: UnixDatagram,
-    /// Where QEMU's end of a datagram socket is.
+    /// The path of QEMU's end of a datagram socket.
     card: Option<PathBuf>,
     received: Cell<u64>,
 }
 
-/// How long a frame may take; a guest without a processor's help is slow, but not that slow.
+/// The longest wait for a frame; an emulated guest is slow, but not that slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Wire {
@@ -42,17 +42,17 @@ impl Wire {
             None => self.socket.send(frame),
         };
         if let Err(error) = sent {
-            panic!("the card takes no frame: {error}");
+            panic!("the card accepts no frame: {error}");
         }
     }
 
-    /// The next frame that the card sent.
+    /// Returns the next frame that the card sent.
     pub fn receive(&self) -> Vec<u8> {
         self.receive_within(PATIENCE)
             .unwrap_or_else(|| panic!("no frame came after {} in {PATIENCE:?}", self.received.get()))
     }
 
-    /// The next frame that the card sent, if it comes in time.
+    /// Returns the next frame that the card sent, if it comes in time.
     pub fn receive_within(&self, time: Duration) -> Option<Vec<u8>> {
         let mut frame = vec![0; 65_536];
         self.socket.set_read_timeout(Some(time)).expect("a timeout");
@@ -67,7 +67,7 @@ impl Wire {
         }
     }
 
-    /// Takes away what the card has sent so far, as a kernel's own packets.
+    /// Discards the frames that the card has sent so far, such as a kernel's own packets.
     pub fn drain(&self) {
         while self.receive_within(Duration::from_millis(1)).is_some() {}
     }

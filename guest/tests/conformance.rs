@@ -1,5 +1,6 @@
-//! Linux's driver, DPDK's and ours on the same cards: what each does with the registers, and in which order. What is seen is
-//! written down for `guest/registers`, and each register that both of theirs write and ours does not has a reason.
+//! Linux's driver, DPDK's and the library's on the same cards: their register accesses, and their order. The
+//! results are recorded for `guest/registers`. Each register that both others write and the library does not must
+//! have a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,10 +14,10 @@ use linerate::nic::Config;
 use linerate::port::{Device, Link};
 use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
 
-/// What each driver is made to do, in turn.
+/// The phases of each driver's run, in order.
 const PHASES: [&str; 7] = ["probe", "up", "traffic", "queue stop", "queue start", "down", "remove"];
 
-/// What a driver did in each phase.
+/// A driver's accesses in each phase.
 struct Recorded {
     driver: &'static str,
     phases: Vec<Vec<RegisterAccess>>,
@@ -37,12 +38,12 @@ impl Recorded {
     }
 }
 
-/// The names of the registers that are written, in turn.
+/// Returns the names of the registers that are written, in order.
 fn written(accesses: &[RegisterAccess]) -> impl Iterator<Item = &'static str> {
     accesses.iter().filter(|access| access.written.is_some()).map(|access| access.name)
 }
 
-/// The registers that are written, with how often: with traffic their order is the packets'.
+/// Returns the registers that are written, with their counts: with traffic the order depends on the packets.
 fn counts(accesses: &[RegisterAccess]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     written(accesses).for_each(|name| *counts.entry(name).or_default() += 1);
@@ -50,7 +51,7 @@ fn counts(accesses: &[RegisterAccess]) -> String {
     counts.join(", ")
 }
 
-/// The registers that are written, in turn; what is repeated stands once, with how often.
+/// Returns the registers that are written, in order; repetitions are listed once, with their number.
 fn order(accesses: &[RegisterAccess]) -> String {
     const LONGEST: usize = 24;
     let names: Vec<&str> = written(accesses).collect();
@@ -73,7 +74,8 @@ fn order(accesses: &[RegisterAccess]) -> String {
     text
 }
 
-/// ixgbe, from its loading to its removal. It stops and starts queues of its own for AF_XDP alone, and all for other rings.
+/// Runs ixgbe, from loading to removal. It stops and starts single queues only for AF_XDP, and all for other ring
+/// sizes.
 fn linux(guest: &mut Guest, served: &Served) -> Recorded {
     let card = &served.cards[0];
     let mut recorded = Recorded::of("Linux", card);
@@ -97,7 +99,7 @@ fn linux(guest: &mut Guest, served: &Served) -> Recorded {
     recorded
 }
 
-/// testpmd, which takes orders.
+/// testpmd with interactive commands.
 struct Testpmd {
     program: Program,
     orders: usize,
@@ -113,7 +115,7 @@ impl Testpmd {
         testpmd
     }
 
-    /// Returns when all was done: it echoes what it reads.
+    /// Returns when all commands are done: testpmd echoes what it reads.
     fn order(&mut self, guest: &mut Guest, orders: &[&str]) {
         self.orders += 1;
         let end = format!("done{}", self.orders);
@@ -155,14 +157,14 @@ fn steps(cards: &[Arc<Card>; 2]) {
     }
 }
 
-/// Ours brings a card up when it is opened.
+/// Runs the library's driver, which brings a card up when it is opened.
 fn ours(kind: Kind) -> Recorded {
     let options = RegionOptions { buffers: 4096, pages: Pages::Only(PageSize::Ordinary), ..RegionOptions::default() };
     let pool = Pool::new(Region::new(&options).unwrap());
     let (end, other) = Cable::pair();
     let cards = [("ours", end), ("other", other)].map(|(name, end)| Card::of_kind(kind, 0, name, Box::new(end)));
     let open = |card: &Arc<Card>| {
-        // As the others, which wait for packets.
+        // Interrupts, as the others use to wait for packets.
         let interrupts = Some(Duration::from_micros(20));
         let config = Config { interrupts, ..Config::new(card.name(), pool.clone()) };
         linerate::drive_model(card, None, config).unwrap()
@@ -237,7 +239,7 @@ fn each_does_it(kind: Kind, name: &str, device: &str) {
     let [linux, dpdk, ours] = all.each_ref().map(Recorded::written);
     let both = linux.intersection(&dpdk).filter(|name| !ours.contains(*name));
     let unexplained: Vec<_> = both.filter(|name| !has_reason(name)).collect();
-    assert!(unexplained.is_empty(), "{name}: written by Linux and DPDK, and not by ours: {unexplained:?}");
+    assert!(unexplained.is_empty(), "{name}: written by Linux and DPDK, and not by this library: {unexplained:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What goes wrong with real cards: killed programs, wrong addresses, cards that are pulled out.
+//! Faults of real cards: killed programs, wrong addresses, unplugged cards.
 
 use linerate_guest::{A, B, Guest, Machine, Namespace, cross, offer};
 use serde_json::json;
@@ -7,7 +7,7 @@ const VFIO: &str = "modprobe -a vfio-pci vfio_iommu_type1";
 const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
 
 #[test]
-fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
+fn unbind_recovers_the_cards_of_a_killed_forwarder() {
     let namespace = Namespace::new("killed");
     let mut machine = Machine::new().iommu();
     machine.in_namespace(&namespace);
@@ -23,27 +23,27 @@ fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
     for signal in ["INT", "TERM"] {
         let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
         let ports = guest.run("linerate ports");
-        assert!(ports.contains("is using it, and gives it back to igb"), "{ports}");
+        assert!(ports.contains("is using it, and will give it back to igb"), "{ports}");
         guest.signal(&forwarder, signal);
         guest.wait(forwarder).summary();
         let ports = guest.run("linerate ports");
         assert!(ports.contains("0000:01:00.0   Intel 82576, 8086:10c9; igb (eth"), "{ports}");
     }
 
-    // One that is killed in full traffic cannot.
+    // A run that is killed in full traffic cannot.
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
     cross(&a, &b, 1000, 1514);
     offer(&a, 200, 1500);
     guest.signal(&forwarder, "KILL");
     assert_eq!(guest.wait(forwarder).status, 137);
     let ports = guest.run("linerate ports");
-    assert!(ports.contains("left behind by process") && ports.contains("it was igb's"), "{ports}");
+    assert!(ports.contains("left behind by process") && ports.contains("give it back to igb"), "{ports}");
 
-    // The cards work for a fresh one all the same,
+    // The cards still work for a new run,
     a.drain();
     b.drain();
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
-    b.drain(); // what had waited in the TAP interface
+    b.drain(); // frames that waited in the TAP interface
     cross(&a, &b, 1000, 1514);
     cross(&b, &a, 1000, 1514);
     guest.interrupt(forwarder).summary();
@@ -59,7 +59,7 @@ fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
     let ping = guest.run("ping -c 3 -W 5 10.85.0.1");
     assert!(ping.contains("3 packets received"), "{ping}");
 
-    // Which is using it now.
+    // Linux is now using it.
     let refused = guest.refused(&format!("linerate bind {A}"));
     assert!(refused.contains("is up") && refused.contains("has the address 10.85.0.2"), "{refused}");
     assert!(
@@ -72,7 +72,7 @@ fn a_killed_forwarder_leaves_a_trace_that_unbind_mends() {
 }
 
 #[test]
-fn the_iommu_stops_a_wrong_address_and_we_say_whose_it_is() {
+fn the_iommu_stops_a_wrong_address_and_the_error_names_its_queue() {
     let mut machine = Machine::new().iommu();
     machine.card("igb");
     let mut guest = machine.boot();
@@ -101,14 +101,14 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
         assert!(outcome.output.contains("is being unplugged"), "{}", outcome.output);
         let refused = guest.refused(&format!("linerate sink {A}"));
         assert!(refused.contains("there is no PCI device at this address"), "{refused}");
-        // The other one works on.
+        // The other card still works.
         let sink = guest.start_linerate(&format!("sink {B} --count 100"), 1);
         offer(&b, 100, 64);
         assert_eq!(guest.wait(sink).summary()["ports"][0]["rx_packets"], json!(100));
     }
 }
 
-/// Over uio the kernel does not ask before it takes a card away.
+/// Over uio the kernel removes a card without asking the program.
 #[test]
 fn a_card_that_is_pulled_out_under_uio_ends_the_run_with_an_error() {
     let mut machine = Machine::new();
@@ -152,7 +152,7 @@ fn an_ordinary_user_needs_the_group_and_a_limit() {
     cross(&a, &b, 1000, 1514);
     cross(&b, &a, 1000, 1514);
     let child = forwarder.child(&mut guest);
-    assert!(guest.run(&format!("grep Uid /proc/{child}/status")).contains("1000"), "it does not run as the user");
+    assert!(guest.run(&format!("grep Uid /proc/{child}/status")).contains("1000"), "it runs as another user");
     guest.interrupt(forwarder).summary();
 }
 
@@ -178,11 +178,11 @@ fn uio_is_for_root_and_hugepages() {
 }
 
 #[test]
-fn every_obstacle_is_named_with_what_mends_it() {
+fn every_obstacle_is_named_with_its_remedy() {
     let mut machine = Machine::new().iommu();
     machine.card("igb");
     machine.card("e1000e");
-    // Two cards that the IOMMU cannot keep apart, behind a bridge of old.
+    // Two cards that the IOMMU cannot isolate, behind a conventional PCI bridge.
     machine.arguments(&["-device", "pcie-root-port,id=old,chassis=40,addr=10.0"]);
     machine.arguments(&["-device", "pcie-pci-bridge,id=bridge,bus=old"]);
     for place in ["1", "2"] {
@@ -200,9 +200,9 @@ fn every_obstacle_is_named_with_what_mends_it() {
     refused(&mut guest, "linerate bind 0000:09:00.0", &["no PCI device at this address"]);
     refused(&mut guest, "linerate sink 0000:00:00.0", &["it is no network card"]);
     refused(&mut guest, &format!("linerate sink {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
-    // A card that nothing here drives stays Linux's.
+    // A card without a driver here stays with Linux.
     refused(&mut guest, &format!("linerate bind {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
-    // Without vfio's module, and with the IOMMU in the way of uio.
+    // Without vfio's module, and with an IOMMU that uio cannot use.
     refused(&mut guest, &format!("linerate bind {A}"), &["module vfio-pci is not loaded", "sudo modprobe vfio-pci"]);
     refused(
         &mut guest,
@@ -228,12 +228,13 @@ fn every_obstacle_is_named_with_what_mends_it() {
 
     let bound = guest.run("linerate bind 0000:04:01.0");
     assert!(
-        bound.contains("cannot keep 0000:04:01.0 apart from") && bound.contains("0000:04:02.0 (virtio-pci)"),
+        bound.contains("cannot isolate 0000:04:01.0 from") && bound.contains("0000:04:02.0 (virtio-pci)"),
         "{bound}"
     );
     let parts = ["is not viable", "0000:04:02.0 (virtio-pci)", "sudo linerate bind 0000:04:02.0"];
     refused(&mut guest, "linerate sink 0000:04:01.0", &parts);
-    // Whether such cards then work is between QEMU's bridge and the kernel (6.12 says no); the group is viable.
+    // Whether such cards then work depends on QEMU's bridge and the kernel (in 6.12 they do not); the group is
+    // viable.
     guest.run("linerate bind 0000:04:02.0");
     guest.expect_dma_faults();
     let outcome = guest.attempt("linerate fwd 0000:04:01.0 0000:04:02.0 --seconds 0.1");

@@ -1,4 +1,4 @@
-//! The harness itself notices what goes wrong in a guest.
+//! The harness itself detects faults in a guest.
 
 use linerate_guest::{A, Machine, has_reason};
 
@@ -24,7 +24,7 @@ fn a_command_that_fails_fails_the_test() {
     Machine::new().boot().run("false");
 }
 
-/// What Linux or DPDK writes is written by ours, too, or there is a reason why not, with its section.
+/// The library writes every register that Linux or DPDK writes, or there is a reason why not, with its section.
 #[test]
 fn each_register_that_others_write_is_written_or_has_a_reason() {
     let table = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/registers.md")).unwrap();
@@ -37,5 +37,5 @@ fn each_register_that_others_write_is_written_or_has_a_reason() {
             unexplained.push(name);
         }
     }
-    assert!(unexplained.is_empty(), "written by others, not by ours, and nothing in guest/reasons: {unexplained:?}");
+    assert!(unexplained.is_empty(), "written by others, not by this library, without a reason: {unexplained:?}");
 }

@@ -1,4 +1,4 @@
-//! QEMU's 82576, which we did not write, over vfio and over uio.
+//! QEMU's 82576, an independent implementation, over vfio and over uio.
 
 use linerate_guest::{A, B, Machine, does_all, forwards_chains, forwards_flows, obeys};
 
@@ -35,12 +35,12 @@ fn over_uio() {
     let mut machine = Machine::new();
     let (a, b) = (machine.card("igb"), machine.card("igb"));
     let mut guest = machine.boot();
-    // No driver of the kernel has the cards, and polling needs none.
+    // No kernel driver has the cards, and polling needs none.
     let refused = guest.refused(&format!("linerate fwd {A} {B}"));
     assert!(refused.contains("memory that the kernel does not move") && refused.contains("nr_hugepages"), "{refused}");
     guest.run("echo 64 > /proc/sys/vm/nr_hugepages");
     does_all(&mut guest, &a, &b);
-    // Nothing was taken, so nothing is given back.
+    // The cards were not taken from a driver, so none is given back.
     let ports = guest.run("linerate ports");
     assert!(ports.contains("Intel 82576, 8086:10c9; no driver"), "{ports}");
 }

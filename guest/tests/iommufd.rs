@@ -1,4 +1,4 @@
-//! The newer way to vfio: a device file of its own for each card, and address spaces of an iommufd.
+//! The newer interface of vfio: a device file for each card, and address spaces of an iommufd.
 
 use linerate_guest::{A, B, Kernel, Machine, cross, does_all};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn cards_are_used_over_their_device_files() {
     let output = guest.run(&format!("linerate fwd {A} {B} --seconds 0.1 --json 2>&1"));
     assert!(output.contains("Intel 82576 (vfio, iommufd)") && output.contains("VirtIO (vfio, iommufd)"), "{output}");
 
-    // A second process is refused, and interrupts come.
+    // A second process is refused, and interrupts arrive.
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait interrupt"), 2);
     let refused = guest.refused(&format!("linerate sink {A}"));
     assert!(refused.contains("another process has it open"), "{refused}");

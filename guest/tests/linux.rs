@@ -40,7 +40,7 @@ fn four_queue_pairs_packed() {
     several_queues("virtio-net-pci,packed=on", 4);
 }
 
-/// Two kernels, this machine's and this machine's in another namespace, talk through the guest, and leave
+/// Two kernels, this machine's and this machine's in another namespace, communicate through the guest, and leave
 /// checksums and segmentation to each other.
 #[test]
 fn checksums_and_segments_are_carried() {
@@ -72,12 +72,12 @@ fn checksums_and_segments_are_carried() {
         longest.push(port["rx_bytes"].as_u64().unwrap() / port["rx_packets"].as_u64().unwrap());
         assert_eq!(port["drops"], json!({}), "{summary}");
     }
-    assert!(longest[0] > 1514, "with offloads packets come uncut: {longest:?} bytes on average");
+    assert!(longest[0] > 1514, "with offloads packets arrive unsegmented: {longest:?} bytes on average");
     assert!(longest[1] <= 1514, "without they do not: {longest:?} bytes on average");
 }
 
-/// Linux's own drivers at both ends: its virtio_net, and its igb in a namespace of its own. Between them a hub,
-/// our igb, our VirtIO, and a hub.
+/// Linux's own drivers at both ends: virtio_net, and igb in its own namespace. Between them are a hub, the
+/// library's igb, its VirtIO driver, and a hub.
 #[test]
 fn linux_drivers_talk_through_the_forwarder() {
     let mut machine = Machine::new().iommu();
@@ -104,7 +104,7 @@ fn linux_drivers_talk_through_the_forwarder() {
     let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
     assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4 << 20), "{result}");
     let summary = guest.interrupt(forwarder).summary();
-    // Our igb counts a little less than there was: QEMU's card forgets some.
+    // The library's igb driver counts slightly less than was sent: QEMU's card loses some.
     let received = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
     let counted = summary["ports"][0]["rx_bytes"].as_u64().unwrap();
     assert!(received > 1 << 20 && counted > received / 10 * 9, "{received} of {summary}");

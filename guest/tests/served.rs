@@ -1,4 +1,4 @@
-//! The model judged by others: Linux's ixgbe and ixgbevf drive it as a PCI device.
+//! The model under independent drivers: Linux's ixgbe and ixgbevf drive it as a PCI device.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,11 +9,11 @@ use linerate::traffic::Generator;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;
 
-/// What drivers say when something is wrong that is right on a real card.
+/// Messages of drivers about faults that a real card does not have.
 const COMPLAINTS: [&str; 9] =
     ["error", "warn", "fail", "invalid", "unsupported", "not valid", "timed out", " hang", "unable to"];
 
-/// Fails if the driver has complained.
+/// Fails if the driver has reported a fault.
 #[track_caller]
 fn assert_content(guest: &mut Guest) {
     let said = guest.run("dmesg | grep -E 'ixgbe|eth[0-9]' || true");
@@ -21,8 +21,7 @@ fn assert_content(guest: &mut Guest) {
     assert!(complaint.is_none(), "the driver complains: {complaint:?} in\n{said}");
 }
 
-/// Boots with two cards that are connected, and brings both up: the second in a network of its own, which is
-/// returned.
+/// Boots with two connected cards, and brings both up. The second is in its own network, whose prefix is returned.
 #[track_caller]
 fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
     machine.program("ethtool");
@@ -44,7 +43,7 @@ fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
     assert!(answer.contains("3 packets received"), "{answer}");
 }
 
-/// For a driver that starts its card anew in its own time: asks until all three are answered.
+/// For a driver that restarts its card at a later time: pings until all three are answered.
 #[track_caller]
 fn ping_until_answered(guest: &mut Guest, there: &str, address: &str, size: usize) {
     guest.run(&format!(
@@ -52,7 +51,7 @@ fn ping_until_answered(guest: &mut Guest, there: &str, address: &str, size: usiz
     ));
 }
 
-/// iperf's own report.
+/// Returns iperf's own report.
 #[track_caller]
 fn iperf(guest: &mut Guest, there: &str, arguments: &str) -> Value {
     let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
@@ -65,24 +64,25 @@ fn iperf(guest: &mut Guest, there: &str, arguments: &str) -> Value {
             Some(error) => assert!(error.contains("unable to connect"), "{command}: {error}"),
         }
     }
-    panic!("`{command}`: nobody listens")
+    panic!("`{command}`: no server listens")
 }
 
-/// TCP both ways, and UDP, which must lose nothing at this rate.
+/// Runs TCP both ways, and UDP, which must lose nothing at this rate.
 #[track_caller]
 fn transfers(guest: &mut Guest, address: &str) {
     for direction in ["", "--reverse"] {
         let result = iperf(guest, "", &format!("--client {address} --bytes 4M {direction}"));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
     }
-    // With room at the sockets for all of it: what a process is late for is not lost on the way.
+    // The sockets have room for all of it, so that a late receiver loses nothing.
     guest.run("echo 4000000 > /proc/sys/net/core/rmem_max; echo 4000000 > /proc/sys/net/core/wmem_max");
     let result = iperf(guest, "", &format!("--client {address} --udp --bitrate 20M --bytes 1M --window 2M"));
     let seen = ["cat /proc/net/snmp", "ethtool -S eth0"].map(|look| guest.attempt(look).output);
     assert_eq!(result["end"]["sum"]["lost_packets"], 0, "{result} {seen:?}");
 }
 
-/// TCP in tunnels, whose segments have an outer IPv4 header each: Linux leaves it to the card, and the far end's checks it.
+/// Runs TCP in tunnels, whose segments have an outer IPv4 header each: Linux leaves its checksum to the card, and
+/// the far end checks it.
 #[track_caller]
 fn tunnels(guest: &mut Guest, far: &str) {
     guest.run("modprobe -a sit ip_gre");
@@ -108,7 +108,7 @@ fn tunnels(guest: &mut Guest, far: &str) {
     }
 }
 
-/// `ethtool -S` tells what went over the cable, to the byte.
+/// Checks that `ethtool -S` equals the traffic on the cable, to the byte.
 #[track_caller]
 fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, counted: impl Fn() -> [Counted; 2]) {
     for _ in 0..100 {
@@ -119,7 +119,7 @@ fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, 
         });
         let (multicast, broadcast) =
             (guest.counter(there, interface, "multicast"), guest.counter(there, interface, "broadcast"));
-        // Nothing was on its way meanwhile.
+        // Valid if nothing was in flight meanwhile.
         if counted() == before {
             assert_eq!(told, before.map(|counted| (counted.frames, counted.octets)), "{interface}");
             assert_eq!((multicast, broadcast), (before[0].multicast, before[0].broadcast), "{interface}");
@@ -129,10 +129,10 @@ fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, 
     panic!("{interface} is never quiet");
 }
 
-/// Binds, comes up at 10 Gbit/s, tests itself, and pings.
+/// Checks that the driver binds, comes up at 10 Gbit/s, passes its self-tests, and pings.
 fn is_accepted(kind: Kind, port: &str) {
     let served = Served::pair(kind, 0);
-    // Without IPv6 nothing is sent that the other end's filters do not let in.
+    // Without IPv6 no frames are sent that the other end's filters would drop.
     let (mut guest, far) = connected(&served, Machine::new().kernel_argument("ipv6.disable=1"));
     ping(&mut guest, "", "10.84.0.2", 56);
 
@@ -171,9 +171,9 @@ fn linux_accepts_the_x550() {
     is_accepted(Kind::X550, "Port: Twisted Pair");
 }
 
-/// With everything that the card can do, and with nothing; at both ends.
+/// With all offloads of the card, and with none; at both ends.
 #[test]
-fn offloads_do_what_linux_would() {
+fn offloads_equal_those_of_linux() {
     let served = Served::pair(Kind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new());
     for (there, interface, address) in [("", "eth0", "fd00:84::1"), (&*far, "eth1", "fd00:84::2")] {
@@ -208,8 +208,8 @@ fn offloads_do_what_linux_would() {
         assert!((aggregated > before) == (lro == "on"), "lro {lro}: {before}, then {aggregated} segments in others");
         before = aggregated;
     }
-    // Of a hang, too. The driver's own count (tx_timeout_count) has other resets as well: a frame may wait when the link is
-    // lost, as it is while the far end changes its MTU, and then the driver clears its queue by a reset.
+    // Includes hangs. The driver's own count (tx_timeout_count) has other resets as well: a frame may wait when the
+    // link is lost, as it is while the far end changes its MTU, and then the driver clears its queue by a reset.
     assert_content(&mut guest);
     for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
         for name in ["rx_csum_offload_errors", "rx_errors", "rx_dropped", "rx_crc_errors"] {
@@ -219,7 +219,7 @@ fn offloads_do_what_linux_would() {
     served.assert_silent("Linux");
 }
 
-/// Rules steer and drop, the table of receive-side scaling spreads, tags are inserted, stripped and filtered.
+/// Rules steer and drop, the RSS table spreads, tags are inserted, stripped and filtered.
 #[test]
 fn flows_are_steered() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -233,7 +233,7 @@ fn flows_are_steered() {
         ping(&mut guest, &far, "10.84.0.1", 56);
         iperf(&mut guest, "", "--client 10.84.0.2 --bytes 500K");
         assert!(queue(&mut guest, chosen) >= before.0 + 10, "the table says queue {chosen}");
-        // What is no IP has no hash, and goes to queue 0.
+        // Packets other than IP have no hash, and go to queue 0.
         assert!(queue(&mut guest, other) <= before.1 + 5, "nothing goes to queue {other}");
     }
 
@@ -246,10 +246,10 @@ fn flows_are_steered() {
     let before = queue(&mut guest, 1);
     iperf(&mut guest, &far, "--client 10.84.0.1 --port 7777 --udp --bitrate 5M --bytes 100K");
     assert!(queue(&mut guest, 1) >= before + 60, "the rule says queue 1");
-    // Nobody listens there: without the rule Linux refuses, with it there is silence.
+    // The port is closed: without the rule Linux refuses, with it there is no answer.
     let knock =
         |guest: &mut Guest, port: u16| guest.attempt(&format!("{far} nc -w 2 10.84.0.1 {port} </dev/null")).output;
-    assert!(knock(&mut guest, 7779).contains("refused"), "what no rule is for arrives");
+    assert!(knock(&mut guest, 7779).contains("refused"), "packets without a rule arrive");
     let matched = guest.counter("", "eth0", "fdir_match");
     assert!(!knock(&mut guest, 7778).contains("refused"), "the rule drops");
     assert!(guest.counter("", "eth0", "fdir_match") > matched, "the rule matched");
@@ -271,7 +271,7 @@ fn flows_are_steered() {
     served.assert_silent("Linux");
 }
 
-/// Down and up, out and in, and the cable, many times: nothing is left over.
+/// Down and up, unload and load, and the cable, many times: no memory is leaked.
 #[test]
 fn many_rounds_leave_nothing_behind() {
     let served = Served::pair(Kind::X82599Kx4, 0);
@@ -314,7 +314,7 @@ fn many_rounds_leave_nothing_behind() {
     served.assert_silent("Linux");
 }
 
-/// Behind an IOMMU of the guest's own buffers cross DMA maps, which come and go with each packet.
+/// Behind a guest's own IOMMU, buffers cross DMA maps, which come and go with each packet.
 #[test]
 fn an_iommu_of_the_guests_is_crossed() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -345,15 +345,15 @@ fn the_interrupt_self_test_passes() {
     }
 }
 
-/// AF_XDP on Linux's driver on our card, without copies: some flows are ours, and the rest goes on.
+/// AF_XDP on Linux's driver on a model, without copies: some flows go to the program, and the rest to Linux.
 #[test]
-fn linux_shares_the_card_with_us() {
+fn linux_shares_the_card_with_a_program() {
     share_the_card(Kernel::Default);
 }
 
-/// The same on Linux 6.12, which knows packets in several buffers, and copies for a driver that does not.
+/// The same on Linux 6.12, which supports packets in several buffers, and copies for a driver that does not.
 #[test]
-fn a_newer_linux_shares_the_card_with_us() {
+fn a_newer_linux_shares_the_card_with_a_program() {
     share_the_card(Kernel::Newer);
 }
 
@@ -363,7 +363,7 @@ fn share_the_card(kernel: Kernel) {
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
     guest.wait_for_link("", "eth0");
     ping(&mut guest, &far, "10.84.0.1", 56);
-    // The generator's frames are for nobody here.
+    // The generator's frames have a destination that exists nowhere here.
     guest.run("ip link set eth0 promisc on");
     guest.run(&format!("{far} linerate gen packet:eth1 --count 3000 --rate 2k --seconds 60 --json >/dev/null"));
     let outcome = guest.wait(sink);
@@ -374,15 +374,16 @@ fn share_the_card(kernel: Kernel) {
         (&Value::from(3000), &Value::from(0)),
         "{summary}"
     );
-    // When the program goes, Linux's driver starts the card anew, in its own time.
+    // When the program ends, Linux's driver restarts the card at a later time.
     ping_until_answered(&mut guest, &far, "10.84.0.1", 1400);
     assert_content(&mut guest);
     served.assert_silent("Linux");
 }
 
-/// The card's own filters bring a flow to a queue; they are taken back at the end, and after `kill -9` by the next.
+/// The card's own filters direct a flow to a queue; they are removed at the end, or after `kill -9` by the next
+/// program.
 #[test]
-fn the_card_steers_a_flow_that_we_share() {
+fn the_card_steers_a_shared_flow() {
     let served = Served::pair(Kind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new().processors(2));
     let sink = "sink 'xdp:eth0?flow=ip+udp:9&steer=on' --seconds 60";
@@ -411,7 +412,7 @@ fn the_card_steers_a_flow_that_we_share() {
         assert_eq!(rules(&mut guest), "1");
         ping(&mut guest, &far, "10.84.0.1", 56);
         offer(&mut guest);
-        // The driver forgets its counts when the program goes.
+        // The driver loses its counters when the program ends.
         let (steered, other) = (chosen.unwrap_or(1), 1 - chosen.unwrap_or(1));
         let counts = (queue(&mut guest, steered), queue(&mut guest, other));
         assert!(counts.0 >= 3000 && counts.1 < 100, "{chosen:?}: {counts:?}");
@@ -426,26 +427,26 @@ fn the_card_steers_a_flow_that_we_share() {
     guest.wait_for_link("", "eth0");
     guest.signal(&killed, "KILL");
     guest.wait(killed);
-    // ixgbe forgets all its rules when an XDP program goes; most cards keep them, as this one does now.
+    // ixgbe deletes all its rules when an XDP program is detached; most cards keep them, as this one does now.
     assert_eq!(rules(&mut guest), "0");
     let noted = guest.run("grep -o 'rule=[0-9]*' /run/linerate/steering/*");
     let location = noted.trim().rsplit('=').next().unwrap();
     guest.run(&format!("ethtool -N eth0 flow-type udp4 dst-port 9 action 1 loc {location}"));
     guest.run("ethtool -N eth0 flow-type udp4 dst-port 7 action 0 loc 5");
     let ports = guest.run("linerate ports");
-    assert!(ports.contains("1 rules of process") && ports.contains("which is gone"), "{ports}");
-    // The next start takes it back, also one that fails, and leaves alone what is not ours.
+    assert!(ports.contains("1 rules of process") && ports.contains("which has ended"), "{ports}");
+    // The next start removes it, even if that start fails, and leaves other rules.
     guest.refused("linerate sink xdp:eth0-7?flow=icmp --seconds 1");
     let left = guest.run("ethtool -n eth0");
     assert!(left.contains("Filter: 5") && left.matches("Filter:").count() == 1, "{left}");
-    assert!(!guest.run("linerate ports").contains("which is gone"));
+    assert!(!guest.run("linerate ports").contains("which has ended"));
     assert_content(&mut guest);
     served.assert_silent("Linux");
 }
 
-/// Our own driver on what Linux's and DPDK's have used, over vfio and the guest's IOMMU.
+/// The library's driver on cards that Linux and DPDK have used, over vfio and the guest's IOMMU.
 #[test]
-fn our_driver_forwards_in_the_guest() {
+fn the_librarys_driver_forwards_in_the_guest() {
     let traffic = || -> Box<dyn Wire> { Box::new(Traffic::new(Generator::new(128, 4), None, Some(FRAMES))) };
     let served = Served::new(vec![Card::new("a", traffic()), Card::new("b", traffic())]);
     let mut machine = Machine::new().iommu_for_served();
@@ -465,11 +466,11 @@ fn our_driver_forwards_in_the_guest() {
     served.assert_silent("ours");
 }
 
-/// A generator and a checking sink that keeps few frames on their way: testpmd drops what does not fit a ring.
+/// A generator and a checking sink with few frames in flight: testpmd drops what does not fit a ring.
 struct Window {
     traffic: Traffic,
     given: u64,
-    /// How many of this wire's frames have left the other card, and the same of the other's.
+    /// The number of this wire's frames that have left the other card, and the same of the other wire's.
     back: Arc<AtomicU64>,
     others_back: Arc<AtomicU64>,
 }
@@ -494,7 +495,7 @@ impl Wire for Window {
 
 const FRAMES: u64 = 20_000;
 
-/// Boots with cards that DPDK may have, one for each wire; also returns how testpmd is called.
+/// Boots with cards for DPDK, one for each wire; also returns testpmd's command line.
 #[track_caller]
 fn for_dpdk(wires: Vec<Box<dyn Wire>>) -> (Served, Guest, String) {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -508,13 +509,13 @@ fn for_dpdk(wires: Vec<Box<dyn Wire>>) -> (Served, Guest, String) {
     (served, guest, testpmd)
 }
 
-/// Runs testpmd in a mode until `done`, and returns what it said. It begins without cables: it throws away what came
-/// before it begins.
+/// Runs testpmd in a mode until `done`, and returns its output. It starts without cables, because it drops frames
+/// that came before its start.
 #[track_caller]
 fn testpmd(served: &Served, guest: &mut Guest, command: &str, mode: &str, done: impl Fn() -> bool) -> String {
     served.cards.iter().for_each(|card| card.set_cable(false));
     let arguments = format!("--forward-mode={mode} --auto-start --disable-link-check --total-num-mbufs=4096");
-    // Its numbers, each second, show that it has begun.
+    // Its figures, printed every second, show that it has started.
     let program = guest.start(&format!("{command} -- {arguments} --stats-period=1"));
     guest.wait_for(&program, "Port statistics");
     served.cards.iter().for_each(|card| card.set_cable(true));
@@ -538,7 +539,7 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     let command = format!("{all} -a {A} -a {B}");
     let report = |n: usize| served.cards[n].wire_report().expect("a wire that counts");
 
-    // Each frame comes back on the other card, in order and whole.
+    // Each frame comes back on the other card, in order and intact.
     let debug = format!("{command} --log-level=pmd.net.ixgbe.init:debug");
     let said = testpmd(&served, &mut guest, &debug, "io", || (0..2).all(|n| report(n).received >= FRAMES));
     assert_eq!(said.contains("Vector rx enabled"), simd == 256, "{said}");
@@ -546,10 +547,10 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
         let Report { sent, received, lost, corrupted, reordered, .. } = report(n);
         assert_eq!((sent, received, lost, corrupted, reordered), (FRAMES, FRAMES, 0, 0, 0), "card {n}");
     }
-    // Frames of its own.
+    // Frames that testpmd makes.
     let before = served.cards[0].frames().1;
     testpmd(&served, &mut guest, &command, "txonly", || served.cards[0].frames().1 > before + FRAMES);
-    // At both ends of a cable, where nobody receives: without agreed flow control neither holds the other up.
+    // At both ends of a cable, without a receiver: without flow control neither end stops the other.
     let ends = format!("{all} -a 0000:03:00.0 -a 0000:04:00.0");
     let sent = |n: usize| served.cards[n].frames().1;
     let before = [sent(2), sent(3)];
@@ -557,7 +558,7 @@ fn dpdk_forwards_sends_and_receives(simd: u32) {
     served.assert_silent("DPDK");
     drop(guest);
 
-    // By its own count it receives all that is on the wire.
+    // By its own count it receives all frames on the wire.
     let (served, mut guest, testpmd_command) = for_dpdk(vec![Box::new(traffic()), Box::new(traffic())]);
     let command = format!("{testpmd_command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd}");
     let said = testpmd(&served, &mut guest, &command, "rxonly", || served.cards.iter().all(|c| c.frames().0 == FRAMES));
@@ -575,9 +576,9 @@ fn dpdk_moves_packets_one_by_one() {
     dpdk_forwards_sends_and_receives(64);
 }
 
-/// The physical function's driver resets it; its virtual functions go on.
+/// The physical function's driver resets it; its virtual functions keep working.
 #[test]
-fn virtual_functions_go_on_when_the_physical_one_is_back() {
+fn virtual_functions_survive_a_reset_of_the_physical_one() {
     let served = Served::pair(Kind::X82599Sfp, 2);
     let mut machine = Machine::new();
     machine.program("iperf3");
@@ -592,7 +593,7 @@ fn virtual_functions_go_on_when_the_physical_one_is_back() {
     guest.wait_for_link(&first, "eth2");
     guest.wait_for_link(&second, "eth3");
     ping(&mut guest, &first, "10.84.0.4", 56);
-    // What is on its way meanwhile keeps nobody waiting afterwards: a queue that stands still is a hang to its driver.
+    // Frames in flight meanwhile must not block afterwards: a queue that stops is a hang to its driver.
     guest.run(&format!("{second} iperf3 --server --daemon"));
     for _ in 0..3 {
         guest.run(&format!(
@@ -604,7 +605,8 @@ fn virtual_functions_go_on_when_the_physical_one_is_back() {
         guest.wait_for_link("", "eth0");
         guest.wait_for_link(&first, "eth2");
         guest.wait_for_link(&second, "eth3");
-        // A virtual function's driver looks every second or two whether it has to start anew, with the link up until then.
+        // A virtual function's driver checks every second or two whether it has to restart, with the link up until
+        // then.
         ping_until_answered(&mut guest, &first, "10.84.0.4", 56);
         ping_until_answered(&mut guest, &second, "10.84.0.1", 56);
         guest.run("kill $(cat /tmp/client)");
@@ -613,7 +615,7 @@ fn virtual_functions_go_on_when_the_physical_one_is_back() {
     served.assert_silent("Linux");
 }
 
-/// The card's clock, by linuxptp: as fast as Linux's own, and 2 % faster or slower where that is asked for.
+/// The card's clock, by linuxptp: as fast as Linux's own, and 2 % faster or slower if set so.
 #[track_caller]
 fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
     for (parts_per_billion, percent) in [(0, 0.0), (20_000_000, 2.0), (-20_000_000, -2.0)] {
@@ -621,15 +623,15 @@ fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
         let behind = said.lines().filter_map(|line| line.split_once("CLOCK_REALTIME is ")?.1.strip_suffix("ns"));
         let behind: Vec<f64> = behind.map(|ns| ns.parse().expect("a number")).collect();
         let [first, second] = behind[..] else { panic!("{said}") };
-        // What is waited is longer where processors are busy; a clock that knows no rates is 98 % or 2 % away.
+        // The wait is longer on busy processors; a clock without adjustment differs by 98 % or 2 %.
         let gained = (first - second) / 2e9 * 100.0;
         assert!((gained - percent).abs() < 1.5, "{gained} % for {percent} %: {said}");
     }
 }
 
-/// What tools look at that no driver does, and speeds that a PHY shall offer.
+/// Register dumps and other reads by tools only, and speeds that a PHY is told to offer.
 #[test]
-fn tools_read_what_is_there() {
+fn tools_read_registers_and_modules() {
     for kind in [Kind::X82599Sfp, Kind::X540, Kind::X550] {
         let served = Served::pair(kind, 0);
         let mut machine = Machine::new();
@@ -637,7 +639,7 @@ fn tools_read_what_is_there() {
         let (mut guest, _) = connected(&served, machine);
         guest.run("ethtool -d eth0 >/dev/null");
         the_clock_goes_at_the_rate_that_is_set(&mut guest);
-        // Only one with a cage has a module to tell of.
+        // Only a card with a cage has a module to report.
         assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == Kind::X82599Sfp, "{kind}");
         if kind != Kind::X82599Sfp {
             for (advertise, mbits) in [("0x020", 1000), ("0x008", 100), ("0x1000", 10_000)] {
@@ -656,7 +658,7 @@ fn tools_read_what_is_there() {
 
 /// Linux's ixgbevf on two virtual functions: between them, to the wire, and to the physical function.
 #[test]
-fn virtual_functions_talk() {
+fn virtual_functions_communicate() {
     let served = Served::pair(Kind::X82599Sfp, 2);
     let mut machine = Machine::new();
     machine.program("ethtool");
@@ -668,7 +670,7 @@ fn virtual_functions_talk() {
     let addresses = ["10.84.0.2", "10.84.0.3", "10.84.0.4"];
     let there: Vec<String> =
         (1..=3).map(|n| guest.apart(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
-    // Of two modules each waits for the other's light.
+    // Each of two modules waits for the other's laser.
     guest.wait_for_link("", "eth0");
     for (n, there) in there.iter().enumerate() {
         guest.wait_for_link(there, &format!("eth{}", n + 1));
@@ -677,17 +679,17 @@ fn virtual_functions_talk() {
     for there in &there {
         guest.run(&format!("{there} iperf3 --server --daemon"));
     }
-    // To each from each of the others, with what goes on.
+    // Traffic to each from each of the others, over the same links.
     for (from, to) in [("", 1), ("", 2), (&**first, 0), (first, 2), (wire, 1), (wire, 2), (second, 1), (second, 0)] {
         ping(&mut guest, from, addresses[to], 1400);
         let result = iperf(&mut guest, from, &format!("--client {} --bytes 1M", addresses[to]));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(1_000_000), "{result}");
     }
-    // What goes from function to function is not on the wire.
+    // Traffic between functions is not on the wire.
     let before = served.cards[0].frames().1;
     iperf(&mut guest, first, &format!("--client {} --bytes 1M", addresses[2]));
     assert!(served.cards[0].frames().1 < before + 100, "frames of neighbours went to the wire");
-    // VLANs and a change of address are the physical function's to grant.
+    // VLANs and a change of address are granted by the physical function.
     guest.run("modprobe 8021q");
     for (there, interface, address) in [(first, "eth2", "10.86.0.1"), (second, "eth3", "10.86.0.2")] {
         guest.run(&format!("{there} ip link add link {interface} name {interface}.9 type vlan id 9"));

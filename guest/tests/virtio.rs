@@ -2,7 +2,7 @@
 
 use linerate_guest::{A, B, Guest, Machine, does_all, forwards_chains, obeys};
 
-/// Two cards of QEMU's `device`, forwarded between over uio.
+/// Forwards between two cards of QEMU's `device` over uio.
 fn over_uio(device: &str, kind: &str) {
     let mut machine = Machine::new();
     let (a, b) = (machine.card(device), machine.card(device));
@@ -23,7 +23,7 @@ fn over_uio(device: &str, kind: &str) {
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }
 
-/// Two cards of QEMU's `device`, forwarded between over vfio, behind the IOMMU.
+/// Forwards between two cards of QEMU's `device` over vfio, behind the IOMMU.
 fn over_vfio(device: &str, kind: &str) {
     let mut machine = Machine::new().iommu();
     let device = format!("virtio-net-pci,iommu_platform=on,{device}");
@@ -40,7 +40,7 @@ fn over_vfio(device: &str, kind: &str) {
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }
 
-/// The card is driven as what it is.
+/// Checks that the card is recognized as this kind.
 fn is(guest: &mut Guest, kind: &str) {
     let output = guest.run(&format!("linerate sink {A} --seconds 0.01 --json"));
     assert!(output.contains(kind), "{output}");
@@ -51,7 +51,7 @@ fn legacy_over_uio() {
     over_uio("virtio-net-pci,disable-modern=on,disable-legacy=off", "(uio), legacy with split queues");
 }
 
-/// As VirtualBox has it, with the header in a descriptor of its own (ixy's issue 35).
+/// As in VirtualBox, with the header in its own descriptor (ixy's issue 35).
 #[test]
 fn legacy_without_any_layout_over_uio() {
     let device = "virtio-net-pci,disable-modern=on,disable-legacy=off,any_layout=off,mrg_rxbuf=off,event_idx=off";

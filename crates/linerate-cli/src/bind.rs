@@ -6,7 +6,7 @@ use linerate::Error;
 use linerate::nic::known;
 use linerate::pci::{NetworkCard, Through, companions, give_back, take};
 
-/// Takes cards, until `unbind` gives them back.
+/// Takes cards from the kernel, until `unbind` gives them back.
 pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {
     let through = match (vfio, uio) {
         (true, _) => Through::Vfio,
@@ -15,12 +15,12 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
     };
     for address in cards {
         let card = NetworkCard::find(address)?;
-        // Linux would lose a card that nobody here can use.
+        // A card without a driver here would only be lost to Linux.
         known(&card.address, card.vendor, card.device)?;
         let others = companions(&card);
         if !others.is_empty() {
             eprintln!(
-                "note: the IOMMU cannot keep {} apart from {}: nobody else can use those meanwhile",
+                "note: the IOMMU cannot isolate {} from {}: no other program can use those meanwhile",
                 card.address,
                 others.join(", ")
             );
@@ -30,13 +30,13 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
         let driver = now.driver.as_deref().unwrap_or("no driver");
         println!("{}: {} -> {driver}", card.address, card.driver.as_deref().unwrap_or("no driver"));
         if let Some(group) = now.iommu_group.filter(|_| driver == "vfio-pci") {
-            println!("  for yourself, without root: sudo chown $USER /dev/vfio/{group}");
+            println!("  to use it without root: sudo chown $USER /dev/vfio/{group}");
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives cards back.
+/// Gives cards back to their previous drivers.
 pub fn unbind(cards: &[String]) -> Result<ExitCode, Error> {
     for address in cards {
         let card = NetworkCard::find(address)?;

@@ -1,4 +1,4 @@
-//! `linerate fwd`: what comes in here goes out there, both ways; `linerate filter`: not all of it.
+//! `linerate fwd`: forwards packets between two ports; `linerate filter`: forwards some of them.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::run::{Outcome, Run, cycles, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common};
 
-/// Which packets are forwarded.
+/// Rules for the packets that are forwarded.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Rules {
     /// Forward only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
@@ -31,8 +31,8 @@ impl Rules {
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
     }
 
-    /// Takes what is not kept out of a batch, to `rest` if there is such a place, and counts those packets; tells how many
-    /// it were.
+    /// Removes packets that the rules reject from a batch, moves them to `rest` if given, and counts them; returns
+    /// their number.
     fn apply(&self, batch: &mut Batch, rest: Option<&mut Batch>, filtered: &AtomicU64) -> usize {
         if self.only.is_none() && self.drop.is_none() {
             return 0;
@@ -54,7 +54,7 @@ impl Rules {
     }
 }
 
-/// One direction: what a queue has received waits here until another has sent it.
+/// One direction: packets from one queue stay in the batch until another queue has sent them.
 struct Way {
     rx: RxQueue,
     batch: Batch,
@@ -66,14 +66,13 @@ struct Way {
 }
 
 impl Way {
-    /// Receives, touches a byte of each packet, and sends; tells how many packets were sent. What does
-    /// not fit stays in the batch, so that what comes too fast waits, and at last is dropped, at the
-    /// card and not here.
+    /// Receives, touches a byte of each packet, and sends; returns the number of packets sent. Packets that do not
+    /// fit stay in the batch, so that overload is dropped at the card and not here.
     fn turn(&mut self, tx: &mut TxQueue) -> usize {
         self.turn_dividing(tx, None)
     }
 
-    /// As [`turn`](Way::turn); what the rules do not keep goes to the port for the rest.
+    /// As [`turn`](Way::turn); packets that the rules reject go to the port for the rest.
     fn turn_dividing(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>) -> usize {
         let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
         if !self.batch.is_empty() || waiting {
@@ -88,14 +87,14 @@ impl Way {
         send(tx, &mut self.batch, self.chains)
     }
 
-    /// The program's own part.
+    /// Does the program's own work: the rules and the touch.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
         self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
         self.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
-    /// As [`turn_dividing`](Way::turn_dividing), looking at the clock: for the profile if it is due, and for the size of the
+    /// As [`turn_dividing`](Way::turn_dividing), but timed: for the profile if it is due, and for the size of the
     /// next batches.
     #[cold]
     fn turn_timed(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
@@ -119,7 +118,7 @@ impl Way {
     }
 }
 
-/// The port for packets that are not forwarded, and what it sends itself.
+/// The port for packets that are rejected, and the way back from it.
 struct Rest {
     batch: Batch,
     tx: TxQueue,
@@ -127,7 +126,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Sends what was put here, and forwards what the port has to say.
+    /// Sends the packets put here, and forwards those that the port receives.
     fn turn(&mut self, tx: &mut TxQueue) -> usize {
         send(&mut self.tx, &mut self.batch, self.way.chains) + self.way.turn(tx)
     }
@@ -158,7 +157,7 @@ pub fn run(
     )
 }
 
-/// Lets a run with two ports, or three, forward; returns where it counts what the rules have taken out.
+/// Starts forwarding in a run with two or three ports; returns the counter of packets that the rules rejected.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
     let filtered = Arc::<AtomicU64>::default();
     let profile = profile.then(|| run.profile());
@@ -188,7 +187,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
         run.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
-            // What could not be sent yet is tried again, not slept over.
+            // Unsent packets are tried again, without sleeping.
             let unsent = || {
                 let ways = forth.batch.len() + back.batch.len() + to_a.unsent() + to_b.unsent();
                 ways + rest.as_ref().map_or(0, Rest::unsent)
@@ -206,7 +205,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
     Ok(filtered)
 }
 
-/// `linerate filter` with one port: receives, and tells what the rules say of it. Nothing is sent anywhere.
+/// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.
 pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
     let mut run = Run::open("filter", &[port], common)?;
     let filtered = Arc::<AtomicU64>::default();
@@ -229,7 +228,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
     )
 }
 
-/// What the tester at one port sent must have arrived, touched, at the tester of the other.
+/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other.
 pub fn judge(reports: &[Option<Report>]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };

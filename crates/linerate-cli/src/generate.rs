@@ -1,4 +1,4 @@
-//! `linerate gen`: sends packets that can be recognised again.
+//! `linerate gen`: sends packets that a sink can recognise.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use crate::Common;
 use crate::run::{Outcome, Run, send};
 
-/// What to send.
+/// Options of the traffic.
 #[derive(Args)]
 pub struct Traffic {
     /// Bytes of a frame, CRC included
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=9732))]
     size: u16,
-    /// How fast, in packets (14.88M) or bits (10Gbit) per second; as fast as it goes if left out
+    /// Rate in packets (14.88M) or bits (10Gbit) per second; at full speed by default
     #[arg(long)]
     rate: Option<Rate>,
-    /// How many packets
+    /// Number of packets
     #[arg(long)]
     count: Option<u64>,
     /// UDP flows, which differ in their source port
@@ -34,7 +34,7 @@ pub struct Traffic {
     template: Option<PathBuf>,
 }
 
-/// Frames by which a sender to another process makes up for time without a processor: a ring.
+/// Frames that a paced sender to another process may catch up after time without a processor: a ring.
 const RING: usize = 512;
 
 /// One queue's sender.
@@ -44,7 +44,7 @@ struct Sender {
     batch: Batch,
     generator: Generator,
     pacer: Option<Pacer>,
-    /// Paced frames leave in bursts of at least this many.
+    /// Paced frames are sent in bursts of at least this many.
     least: usize,
     left: u64,
 }
@@ -72,7 +72,7 @@ impl Sender {
         } else {
             let mut bytes = vec![0; len];
             for _ in 0..wanted {
-                // Looked at before the generator counts it: a frame made is a frame sent.
+                // Checked before the generator counts a frame: every frame made must be sent.
                 if self.batch.len() >= self.batch.capacity() {
                     break;
                 }
@@ -97,7 +97,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     for queue in 0..queues {
         let device = &mut run.devices()[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
-        // Each queue has flows of its own, at least one.
+        // Each queue has its own flows, at least one.
         let share = |total: u64, n: u16| total * n as u64 / queues as u64;
         let flows = u64::from(traffic.flows.max(queues));
         let flows = share(flows, queue) as u16..share(flows, queue + 1) as u16;
@@ -115,7 +115,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             Rate::Bits(value) => Rate::Bits(value / f64::from(queues)),
         });
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
-        // Each burst costs the other process a wake-up, so the frames of 50 µs leave together.
+        // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
         let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
         let most = common.batch.packets().min(Pacer::BURST as usize);
         let (least, pacer) = match run.is_served() {
@@ -130,7 +130,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     run.finish(|packets| traffic.count.is_some_and(|count| packets >= count), judge)
 }
 
-/// A tester at the port's outside has checked what arrived.
+/// Takes the report of a tester at the port's other end, if there is one.
 fn judge(reports: &[Option<Report>]) -> Outcome {
     let arrived = reports.iter().flatten();
     arrived.fold(Outcome::default(), |sum, report| Outcome {

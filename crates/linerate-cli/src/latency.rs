@@ -1,8 +1,9 @@
-//! `linerate latency`: how long frames take from one port to another, by load.
+//! `linerate latency`: the latency of frames from one port to another, by load.
 //!
-//! Two models are the two sides of a forwarder: frames enter at the first one's wire and leave at the other's, and the wires
-//! note when, as cards with hardware timestamps do. Any other two ports are the two sides of what lies between them: frames
-//! are stamped before they are sent at the first, and once they were received at the second.
+//! Two models are the two sides of a forwarder: frames enter at the first model's wire and leave at the other's,
+//! and the wires record the times, as cards with hardware timestamps do. Any other two ports are the two sides of
+//! the path between them: frames are stamped in software, before they are sent at the first and after they are
+//! received at the second.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -23,23 +24,23 @@ use crate::fwd::{self, Rules};
 use crate::run::{Outcome, Run};
 use crate::show::print;
 
-/// What to send.
+/// Options of the load.
 #[derive(Args, Clone)]
 pub struct Load {
-    /// How much, in packets (1M) or bits (1Gbit) per second; several loads come one after the other
+    /// Rate in packets (1M) or bits (1Gbit) per second; several rates are measured in turn
     #[arg(long, value_delimiter = ',', default_value = "100k")]
     pub rate: Vec<Rate>,
     /// Bytes of a frame, CRC included
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1518))]
     pub size: u16,
-    /// Look at one of so many frames
+    /// Time one frame out of this many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
 }
 
-/// What frames took at one load.
+/// Latencies at one load.
 pub struct Times {
-    /// Packets per second that were to be sent, and that arrived.
+    /// Packets per second that were offered, and that arrived.
     pub offered: f64,
     pub arrived: f64,
     pub lost: u64,
@@ -48,12 +49,12 @@ pub struct Times {
     pub histogram: Histogram<u64>,
 }
 
-/// What a distribution is shown by.
+/// The quantiles that are shown.
 const QUANTILES: [(&str, f64); 7] =
     [("min", 0.0), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
 
 impl Times {
-    /// Nanoseconds within which such a part of all frames arrived.
+    /// Returns the nanoseconds within which this part of all frames arrived.
     pub fn quantile(&self, part: f64) -> u64 {
         match part {
             0.0 => self.histogram.min(),
@@ -76,7 +77,7 @@ impl Times {
     }
 }
 
-/// How long each load lasts if nothing is said.
+/// The default time of each load.
 const SECONDS: Duration = Duration::from_secs(2);
 
 /// Runs all loads.
@@ -105,7 +106,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// True for two models whose outsides are ours to choose.
+/// True for two models whose wires are not given in their names.
 fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
     let is_side = |name: &str| -> Result<bool, Error> {
         Ok(name.starts_with("sim:") && PortName::parse(name)?.option("wire").is_none())
@@ -113,7 +114,7 @@ fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
     Ok(is_side(names[0])? && is_side(names[1])?)
 }
 
-/// One load.
+/// Measures one load.
 pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Result<Times, Error> {
     let latency = Latency::new(load.every);
     let offered = rate.packets_per_second(usize::from(load.size) - 4);
@@ -127,7 +128,7 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     Ok(Times { offered, arrived: measured.packets as f64 / measured.seconds, lost, corrupted, histogram })
 }
 
-/// What came before the first look is thrown away: frames waited while the threads started.
+/// Discards times up to the first check: frames waited while the threads started.
 fn warmed_up(latency: &Arc<Latency>) -> impl Fn(u64) -> bool + use<> {
     let (latency, warm) = (latency.clone(), Cell::new(false));
     move |packets| {

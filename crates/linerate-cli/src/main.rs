@@ -1,12 +1,12 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `sink`, `latency`, `ports`, `bind`: a command each (`bind` has `unbind`, too)
+//! - `fwd`, `generate`, `sink`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind` has
+//!   `unbind`)
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
-//! - `serve`: ports for other processes; `switch`: what is served, and attached to switches
-//! - `run`: what those share: opened ports, pinned threads, the end of a run
-//! - `show`: the live table and the JSON lines; `profile`: where a forwarder's cycles go;
-//!   `tune`: `--batch auto`
+//! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
+//! - `run`: shared by the commands above: opened ports, pinned threads, the end of a run
+//! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
 mod bind;
@@ -49,13 +49,13 @@ enum Command {
         a: String,
         /// The second port
         b: String,
-        /// A port for what comes in at the first and is not forwarded, and for what that answers, for example host:
+        /// Port for packets from A that --only/--drop reject; its replies go back to A. Example: host:
         #[arg(long, value_name = "PORT")]
         rest: Option<String>,
         /// Stop after this many packets
         #[arg(long)]
         count: Option<u64>,
-        /// Show where the cycles go: receive, touch, send
+        /// Show the cycles of each part: receive, touch, send
         #[arg(long)]
         profile: bool,
         #[command(flatten)]
@@ -63,7 +63,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Let some packets through and drop the others: between two ports, or all of one port as fast as it can
+    /// Let some packets through and drop the others: between two ports, or all packets of one port at full speed
     Filter {
         /// The first port, for example xdp:eth0
         a: String,
@@ -96,35 +96,36 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Measure how long frames take: through fwd, from the wire of one model to that of another; or from a port to another
+    /// Measure the latency of frames: through fwd, from the wire of one model to that of another; or from port to
+    /// port
     Latency {
-        /// Where frames enter, for example sim:0
+        /// Port where frames enter, for example sim:0
         a: String,
-        /// Where they leave
+        /// Port where frames leave
         b: String,
         #[command(flatten)]
         load: latency::Load,
         #[command(flatten)]
         common: Common,
     },
-    /// Measure what the ixy paper measured, and write a report
+    /// Repeat the measurements of the ixy paper, and write a report
     Bench(bench::Bench),
-    /// Take cards from the kernel, for programs to use
+    /// Take cards from the kernel, so that programs can use them
     Bind {
         /// The cards' addresses, for example 0000:03:00.0
         #[arg(required = true)]
         cards: Vec<String>,
-        /// Over vfio, behind the IOMMU (the default where there is one)
+        /// Use vfio, behind the IOMMU (the default where there is one)
         #[arg(long, conflicts_with = "uio")]
         vfio: bool,
-        /// Over uio, as root and without an IOMMU
+        /// Use uio, as root and without an IOMMU
         #[arg(long)]
         uio: bool,
-        /// Even if Linux is using the card
+        /// Take the card even if Linux is using it
         #[arg(long)]
         force: bool,
     },
-    /// Give cards back to the drivers that they came from
+    /// Give cards back to their previous drivers
     Unbind {
         /// The cards' addresses
         #[arg(required = true)]
@@ -132,15 +133,15 @@ enum Command {
     },
     /// Serve 82599 models as PCI devices, over vfio-user: to virtual machines, or to `vfio-user:PATH`
     Sim {
-        /// Where a card is served; several times for several cards
+        /// Socket of a card; repeat it for several cards
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
-        /// What is at each card's outside, in the order of the sockets: none, sink, traffic?rate=1M&size=64,
-        /// tap:NAME, pcap:FILE, sim:NAME (another card, named as its socket's file), or a port, as 0000:03:00.0.
-        /// Two cards without are connected with each other
+        /// Other end of each card's cable, in the order of the sockets: none, sink, traffic?rate=1M&size=64,
+        /// tap:NAME, pcap:FILE, sim:NAME (another card, named as its socket's file), or a port such as
+        /// 0000:03:00.0. Two cards without a --wire are cabled to each other
         #[arg(long)]
         wire: Vec<String>,
-        /// Which card each is, in the order of the sockets; one is for all: 82599-sfp, 82599-kx4, x540, x550
+        /// Kind of each card, in the order of the sockets, or one for all: 82599-sfp, 82599-kx4, x540, x550
         #[arg(long)]
         device: Vec<String>,
         /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on
@@ -149,35 +150,36 @@ enum Command {
         /// Stop after this many seconds
         #[arg(long, value_parser = seconds)]
         seconds: Option<Duration>,
-        /// The last line is a JSON object: the summary
+        /// End with one line of JSON: the summary
         #[arg(long)]
         json: bool,
     },
     /// Serve ports to other processes: switches, interfaces and pipes, under netmap's names
     Serve {
-        /// Switches and interfaces, for example vale0; a socket each. All names if left out, at one socket
+        /// Switches and interfaces to serve, for example vale0, with one socket each; without any, all names at one
+        /// socket
         names: Vec<String>,
-        /// Who may use them: the sockets' permissions, in octal
+        /// Permissions of the sockets, in octal
         #[arg(long, default_value = "0600", value_parser = octal)]
         mode: u32,
         /// The sockets' group
         #[arg(long)]
         group: Option<String>,
-        /// Let the two ends of a pipe be programs of different users, which share its memory
+        /// Let programs of different users have the two ends of a pipe; they then share its memory
         #[arg(long)]
         join_users: bool,
         /// Stop after this many seconds
         #[arg(long, value_parser = seconds)]
         seconds: Option<Duration>,
     },
-    /// Manage what is served
+    /// Manage the ports and switches that are served
     Switch {
         #[command(subcommand)]
         command: Switch,
     },
-    /// List what can be opened here, and what stands in the way
+    /// List the ports that can be opened here, and reasons why others cannot
     Ports {
-        /// One JSON object instead of a table
+        /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
     },
@@ -185,83 +187,84 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Switch {
-    /// Ports, and what has passed
+    /// List ports with their counters
     #[command(visible_alias = "stats")]
     List {
-        /// One JSON object instead of a table
+        /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
     },
-    /// Attach an interface, or a port that lasts, to a switch
+    /// Attach an interface, or a permanent port, to a switch
     Attach {
-        /// As vale0:eth0
+        /// For example vale0:eth0
         port: String,
-        /// The host's stack behind the interface, too
+        /// Also attach the kernel's network stack behind the interface
         #[arg(long)]
         host: bool,
     },
-    /// Take it off again
+    /// Detach it again
     Detach {
-        /// As vale0:eth0
+        /// For example vale0:eth0
         port: String,
     },
-    /// Make a port that lasts: it stays when no program has it
+    /// Create a permanent port, which stays when no program uses it
     Create {
-        /// Its name, as v1
+        /// The port's name, for example v1
         port: String,
     },
-    /// Take it away
+    /// Destroy a permanent port
     Destroy {
-        /// Its name
+        /// The port's name
         port: String,
     },
 }
 
-/// What all commands that move packets take.
+/// Options of all commands that move packets.
 #[derive(Args, Clone)]
 struct Common {
-    /// Packets that are received or sent at a time: 1 to 4096, or auto, where fwd looks for what costs least
+    /// Packets received or sent at a time: 1 to 4096, or auto, where fwd looks for the cheapest size
     #[arg(long, default_value = "32")]
     batch: BatchSize,
-    /// Descriptors in each ring, a power of two from 64 to 4096; 512 if left out, 2048 to receive from another process
+    /// Descriptors in each ring, a power of two from 64 to 4096; default 512, or 2048 to receive from another
+    /// process
     #[arg(long)]
     ring: Option<u16>,
-    /// Queues of each port, each served by a thread of its own
+    /// Queues of each port; each has its own thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// The longest payload of a frame; longer than a buffer, frames become chains
+    /// The longest payload of a frame; frames longer than a buffer become chains
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(46..=9710))]
     mtu: u16,
     /// Stop after this many seconds
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Processors for the threads, for example 0,2; without it the kernel chooses
+    /// Processors for the threads, for example 0,2; by default the kernel chooses
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(..1024))]
     cores: Vec<u16>,
-    /// What packets' memory is made of
+    /// Pages for the packets' memory
     #[arg(long, value_enum, default_value_t = Pages::Auto)]
     pages: Pages,
-    /// The NUMA node of packets' memory; near the card is best
+    /// NUMA node of the packets' memory; the card's node is best
     #[arg(long)]
     numa: Option<u32>,
-    /// How a thread waits while no packets come: poll, but adaptive for a port that another process serves
+    /// How a thread waits for packets; default poll, or adaptive for a port that another process serves
     #[arg(long, value_enum)]
     wait: Option<Wait>,
-    /// Between two interrupts of a queue pass at least so many microseconds, if the card can
+    /// Minimum time between two interrupts of a queue, in microseconds (where the card can throttle)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(..8192))]
     throttle: u16,
     /// Take cards from the kernel for this run, and give them back at its end
     #[arg(long)]
     bind: bool,
-    /// With --bind: even if Linux is using the card
+    /// With --bind: take the card even if Linux is using it
     #[arg(long, requires = "bind")]
     force: bool,
-    /// One JSON object per second and line instead of a table; the last is the summary
+    /// Print one JSON object per second and line instead of a table; the last one is the summary
     #[arg(long)]
     json: bool,
 }
 
-/// How many packets at a time.
+/// A number of packets at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BatchSize {
     Fixed(u16),
@@ -269,7 +272,7 @@ enum BatchSize {
 }
 
 impl BatchSize {
-    /// To begin with.
+    /// Returns the number of packets in the first batches.
     fn packets(self) -> usize {
         match self {
             BatchSize::Fixed(packets) => packets.into(),
@@ -290,14 +293,14 @@ impl FromStr for BatchSize {
     }
 }
 
-/// The library's ways to wait, with names for people.
+/// Poll again at once
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Wait {
     /// Ask again at once
     Poll,
-    /// Sleep until a packet interrupts
+    /// Sleep until an interrupt announces a packet
     Interrupt,
-    /// Poll while packets come, sleep once none has come for 100 µs
+    /// Poll while packets come, sleep after 100 µs without one
     Adaptive,
 }
 
@@ -311,7 +314,7 @@ impl From<Wait> for port::Wait {
     }
 }
 
-/// The library's choice of pages, with names for people.
+/// The library's choices of pages, with names for the command line.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Pages {
     /// 2 MiB hugepages where enough are free, otherwise ordinary pages
@@ -348,7 +351,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    // clap ends with 2 by itself where the usage is wrong.
+    // clap itself exits with 2 if the usage is wrong.
     let outcome = match Cli::parse().command {
         Command::Fwd { a, b, rest, count, profile, rules, common } => {
             fwd::run([&a, &b], rest.as_deref(), count, profile, &rules, &common)

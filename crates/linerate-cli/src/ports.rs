@@ -1,4 +1,4 @@
-//! `linerate ports`: what can be opened here, and what stands in the way.
+//! `linerate ports`: the ports that can be opened here, and reasons why others cannot.
 
 use std::process::ExitCode;
 
@@ -10,18 +10,18 @@ use linerate::pci::{NetworkCard, Taken, companions, in_use, network_cards, taken
 use linerate::port::Link;
 use serde_json::{Value, json};
 
-/// What can be said about one card.
+/// A card with its notes.
 struct Entry {
     card: NetworkCard,
-    /// What it is, where we have a driver for it.
+    /// A description, if there is a driver for it.
     what: Option<&'static str>,
-    /// What Linux does with it, what else its IOMMU group holds, who left it behind.
+    /// Notes: Linux's use of the card, the rest of its IOMMU group, a process that left it behind.
     notes: Vec<String>,
     /// True if it can be opened as it is.
     usable: bool,
 }
 
-/// An interface of the kernel's.
+/// Describes an interface of the kernel's.
 fn as_value(interface: &Interface, left: &[LeftBehind]) -> Value {
     let of_it = left.iter().filter(|left| left.interface == interface.name());
     let notes: Vec<String> = of_it.map(|left| as_note(left.process, left.rules)).collect();
@@ -32,10 +32,10 @@ fn as_value(interface: &Interface, left: &[LeftBehind]) -> Value {
 }
 
 fn as_note(process: u32, rules: usize) -> String {
-    format!("{rules} rules of process {process}, which is gone, are in the card; the next xdp: port takes them back")
+    format!("{rules} rules of process {process}, which has ended, are in the card; the next xdp: port removes them")
 }
 
-/// Lists models, cards and interfaces. Reading only: nothing is touched.
+/// Lists models, cards and interfaces. It only reads.
 pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     let taken = taken();
     let entries: Vec<Entry> = network_cards().into_iter().map(|card| look(card, &taken)).collect();
@@ -57,7 +57,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    println!("sim:NAME       an 82599 model inside the process; any name, as many as you like");
+    println!("sim:NAME       an 82599 model inside the process; any name, any number of them");
     println!("               ?wire=traffic (default), sink, none, tap:IF, pcap:FILE, sim:NAME   &record=FILE");
     println!("               ?size=64&flows=1&rate=14.88M&count=1M   &queues=4&ring=1024&mtu=9000");
     for Entry { card, what, notes, .. } in &entries {
@@ -67,7 +67,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         let group = card.iommu_group.map_or_else(String::new, |group| format!(", IOMMU group {group}"));
         let node = card.numa_node.map_or_else(String::new, |node| format!(", NUMA node {node}"));
         let what = what.map_or_else(
-            || format!("{:04x}:{:04x}, no driver of ours", card.vendor, card.device),
+            || format!("{:04x}:{:04x}, not supported", card.vendor, card.device),
             |what| format!("{what}, {:04x}:{:04x}", card.vendor, card.device),
         );
         println!("{:<14} {what}; {driver}{interfaces}{group}{node}", card.address);
@@ -85,11 +85,11 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
             println!("               {}", as_note(*process, *rules));
         }
         if let Some(address) = interface.addresses().first() {
-            println!("               Linux uses it, with {address}: say which packets are meant, as ?flow=udp:4321");
+            println!("               Linux uses it, with {address}: choose packets with a flow, as ?flow=udp:4321");
         }
     }
     println!("tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address");
-    println!("\n{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, do without");
+    println!("\n{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,9 +104,9 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
             let from = note.driver.as_deref().unwrap_or("no driver");
             notes.push(match note.process {
                 Some(process) if note.is_left_behind() => format!(
-                    "left behind by process {process}, which is gone; it was {from}'s: sudo linerate unbind {address}"
+                    "left behind by process {process}, which has ended; to give it back to {from}: sudo linerate unbind {address}"
                 ),
-                Some(process) => format!("process {process} is using it, and gives it back to {from}"),
+                Some(process) => format!("process {process} is using it, and will give it back to {from}"),
                 None => format!("taken from {from}; to give it back: sudo linerate unbind {address}"),
             });
         }
@@ -118,7 +118,7 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
     }
     let others = companions(&card);
     if !others.is_empty() {
-        notes.push(format!("the IOMMU cannot keep it apart from {}", others.join(", ")));
+        notes.push(format!("the IOMMU cannot isolate it from {}", others.join(", ")));
     }
     Entry { what, notes, usable: what.is_some() && free, card }
 }

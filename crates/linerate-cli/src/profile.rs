@@ -1,4 +1,4 @@
-//! Where a forwarder's cycles go: the ixy paper's table of the path's parts, while it runs.
+//! The cycles of each part of a forwarder's path, as in the ixy paper's table, while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::run::cycles;
 
-/// One turn in so many is looked at, so that stamps cost little beside what they measure, also with batches of one. A prime:
-/// with a power of two it would be the same places of a ring again and again.
+/// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.
+/// It is a prime: a power of two would always hit the same places of a ring.
 pub const EVERY: u32 = 127;
 
-/// Cycles of the turns that were looked at, and their packets; of all threads.
+/// Cycles and packets of the timed turns, of all threads.
 #[derive(Default)]
 pub struct Profile {
     packets: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Parts {
 }
 
 impl Profile {
-    /// What was noted so far.
+    /// Returns the averages so far.
     pub fn parts(&self) -> Parts {
         let packets = self.packets.load(Ordering::Relaxed).max(1) as f64;
         let of = |part: &AtomicU64| part.load(Ordering::Relaxed) as f64 / packets;
@@ -38,7 +38,7 @@ impl Profile {
 }
 
 impl Parts {
-    /// All of them.
+    /// Returns the sum of all parts.
     pub fn sum(&self) -> f64 {
         self.receive + self.touch + self.send
     }
@@ -53,7 +53,7 @@ impl Parts {
 pub struct Stamps {
     profile: Arc<Profile>,
     turn: u32,
-    /// What a stamp costs, which is not the path's.
+    /// The cost of a stamp, which is subtracted.
     cost: u64,
 }
 
@@ -63,14 +63,14 @@ impl Stamps {
         Stamps { profile, turn: 0, cost }
     }
 
-    /// True in those turns that are looked at.
+    /// True in the turns that are to be timed.
     #[inline]
     pub fn is_due(&mut self) -> bool {
         self.turn = self.turn.wrapping_add(1);
         self.turn.is_multiple_of(EVERY)
     }
 
-    /// A turn moved so many packets, and its parts were over at these times.
+    /// Records a turn that moved `packets`, and the times at which its parts ended.
     pub fn note(&self, packets: usize, [begin, received, touched, sent]: [u64; 4]) {
         if packets > 0 {
             let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a run has: opened ports, one pinned thread per queue, an end, and a summary.
+//! A run: opened ports, one pinned thread per queue, an end, and a summary.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::{Common, Wait};
 pub struct Work {
     /// Packets moved.
     pub packets: AtomicU64,
-    /// TSC cycles of those turns that moved packets.
+    /// TSC cycles of the turns that moved packets.
     pub cycles: AtomicU64,
 }
 
@@ -38,14 +38,14 @@ impl Work {
     }
 }
 
-/// One thread's work: moves a batch, and tells how many packets that were.
+/// One thread's work: moves a batch, and returns the number of packets.
 type Turn = Box<dyn FnMut() -> usize + Send>;
 
-/// Opened ports, and the threads at work on them.
+/// Opened ports, and the threads that work on them.
 pub struct Run {
     command: &'static str,
     devices: Vec<Port>,
-    /// What will be done once the links are up.
+    /// Work that starts once the links are up.
     turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
@@ -53,21 +53,21 @@ pub struct Run {
     profile: Option<Arc<Profile>>,
 }
 
-/// What a run measured.
+/// The measurements of a run.
 pub struct Measured {
     pub seconds: f64,
     /// Packets moved, and the TSC cycles of the turns that moved some.
     pub packets: u64,
     pub cycles: u64,
     pub outcome: Outcome,
-    /// What drivers did against the models' datasheet.
+    /// Breaches of the datasheet by drivers of the models.
     pub breaches: u64,
     pub ports: Vec<Value>,
-    /// Where the cycles went, if that was asked.
+    /// Cycles by part, if a profile was requested.
     pub parts: Option<Parts>,
     /// A thread has panicked.
     pub panicked: bool,
-    /// A capture file at a port's outside could not be read, or written, to its end.
+    /// A capture file at a port's other end could not be read or written to its end.
     pub has_cut_capture: bool,
 }
 
@@ -87,35 +87,35 @@ impl Measured {
     }
 }
 
-/// What a run found out.
+/// The counts that decide whether a run was good.
 #[derive(Default)]
 pub struct Outcome {
-    /// Frames that were sent and never arrived, as far as somebody counted both.
+    /// Frames that were sent and never arrived, as far as both were counted.
     pub lost: u64,
-    /// Frames whose bytes are not those that were sent.
+    /// Frames whose bytes differ from those that were sent.
     pub corrupted: u64,
-    /// Frames that came after a later one of their flow.
+    /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Frames that a filter has taken out.
+    /// Frames that a filter dropped.
     pub filtered: u64,
 }
 
-/// How long nothing may move at the end before what is missing counts as lost.
+/// How long nothing may move at the end before missing frames count as lost.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long what is moving may go on.
+/// The longest time to wait for frames that are still moving.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
-/// How long links may take; 1 and 10 Gbit/s on copper need some seconds.
+/// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
 const LINK: Duration = Duration::from_secs(10);
-/// How often the end of a run is looked for.
+/// How often a run checks for its end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The time stamp counter, or what the machine has in its place.
+/// Reads the time stamp counter, or the machine's equivalent.
 pub fn cycles() -> u64 {
     static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
     CLOCK.raw()
 }
 
-/// Sends what fits, and tells how many packets that were: as many as slots, unless they can be chains.
+/// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
     if !chains {
         return tx.send(batch);
@@ -129,18 +129,18 @@ pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
 const PATIENCE: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(20);
 
-/// Whether a port of this name may be one that another process serves.
+/// Returns whether a port of this name may be served by another process.
 fn is_memory(name: &str) -> bool {
     name.starts_with("vale") || name.starts_with("netmap:") || name.contains(['{', '}'])
 }
 
 impl Run {
-    /// Opens ports of one pool that is large enough for all their queues.
+    /// Opens ports on one pool that is large enough for all their queues.
     pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
         let rings = names.len() * common.queues as usize * common.ring.unwrap_or(512) as usize * 2;
-        // Room for the longest frame behind the headroom; 1,500 bytes fit 2 KiB.
+        // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
-        // AF_XDP takes a page at most; longer frames are chains there.
+        // AF_XDP buffers are at most a page; longer frames are chains there.
         let is_xdp = names.iter().any(|name| name.starts_with("xdp:"));
         let buffer_size = if is_xdp { buffer_size.min(4096) } else { buffer_size };
         let default = RegionOptions::default();
@@ -164,7 +164,8 @@ impl Run {
             pool: Some(pool),
             interrupts: match common.wait {
                 Some(Wait::Poll) => None,
-                // A port that another process serves can wake a thread; a card polls unless it was asked to.
+                // A port that another process serves can wake a thread; a card is polled unless requested
+                // otherwise.
                 None if !names.iter().any(|name| is_memory(name)) => None,
                 _ => Some(Duration::from_micros(common.throttle.into())),
             },
@@ -189,34 +190,34 @@ impl Run {
         })
     }
 
-    /// Whether another process serves one of the ports.
+    /// Returns whether another process serves one of the ports.
     pub fn is_served(&self) -> bool {
         self.devices.iter().any(|device| device.info().driver == "served")
     }
 
-    /// One thread's waiting, as chosen.
+    /// Returns a thread's waiter, in the selected mode.
     pub fn waiter(&self) -> Waiter {
         let usual = if self.is_served() { Wait::Adaptive } else { Wait::Poll };
         Waiter::new(self.common.wait.unwrap_or(usual).into())
     }
 
-    /// Shows where the cycles go; for who notes it there.
+    /// Turns on profiling, and returns where the threads record it.
     pub fn profile(&mut self) -> Arc<Profile> {
         self.profile.get_or_insert_default().clone()
     }
 
-    /// The ports.
+    /// Returns the ports.
     pub fn devices(&mut self) -> &mut [Port] {
         &mut self.devices
     }
 
-    /// How many queues each port has; a port's own option comes before `--queues`.
+    /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
     pub fn queues(&self) -> u16 {
         self.devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)
     }
 
-    /// Adds a thread. `turn` moves a batch and tells how many packets it moved; it is called from the
-    /// time when links are up until the run ends.
+    /// Adds a thread. `turn` moves a batch and returns the number of packets; it is called repeatedly from the time
+    /// when links are up until the run ends.
     pub fn spawn(&mut self, turn: impl FnMut() -> usize + Send + 'static) {
         self.turns.push(Box::new(turn));
     }
@@ -231,8 +232,8 @@ impl Run {
         };
         let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
         let counters = work.clone();
-        // With a processor of its own a thread polls on; otherwise it lets others work, too. Where the other side is a process,
-        // it needs a processor to go on.
+        // With a processor of its own a thread spins; otherwise it yields. If the other side is a process, the
+        // thread rests, because that process needs a processor.
         let alone = processors > self.queues() as usize;
         let must_rest = self.is_served() && self.common.wait != Some(Wait::Poll);
         let thread = std::thread::spawn(move || {
@@ -265,8 +266,8 @@ impl Run {
         self.threads.push((work, thread));
     }
 
-    /// Shows what goes on until the time is over, `done` answers yes, or somebody presses Ctrl-C;
-    /// then lets what is on its way arrive, ends the threads, and prints the summary.
+    /// Shows progress until the time is over, `done` returns true, or Ctrl-C is pressed. Then waits for frames in
+    /// flight, ends the threads, and prints the summary.
     pub fn finish(
         self,
         done: impl Fn(u64) -> bool,
@@ -290,7 +291,7 @@ impl Run {
         Ok(if measured.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// As [`finish`](Run::finish), for who wants to see the result; shown only if `show` is there.
+    /// As [`finish`](Run::finish), but returns the measurements; shows progress only if `show` is given.
     pub fn measure(
         mut self,
         done: impl Fn(u64) -> bool,
@@ -305,7 +306,7 @@ impl Run {
         self.drain(&judge);
         self.stop.store(true, Ordering::Relaxed);
         let Run { devices, threads, profile, .. } = self;
-        // Each is joined, also after one that has panicked.
+        // Every thread is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
         outcome?;
 
@@ -317,12 +318,12 @@ impl Run {
             if report.unreadable > 0 {
                 let frames = report.sent;
                 eprintln!(
-                    "error: {name}: the capture file is malformed or cut off behind frame {frames}; the rest was not sent"
+                    "error: {name}: the capture file is malformed or truncated after frame {frames}; the rest was not sent"
                 );
             }
             if report.unrecorded > 0 {
                 eprintln!(
-                    "error: {name}: the recording ends before the last frame: its disk is full, or cannot be written"
+                    "error: {name}: the recording ends before the last frame: the disk is full or cannot be written"
                 );
             }
             has_cut_capture |= report.unreadable + report.unrecorded > 0;
@@ -347,7 +348,7 @@ impl Run {
         })
     }
 
-    /// Waits for the links of cards, which negotiate after each reset, and says what was opened.
+    /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports.
     fn await_links(&self, tell: bool) -> Result<(), Error> {
         let start = Instant::now();
         for device in self.devices.iter().filter(|device| !device.name().starts_with("sim:")) {
@@ -365,11 +366,11 @@ impl Run {
                 Link::Down => {
                     let up = match device.name().split_once(':') {
                         Some(("xdp" | "packet", interface)) => {
-                            format!(" And the interface? sudo ip link set {interface} up")
+                            format!(" Is the interface up? sudo ip link set {interface} up")
                         }
                         _ => String::new(),
                     };
-                    format!("no link after {} s; is the cable in?{up}", LINK.as_secs())
+                    format!("no link after {} s; is the cable plugged in?{up}", LINK.as_secs())
                 }
             };
             eprintln!("{}: {}, {}, {link}", device.name(), device.info().description, device.mac());
@@ -380,7 +381,7 @@ impl Run {
     /// Shows the rates every second, until the end.
     fn watch(&self, start: Instant, done: impl Fn(u64) -> bool, show: &mut Option<&mut Show>) -> Result<(), Error> {
         let interrupts = interrupts();
-        // More seconds than the clock has are no end.
+        // A time beyond the clock's range never ends.
         let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
         let mut last = (start, self.statistics()?, self.work());
         loop {
@@ -412,7 +413,7 @@ impl Run {
         }
     }
 
-    /// Packets and cycles of all threads.
+    /// Returns packets and cycles of all threads.
     fn work(&self) -> (u64, u64) {
         let sum =
             |of: fn(&Work) -> &AtomicU64| self.threads.iter().map(|(work, _)| of(work).load(Ordering::Relaxed)).sum();
@@ -423,8 +424,8 @@ impl Run {
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
-    /// Stops the models' wires and lets the threads go on until all that was sent has arrived, or
-    /// nothing has moved for so long that it never will. A port that others send to is never quiet.
+    /// Stops the models' wires and lets the threads go on until all sent frames have arrived, or nothing has moved
+    /// for [`DRAIN`]. A port that others send to is never quiet.
     fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
@@ -438,7 +439,7 @@ impl Run {
         }
     }
 
-    /// True if the cards have sent all that they were given, and testers have received it.
+    /// True if the cards have sent all their packets, and the testers have received them.
     fn is_settled(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) -> bool {
         let Ok(statistics) = self.statistics() else { return true };
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
@@ -447,12 +448,12 @@ impl Run {
     }
 }
 
-/// The models among the ports.
+/// Returns the models among the ports.
 fn models(devices: &[Port]) -> Vec<Arc<Card>> {
     devices.iter().filter_map(|device| model::named(device.name().strip_prefix("sim:")?)).collect()
 }
 
-/// What is at each port's outside has counted, where it is a model with a wire that counts.
+/// Returns the report of each port's wire, if the port is a model with a wire that counts.
 fn reports(devices: &[Port]) -> Vec<Option<Report>> {
     devices.iter().map(|device| model::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
 }
@@ -461,7 +462,7 @@ fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {
     (now.1 - before.1) as f64 / (now.0 - before.0).max(1) as f64
 }
 
-/// Three digits are enough for people and machines.
+/// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -476,17 +477,17 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
     })
 }
 
-/// Those causes that have happened.
+/// Returns the causes of drops that have occurred.
 pub fn drops(drops: &Drops) -> Value {
     let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
     Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }
 
-/// Ctrl-C, SIGTERM and SIGHUP arrive here, once for all runs of the process.
+/// The receiver of Ctrl-C, SIGTERM and SIGHUP, for all runs of the process.
 pub struct Interrupts(Option<Mutex<Receiver<()>>>);
 
 impl Interrupts {
-    /// Waits so long; true if one of them came.
+    /// Waits for `time`; true if a signal came.
     pub fn wait(&self, time: Duration) -> bool {
         match &self.0 {
             Some(receiver) => {
@@ -501,7 +502,7 @@ impl Interrupts {
     }
 }
 
-/// The process's.
+/// Returns the process's receiver of signals.
 pub fn interrupts() -> &'static Interrupts {
     static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
         let (sender, receiver) = channel();

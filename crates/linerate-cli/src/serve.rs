@@ -7,7 +7,7 @@ use std::time::Duration;
 use linerate::Error;
 use linerate::shared::{ANY, base, folder, socket_of};
 
-/// Serves until Ctrl-C, or as long as was asked.
+/// Serves until Ctrl-C, or for the time given.
 pub fn run(
     names: &[String],
     mode: u32,
@@ -45,15 +45,15 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each connection takes some descriptors, of which a process may have more than it has at first.
+/// Raises the limit of descriptors to its maximum: each connection takes several.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // What cannot be raised stays as it is: the server says when it is reached.
+    // If it cannot be raised it stays: the server reports when it is reached.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A group's number, by its name or as it is (group(5)).
+/// Returns a group's number, by its name or number (group(5)).
 fn group_number(group: &str) -> Result<u32, Error> {
     if let Ok(number) = group.parse() {
         return Ok(number);

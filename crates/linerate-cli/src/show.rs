@@ -1,4 +1,4 @@
-//! What a run looks like: a live table for people, JSON lines for programs.
+//! The output of a run: a live table for people, JSON lines for programs.
 
 use std::io::{IsTerminal, Write, stdout};
 
@@ -43,7 +43,7 @@ impl Rate {
 }
 
 impl Rates {
-    /// What changed from `before` to `now`.
+    /// Computes the rates from `before` to `now`.
     pub fn new(name: &str, before: &Statistics, now: &Statistics, seconds: f64) -> Rates {
         let lost = |statistics: &Statistics| statistics.drops.by_cause().iter().map(|(_, count)| count).sum::<u64>();
         Rates {
@@ -56,7 +56,7 @@ impl Rates {
     }
 }
 
-/// Where a run is shown.
+/// The display of a run.
 pub struct Show {
     json: bool,
     terminal: bool,
@@ -64,12 +64,12 @@ pub struct Show {
 }
 
 impl Show {
-    /// As JSON lines, or as a table, which on a terminal is drawn over itself.
+    /// Prints JSON lines, or a table, which is redrawn in place on a terminal.
     pub fn new(json: bool) -> Show {
         Show { json, terminal: stdout().is_terminal(), lines: 0 }
     }
 
-    /// One interval.
+    /// Prints one interval.
     pub fn tick(&mut self, seconds: f64, ports: &[Rates], cycles_per_packet: f64, parts: Option<Parts>) {
         if self.json {
             let ports: Vec<Value> = ports
@@ -105,7 +105,7 @@ impl Show {
         print(&text);
     }
 
-    /// The end.
+    /// Prints the summary.
     pub fn summary(&self, summary: &Value) {
         if self.json {
             return print(&format!("{summary}\n"));
@@ -143,7 +143,7 @@ impl Show {
     }
 }
 
-/// Output that nobody reads any more, as in `linerate … | head -1`, is no error.
+/// Prints `text`. A closed output, as in `linerate … | head -1`, is no error.
 pub fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

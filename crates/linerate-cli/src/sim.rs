@@ -12,17 +12,17 @@ use linerate::port::PortName;
 use linerate::{Error, Options};
 use serde_json::json;
 
-/// Breaches of a card that are shown one by one.
+/// Breaches of a card that are printed one by one.
 const SHOWN: usize = 20;
 
-/// A card, and who works for it. Fields go in this order: nobody is served any more before the card stops.
+/// A card with its servers and its thread. The fields are in drop order: serving ends before the card stops.
 struct Served {
     _servers: Vec<Server>,
     _runner: Arc<Runner>,
     card: Arc<Card>,
 }
 
-/// Serves until Ctrl-C, or as long as was asked.
+/// Serves until Ctrl-C, or for the time given.
 pub fn run(
     sockets: &[PathBuf],
     wires: &[String],
@@ -71,7 +71,7 @@ pub fn run(
         }
         if card.breach_count() > SHOWN as u64 {
             let kinds = card.breaches_by_kind().into_iter().map(|(kind, count)| format!("{count} {kind}"));
-            eprintln!("{}: breaches in all: {}", socket.display(), kinds.collect::<Vec<_>>().join(", "));
+            eprintln!("{}: total breaches: {}", socket.display(), kinds.collect::<Vec<_>>().join(", "));
         }
         cards.push(json!({
             "socket": socket, "from_wire": from_wire, "to_wire": to_wire, "breaches": card.breach_count(),
@@ -86,14 +86,14 @@ pub fn run(
     Ok(if breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A card is named as its socket's file, without what a name cannot have.
+/// Returns a card's name: that of its socket's file, without characters that a name cannot have.
 fn name(socket: &Path) -> String {
     let name = socket.file_stem().unwrap_or_default().to_string_lossy();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
 }
 
 fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> Result<Served, Error> {
-    // A port of ours at the other end is opened here; all else the model knows.
+    // A port of this library at the other end is opened here; the model handles all other wires.
     let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
     let (card, runner) = if PortName::parse(wire).is_ok_and(|name| name.is_device()) {
         let port = PortName::parse(&format!("sim:{name}?device={device}&vfs={functions}"))?;
@@ -112,7 +112,7 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
     Ok(Served { _servers: servers, _runner: runner, card })
 }
 
-/// What QEMU wants to hear, for people to copy.
+/// Returns QEMU's option for the card, ready to be copied.
 fn argument(socket: &Path) -> String {
     format!("'{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{}\"}}}}'", socket.display())
 }

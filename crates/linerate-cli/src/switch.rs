@@ -1,4 +1,4 @@
-//! `linerate switch`: switches that are served, and what is attached to them, as vale-ctl(8) does.
+//! `linerate switch`: manages switches that are served, as vale-ctl(8) does.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::Switch;
 
-/// Runs one of its commands.
+/// Runs one of the subcommands.
 pub fn run(command: &Switch) -> Result<ExitCode, Error> {
     match command {
         Switch::List { json } => list(*json)?,
@@ -33,7 +33,7 @@ fn client(name: &str) -> Result<Client, Error> {
 }
 
 fn parts(name: &str) -> Result<(&str, &str), Error> {
-    let why = || Error::BadName { name: name.to_string(), why: "a port of a switch is called valeS:P".to_string() };
+    let why = || Error::BadName { name: name.to_string(), why: "a port of a switch is named valeS:P".to_string() };
     name.split_once(':').filter(|_| name.starts_with("vale")).ok_or_else(why)
 }
 

@@ -1,17 +1,17 @@
-//! `--batch auto`: the batch size at which a packet costs least.
+//! `--batch auto`: finds the batch size with the lowest cost per packet.
 
 /// Sizes that are tried.
 const SIZES: [usize; 6] = [8, 16, 32, 64, 128, 256];
 /// Packets after which a size is judged.
 const PERIOD: u64 = 1 << 15;
-/// Periods between two tries of another size.
+/// Periods between two trials of another size.
 const PATIENCE: u32 = 16;
-/// How much less a packet must cost for a change.
+/// The cost below which another size is taken, relative to the present one.
 const GAIN: f64 = 0.98;
 
-/// Climbs from size to size, as long as packets become cheaper.
+/// Moves from size to size, as long as packets become cheaper.
 pub struct Tuner {
-    /// The size that has been the best, and what a packet costs there.
+    /// The best size so far, and its cost per packet.
     best: usize,
     cost: f64,
     /// The neighbour that is being tried.
@@ -29,12 +29,12 @@ impl Default for Tuner {
 }
 
 impl Tuner {
-    /// How many packets at a time.
+    /// Returns the number of packets at a time.
     pub fn size(&self) -> usize {
         SIZES[self.tried.unwrap_or(self.best)]
     }
 
-    /// A turn moved so many packets in so many cycles; turns without packets do not count.
+    /// Records a turn that moved `packets` in `cycles`; turns without packets do not count.
     pub fn moved(&mut self, packets: usize, cycles: u64) {
         if packets == 0 {
             return;
@@ -65,7 +65,7 @@ impl Tuner {
 mod tests {
     use super::*;
 
-    /// Where it ends if a packet costs so much at a size.
+    /// Returns the size that is found for a cost per packet by size.
     fn settle(cost: impl Fn(usize) -> f64) -> usize {
         let mut tuner = Tuner::default();
         for _ in 0..1_000_000 {
@@ -76,11 +76,11 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_where_a_packet_costs_least() {
+    fn it_finds_the_size_with_the_lowest_cost() {
         for best in SIZES {
             let away = |size: usize| (size as f64 / best as f64).log2().abs();
             assert_eq!(settle(|size| 20.0 + 4.0 * away(size)), best);
         }
-        assert_eq!(settle(|_| 20.0), 32, "nothing to gain, nothing changed");
+        assert_eq!(settle(|_| 20.0), 32, "equal costs change nothing");
     }
 }

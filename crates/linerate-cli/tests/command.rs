@@ -1,4 +1,4 @@
-//! The command as its users meet it.
+//! The command, as a user runs it.
 
 mod kit;
 
@@ -14,7 +14,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// What a failing command says.
+/// Returns the errors of a failing command.
 fn fails(code: i32, arguments: &[&str]) -> String {
     text(&expect(code, &mut linerate(arguments)).stderr)
 }
@@ -74,14 +74,14 @@ fn fwd_with_other_sizes_queues_and_batches() {
 fn a_paced_wire_keeps_its_rate() {
     let summary = run(&["fwd", "sim:a?rate=10k&count=5000", "sim:b?wire=sink", "--count", "5000", "--seconds", "60"]);
     assert_eq!(number(&summary["ports"][1]["tx_packets"]), 5000);
-    // 5,000 packets at 10,000 a second: not before half a second is over.
+    // 5,000 packets at 10,000 a second take at least half a second.
     assert!(summary["seconds"].as_f64().unwrap() >= 0.45, "{summary}");
 }
 
-/// A recording that ends early is said, and the frames go on to the wire behind it.
+/// A recording that ends early is reported, and the frames go on to the wire behind it.
 #[test]
 fn a_recording_on_a_full_disk_is_an_error_and_loses_no_frame() {
-    // As few frames as are all in the file's buffer until the end, and more.
+    // First few enough frames that the file's buffer holds all until the end, then more.
     for count in ["10", "5000"] {
         let forwards = ["fwd", &format!("sim:0?count={count}"), "sim:1?wire=sink&record=/dev/full", "--count", count];
         let output = expect(1, linerate(&forwards).args(["--seconds", "60", "--json"]));
@@ -92,7 +92,7 @@ fn a_recording_on_a_full_disk_is_an_error_and_loses_no_frame() {
 }
 
 #[test]
-fn gen_sends_what_was_asked_and_sink_checks_it() {
+fn gen_sends_the_requested_packets_and_sink_checks_them() {
     let folder = Folder::new("gen");
     let file = folder.path("sent.pcap");
     let port = format!("sim:g?wire=sink&record={file}");
@@ -105,13 +105,13 @@ fn gen_sends_what_was_asked_and_sink_checks_it() {
     ports.dedup();
     assert_eq!(ports, (1024..1034).collect::<Vec<_>>());
 
-    // What was recorded is received again, complete and in order.
+    // The recorded frames are received again, complete and in order.
     let port = format!("sim:s?wire=pcap:{file}");
     let summary_of_sink = run(&["sink", &port, "--count", "1000", "--seconds", "60"]);
     assert_eq!((number(&summary_of_sink["lost"]), number(&summary_of_sink["ports"][0]["rx_packets"])), (0, 1000));
     assert_eq!(number(&summary_of_sink["reordered"]), 0);
 
-    // Loss and reordering are found.
+    // Loss and reordering are detected.
     let mut broken = sent.clone();
     broken.remove(500);
     broken.swap(700, 790);
@@ -203,7 +203,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
     }
 }
 
-/// Many clients come and go: what they gave, memory, descriptors and interrupts, goes with them.
+/// Clients come and go; their memory, descriptors and interrupts are released with them.
 #[test]
 fn a_served_card_keeps_nothing_of_its_clients() {
     let folder = Folder::new("served");
@@ -219,7 +219,7 @@ fn a_served_card_keeps_nothing_of_its_clients() {
         let generator = ["gen", &port, "--count", "1000", "--seconds", "60", "--json", "--wait", wait];
         let output = expect(0, &mut linerate(&generator));
         assert_eq!(summary(&output.stdout)["ports"][0]["tx_packets"], 1000);
-        // The next client is let in when the last one was forgotten.
+        // The next client is admitted once the previous one has been forgotten.
         expect(0, &mut linerate(&["sink", &port, "--seconds", "0.1", "--json"]));
         if round == 1 {
             before = (process.counted("fd"), process.counted("maps"));
@@ -230,11 +230,11 @@ fn a_served_card_keeps_nothing_of_its_clients() {
     let (code, rest) = process.interrupt();
     let summary = summary(rest.as_bytes());
     assert_eq!((code, &summary["breaches"], &summary["cards"][0]["to_wire"]), (Some(0), &0.into(), &20_000.into()));
-    assert!(!std::path::Path::new(&socket).exists(), "its socket goes with it");
+    assert!(!std::path::Path::new(&socket).exists(), "its socket is removed");
 }
 
 #[test]
-fn what_cannot_be_served_is_explained() {
+fn sim_explains_invalid_options() {
     let folder = Folder::new("unserved");
     let socket = folder.path("card");
     for (arguments, part) in [
@@ -246,7 +246,7 @@ fn what_cannot_be_served_is_explained() {
         let output = linerate(&[&["sim", "--socket", &socket][..], arguments].concat()).output().unwrap();
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains(part), "{arguments:?}: {said}");
-        assert!(!std::path::Path::new(&socket).exists(), "nothing is left");
+        assert!(!std::path::Path::new(&socket).exists(), "no socket is left");
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, frames, pair, write_frames};
 
-/// Builds the library's examples, and returns where this one is.
+/// Builds the library's examples, and returns the path of this one.
 fn example(name: &str) -> PathBuf {
     expect(0, Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "linerate", "--examples"]));
     Path::new(env!("CARGO_BIN_EXE_linerate")).with_file_name("examples").join(name)
@@ -22,13 +22,13 @@ fn bytes(mac: &str) -> Vec<u8> {
     mac.split(':').map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
 }
 
-/// Switches Linux's own forwarding on or off.
+/// Turns Linux's own forwarding on or off.
 fn set_forwarding(namespace: &Namespace, on: bool) {
     let line = format!("echo {} >/proc/sys/net/ipv4/ip_forward", u8::from(on));
     expect(0, Command::new("ip").args(["netns", "exec", &namespace.name, "sh", "-c", &line]));
 }
 
-/// A UDP packet to `destination`, of `len` bytes from its IP header on, with `padding` behind it.
+/// Returns a UDP packet to `destination`, of `len` bytes from its IP header on, followed by `padding`.
 fn packet(mac: &[u8], destination: [u8; 4], ttl: u8, len: usize, padding: usize) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 0, 0x12, 0x34, 0, 0, ttl, 17, 0, 0, 10, 50, 0, 9][..], &destination].concat();
     ip[2..4].copy_from_slice(&(len as u16).to_be_bytes());
@@ -46,7 +46,7 @@ enum Fate {
     Dropped,
 }
 
-/// Frames for the router with this address.
+/// Returns frames for the router with this address, and their outcomes.
 fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
     use Fate::{Dropped, Out};
     let mut all = Vec::new();
@@ -68,7 +68,7 @@ fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
         all.push((frame, Dropped));
     };
     change(&|frame| frame[24] ^= 1); // the checksum
-    change(&|frame| frame[5] ^= 1); // another station's
+    change(&|frame| frame[5] ^= 1); // another station's address
     change(&|frame| frame[14] = 0x65);
     change(&|frame| frame[12..14].copy_from_slice(&[0x88, 0xB5]));
     change(&|frame| frame.truncate(14 + 99)); // shorter than its header says
@@ -78,7 +78,7 @@ fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
     all
 }
 
-/// Sends the frames into the router, and returns what comes out at each of its outputs.
+/// Sends the frames into the router, and returns the frames at each of its outputs.
 fn routed(
     from: &Namespace,
     outputs: &[Namespace; 2],
@@ -98,7 +98,7 @@ fn routed(
     from.run(&format!("tcpreplay --quiet --pps 1000 -i i0 {file}"));
     let captured = captures.map(|(process, file)| {
         let (code, said) = process.ended();
-        assert_eq!(code, Some(0), "not all packets come out: {said}");
+        assert_eq!(code, Some(0), "not all packets were forwarded: {said}");
         frames(file)
     });
     captured.into()
@@ -145,7 +145,7 @@ fn the_router_does_what_linux_does() {
     }
 }
 
-/// One end of a tunnel is the example, the other Linux's; frames of all lengths, and TCP, go through.
+/// One end of a tunnel is the example, the other is Linux's; frames of all lengths, and TCP, pass through.
 #[test]
 fn the_tunnel_ends_at_linux() {
     let _alone = alone();
@@ -153,7 +153,7 @@ fn the_tunnel_ends_at_linux() {
     pair((&middle, "m0"), (&left, "l0"), 1);
     pair((&middle, "m1"), (&right, "r0"), 2);
     for (namespace, interface) in [(&left, "l0"), (&right, "r0")] {
-        // AF_XDP sees checksums that are left to the card before they are made.
+        // AF_XDP receives packets before a card would insert their checksums.
         namespace.run(&format!("ethtool -K {interface} tx off"));
         namespace.run(&format!("ip address flush dev {interface}"));
     }
@@ -185,7 +185,7 @@ fn the_tunnel_ends_at_linux() {
         listening.await_output("listening");
         client.run(&format!("iperf3 --client {address} --bytes 4M"));
     }
-    // Another network's packets stay outside.
+    // Packets of another network are rejected.
     right.run("ip link add vx1 type vxlan id 43 local 10.9.0.2 remote 10.9.0.1 dstport 4789 dev r0");
     right.run("ip address add 10.61.0.2/24 dev vx1");
     right.run("ip link set vx1 up");

@@ -1,4 +1,5 @@
-//! Ports on the kernel's own interfaces, between namespaces: Linux itself is at both ends, and goes on beside us.
+//! Ports on the kernel's own interfaces, between namespaces: Linux is at both ends, and keeps the rest of the
+//! traffic.
 
 mod kit;
 
@@ -8,8 +9,8 @@ use kit::{Folder, Namespace, Process, alone, expect, frames, inside, pair, summa
 use linerate::traffic::Generator;
 use serde_json::Value;
 
-/// A file with one frame like the generator's, but for an interface of the kernel's: its address, 10.87.0.1, and port
-/// 4321.
+/// Writes a file with one frame like the generator's, but for an interface of the kernel's: its address, 10.87.0.1,
+/// and port 4321.
 fn template(folder: &Folder, namespace: &Namespace, interface: &str) -> String {
     let mut frame = vec![0; 60];
     Generator::new(64, 1).fill(&mut frame);
@@ -27,7 +28,7 @@ fn template(folder: &Folder, namespace: &Namespace, interface: &str) -> String {
     file
 }
 
-/// A counter of the kernel's (`nstat`).
+/// Returns a counter of the kernel's (`nstat`).
 fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
     let text = namespace.run("cat /proc/net/snmp");
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("{protocol}:"))).collect();
@@ -36,9 +37,9 @@ fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
     found.1.parse().unwrap()
 }
 
-/// A million packets of a flow are ours; ping, TCP and a download go on beside them.
+/// A million packets of a flow are received; ping, TCP and a download continue beside them.
 #[test]
-fn a_flow_is_ours_and_the_rest_is_the_kernels() {
+fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     let _alone = alone();
     const COUNT: u64 = 1_000_000;
     let (host, far) = (Namespace::new("xh"), Namespace::new("xf"));
@@ -47,7 +48,7 @@ fn a_flow_is_ours_and_the_rest_is_the_kernels() {
     let template = template(&folder, &host, "h0");
     std::fs::File::create(folder.path("file")).unwrap().write_all(&vec![0x5A; 4 << 20]).unwrap();
 
-    // With a queue of its own in front, a pair makes the sender wait instead of dropping (since Linux 6.16).
+    // With a queue of its own before it, a pair makes the sender wait instead of dropping (since Linux 6.16).
     far.run("tc qdisc add dev f0 root pfifo");
     let count = format!("--count {COUNT} --seconds 40 --json");
     let mut sink = Process::start(&mut inside(&host, &format!("sink xdp:h0?flow=udp:4321&ring=4096 {count}")));
@@ -55,7 +56,7 @@ fn a_flow_is_ours_and_the_rest_is_the_kernels() {
     let generator = format!("gen xdp:f0 --template {template} --flows 4 --rate 100k {count}");
     let generator = Process::start(&mut inside(&far, &generator));
 
-    // What else goes over the cable goes at a pace: bursts that fill the pair's queue of 256 would be the kernel's losses.
+    // Other traffic is paced: bursts that fill the pair's queue of 256 would be lost by the kernel.
     far.ping(20, "10.87.0.1");
     let mut server = host.start("iperf3 --server --one-off --forceflush");
     server.await_output("Server listening");
@@ -72,18 +73,18 @@ fn a_flow_is_ours_and_the_rest_is_the_kernels() {
     assert_eq!(code, Some(0), "{said}");
     let (_, said) = sink.ended();
     let sink = summary(said.as_bytes());
-    // None is lost but what the pair itself says that it has dropped.
+    // The only losses are those that the pair itself counts as dropped.
     let dropped: u64 = far.run("cat /sys/class/net/f0/statistics/tx_dropped").trim().parse().unwrap();
     println!("the pair has dropped {dropped}");
     assert_eq!(sink["ports"][0]["rx_packets"].as_u64(), Some(COUNT - dropped), "{sink}");
     assert_eq!((&sink["corrupted"], &sink["reordered"]), (&0.into(), &0.into()));
-    // Nobody listens at 4321: had the kernel seen one, it would have counted it.
+    // Port 4321 is not open: the kernel would have counted any packet that reached it.
     assert_eq!(counter(&host, "Udp", "NoPorts"), 0);
-    // Nothing is left of us.
+    // No XDP program is left attached.
     assert!(!host.run("ip -d link show h0").contains("xdp"));
 }
 
-/// Two namespaces of Linux, and one between them with two interfaces that are joined by `linerate fwd`.
+/// Two namespaces of Linux, and one between them whose two interfaces are joined by `linerate fwd`.
 struct Between {
     left: Namespace,
     right: Namespace,
@@ -92,21 +93,21 @@ struct Between {
 }
 
 impl Between {
-    /// With veth pairs. `ports` as they are called in the middle, whose interfaces are m0 and m1.
+    /// With veth pairs. `ports` are the names in the middle, whose interfaces are m0 and m1.
     fn with_veth(test: &str, mtu: usize, ports: &str) -> Between {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
         for (here, there, outer) in [("m0", "l0", &left), ("m1", "r0", &right)] {
             pair((&middle, here), (outer, there), 1);
             middle.run(&format!("ip address flush dev {here}"));
             middle.run(&format!("ip link set {here} mtu {mtu}"));
-            // AF_XDP sees checksums that are left to the card before they are made.
+            // AF_XDP receives packets before a card would insert their checksums.
             outer.run(&format!("ethtool -K {there} tx off"));
         }
         let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
         Between { left, right, _middle: middle, forwarder }.connected(["l0", "r0"], mtu)
     }
 
-    /// With TAP interfaces l0 and r0, which `ports` make.
+    /// With TAP interfaces l0 and r0, which `ports` create.
     fn with_taps(test: &str, mtu: usize, ports: &str) -> Between {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
         let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
@@ -124,7 +125,7 @@ impl Between {
         self.addressed(interfaces, mtu)
     }
 
-    /// One network at both ends.
+    /// Puts both ends into one network.
     fn addressed(self, interfaces: [&str; 2], mtu: usize) -> Between {
         for (namespace, interface, host) in [(&self.left, interfaces[0], 1), (&self.right, interfaces[1], 2)] {
             namespace.run("ip link set lo up");
@@ -136,13 +137,13 @@ impl Between {
         self
     }
 
-    /// Ping of many sizes, TCP both ways, UDP; then it ends.
+    /// Sends pings of many sizes, TCP both ways, and UDP, and ends the forwarder.
     fn carries_all(self, mtu: usize) {
         for size in [0, 1, 18, 56, 700, 1472, 1473, 1900, 4000, 8972].into_iter().filter(|size| size + 28 <= mtu) {
             self.left.ping(3, &format!("-M do -s {size} 10.88.0.2"));
         }
         self.right.ping(3, &format!("-s {} fd88::1", mtu - 48));
-        // With room at the sockets for all of it, as far as Linux lets us: what a process is late for is not lost on the way.
+        // The sockets have room for all of it, as far as Linux allows: a late receiver then loses nothing.
         let most = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).unwrap();
         let window = ["rmem_max", "wmem_max"].map(|name| most(name).trim().parse::<u64>().unwrap());
         let datagrams = format!("--udp --bitrate 20M --bytes 2M --window {}", window[0].min(window[1]).min(2_000_000));
@@ -152,7 +153,7 @@ impl Between {
             ("fd88::2", "--bytes 5M"),
             ("10.88.0.2", &datagrams),
         ] {
-            // A server of many tests does not listen for a moment between two.
+            // A server of several tests does not listen for a moment between two.
             let mut server = self.right.start("iperf3 --server --one-off --forceflush");
             server.await_output("Server listening");
             let result = self.left.run(&format!("iperf3 --client {to} {options} --json --connect-timeout 5000"));
@@ -161,7 +162,7 @@ impl Between {
             let sent = end["sum_sent"]["bytes"].as_u64().or(end["sum"]["bytes"].as_u64());
             assert!(sent >= Some(2_000_000), "{options}: {result}");
             if options.contains("udp") {
-                // What the receiver's socket had no room for was not lost on the way.
+                // Datagrams for which the receiver's socket had no room were not lost on the way.
                 let unread = counter(&self.right, "Udp", "RcvbufErrors");
                 assert_eq!(end["sum"]["lost_packets"], 0, "{unread} at the receiver's socket: {result}");
             }
@@ -198,9 +199,9 @@ fn traffic_crosses_two_packet_ports() {
     between.carries_all(1500);
 }
 
-/// Checksums and segmentation are handed on, or made here, where the other end has left them to us.
+/// Checksums and segmentation that a sender left undone are passed on, or done by the port.
 #[test]
-fn what_is_left_to_do_is_done_or_handed_on() {
+fn pending_offloads_are_done_or_passed_on() {
     let _alone = alone();
     for (test, ports) in
         [("q", "packet:m0 packet:m1"), ("o", "packet:m0?offloads=on packet:m1?offloads=on --wait interrupt")]
@@ -212,7 +213,7 @@ fn what_is_left_to_do_is_done_or_handed_on() {
     }
 }
 
-/// Tags are kept, and every byte of frames of all sizes, between ports of all kinds.
+/// Tags and every byte of frames of all sizes are preserved between ports of all kinds.
 #[test]
 fn frames_cross_byte_for_byte() {
     let _alone = alone();
@@ -220,7 +221,7 @@ fn frames_cross_byte_for_byte() {
     let mut sent = Vec::new();
     for size in (60..=1514).step_by(97).chain((1515..=9014).step_by(833)) {
         let mut frame: Vec<u8> = (0..size).map(|n| (n * 31 + size) as u8).collect();
-        // No address that Linux would look at, and no protocol that it would answer.
+        // An address that Linux ignores, and a protocol that it does not answer.
         frame[..14].copy_from_slice(&[0x02, 1, 1, 1, 1, 1, 0x02, 2, 2, 2, 2, 2, 0x88, 0xB5]);
         sent.push(frame.clone());
         if size < 9010 {
@@ -271,14 +272,14 @@ fn packets_cross_two_taps_uncut() {
     between.carries_all(9000);
 }
 
-/// A card of ours, here a model, goes on as an interface of Linux with its address.
+/// A card of linerate's, here a model, appears as an interface of Linux with its address.
 #[test]
-fn linux_uses_our_card_by_its_twin() {
+fn linux_uses_a_card_through_its_twin() {
     let _alone = alone();
     let [outside, inside_of] = ["co", "ci"].map(Namespace::new);
     let command = forward(1500, "sim:card?wire=tap:w0 host:twin");
     let mut forwarder = Process::start(&mut inside(&inside_of, &command));
-    // The address of a model is derived from its name, and begins so.
+    // A model's address is derived from its name, and begins with these bytes.
     assert!(forwarder.await_error("host:twin").contains(" 02:82:59:"));
     forwarder.await_output("ports");
     inside_of.run(&format!("ip link set w0 netns {}", outside.name));
@@ -287,9 +288,9 @@ fn linux_uses_our_card_by_its_twin() {
     between.carries_all(1500);
 }
 
-/// Of what a card of ours receives a flow goes one way, and Linux has the rest.
+/// Of the packets received by a card, a flow is forwarded to one port, and Linux gets the rest.
 #[test]
-fn a_flow_goes_elsewhere_and_linux_has_the_rest() {
+fn a_flow_is_forwarded_and_linux_gets_the_rest() {
     let _alone = alone();
     const COUNT: u64 = 2_000;
     let folder = Folder::new("rest");
@@ -323,7 +324,7 @@ fn a_flow_goes_elsewhere_and_linux_has_the_rest() {
         (Some(0), Some(COUNT), Some(0)),
         "{sink}"
     );
-    // What came out of the flow's port has nowhere else to go.
+    // Packets of the flow's port end there.
     assert_eq!(counter(&linux, "Udp", "NoPorts"), 0);
     let (_, said) = forwarder.interrupt();
     let summary = summary(said.as_bytes());
@@ -331,7 +332,7 @@ fn a_flow_goes_elsewhere_and_linux_has_the_rest() {
     assert!(summary["filtered"].as_u64() >= summary["ports"][2]["tx_packets"].as_u64(), "{summary}");
 }
 
-/// A checksum that Linux has left to do at one port is left to Linux at the other.
+/// A checksum that Linux left undone at one port is left to Linux at the other.
 #[test]
 fn a_checksum_is_left_to_the_kernel() {
     let _alone = alone();
@@ -345,7 +346,7 @@ fn a_checksum_is_left_to_the_kernel() {
     left.run("ip address add 10.87.1.1/24 dev l0");
     left.run("ethtool -K l0 tso off");
     left.run("ping -q -c 1 10.87.1.2");
-    // A pair does not make checksums, if it is not told that it cannot leave them; then the kernel makes them.
+    // A veth pair inserts no checksums unless its offload is off; then the kernel inserts them.
     for (offload, expected) in [("on", "bad udp cksum"), ("off", "udp sum ok")] {
         middle.run(&format!("ethtool -K m1 tx {offload}"));
         let mut dump = Process::start(right.command("tcpdump -i r0 -vv -n -l --immediate-mode -c 1").arg("udp port 9"));
@@ -366,7 +367,7 @@ fn traffic_crosses_ports_that_are_polled_busily() {
     between.carries_all(1500);
 }
 
-/// Between any two of the four kinds, with what each of them cannot do made good.
+/// Between any two of the four kinds; features that one of them lacks are emulated.
 #[test]
 fn traffic_crosses_from_a_tap() {
     let _alone = alone();
@@ -383,7 +384,7 @@ fn traffic_crosses_from_a_tap() {
     }
 }
 
-/// Between an interface of Linux's and a card of ours.
+/// Between an interface of Linux's and a card of linerate's.
 #[test]
 fn traffic_crosses_between_an_interface_and_a_card() {
     let _alone = alone();
@@ -398,7 +399,7 @@ fn traffic_crosses_between_an_interface_and_a_card() {
     between.addressed(["l0", "r0"], 1500).carries_all(1500);
 }
 
-/// Several queues, each with a thread and with flows of its own.
+/// Several queues, each with a thread and its own flows.
 #[test]
 fn flows_are_spread_over_queues() {
     let _alone = alone();

@@ -1,12 +1,12 @@
-//! What measures: `fwd --profile`, `latency`, `bench`. What they print depends on the machine; that they print what they say,
-//! and write what they promise, does not.
+//! The measuring commands: `fwd --profile`, `latency`, `bench`. The figures depend on the machine; the form of the
+//! output and the files written do not.
 
 mod kit;
 
 use kit::{expect, linerate, summary, text};
 use serde_json::Value;
 
-/// A positive number.
+/// Returns a positive number.
 #[track_caller]
 fn positive(value: &Value) -> f64 {
     let number = value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"));
@@ -15,7 +15,7 @@ fn positive(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_profile_says_where_the_cycles_go() {
+fn a_profile_shows_the_cycles_of_each_part() {
     let output = expect(0, &mut linerate(&["fwd", "sim:p0", "sim:p1", "--count", "500000", "--profile", "--json"]));
     let profile = &summary(&output.stdout)["profile"];
     for part in ["receive", "touch", "send"] {
@@ -25,7 +25,7 @@ fn a_profile_says_where_the_cycles_go() {
     assert!(text(&output.stdout).contains("cycles/packet: receive "));
 }
 
-/// The times of each load, which grow from the shortest to the longest.
+/// Checks the times of each load, which grow from the shortest to the longest.
 #[track_caller]
 fn check_loads(output: &[u8], loads: usize) {
     let found = summary(output)["loads"].as_array().unwrap().clone();
@@ -39,7 +39,7 @@ fn check_loads(output: &[u8], loads: usize) {
 }
 
 #[test]
-fn latency_is_of_the_forwarder_from_wire_to_wire() {
+fn latency_of_a_forwarder_is_measured_from_wire_to_wire() {
     let arguments = ["latency", "sim:l0", "sim:l1", "--rate", "20k,10Mbit", "--seconds", "0.5", "--json"];
     check_loads(&expect(0, &mut linerate(&arguments)).stdout, 2);
     let text = text(&expect(0, &mut linerate(&arguments[..7])).stdout);
@@ -47,7 +47,7 @@ fn latency_is_of_the_forwarder_from_wire_to_wire() {
 }
 
 #[test]
-fn latency_is_of_what_lies_between_two_other_ports() {
+fn latency_of_the_path_between_other_ports_is_measured() {
     for ports in [["L{0", "L}0"], ["valelat:a", "valelat:b"], ["sim:c0?wire=sim:c1", "sim:c1?wire=sim:c0"]] {
         let rest = ["--rate", "20k", "--size", "128", "--every", "2", "--seconds", "0.5", "--json"];
         let arguments = [&["latency"][..], &ports, &rest].concat();
@@ -56,14 +56,14 @@ fn latency_is_of_what_lies_between_two_other_ports() {
 }
 
 #[test]
-fn latency_without_anything_between_is_a_failure() {
+fn latency_between_unconnected_ports_is_a_failure() {
     let arguments = ["latency", "null:", "N{0", "--seconds", "0.2", "--json"];
     let output = expect(1, &mut linerate(&arguments));
     assert_eq!(summary(&output.stdout)["loads"][0]["looked_at"], 0);
 }
 
 #[test]
-fn a_report_has_tables_pictures_and_what_others_published() {
+fn a_report_has_tables_pictures_and_published_figures() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report");
     let arguments =
@@ -81,7 +81,7 @@ fn a_report_has_tables_pictures_and_what_others_published() {
         positive(&row["cycles/packet"]);
         positive(&row["ixy 1.2 GHz"]);
     }
-    assert_eq!(experiments[1]["rows"][0]["Mpps"], Value::Null, "what cannot be measured here says so");
+    assert_eq!(experiments[1]["rows"][0]["Mpps"], Value::Null, "an experiment without a result has no figures");
     for row in experiments[3]["rows"].as_array().unwrap() {
         assert!(positive(&row["ns/packet"]) < 1e6, "packets arrive: {row}");
     }
@@ -95,7 +95,7 @@ fn a_report_has_tables_pictures_and_what_others_published() {
 }
 
 #[test]
-fn a_report_that_cannot_be_is_an_error_that_says_why() {
+fn a_report_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();

@@ -1,5 +1,5 @@
-//! Real traffic: two network namespaces of Linux, a TAP in each as the wire of a model, and
-//! `linerate fwd` between the models.
+//! Real traffic: two network namespaces of Linux, a TAP in each as the wire of a model, and `linerate fwd` between
+//! the models.
 
 mod kit;
 
@@ -12,7 +12,7 @@ use kit::{Folder, Namespace, Process, expect, frames, linerate, summary, text, w
 struct Link {
     left: Namespace,
     right: Namespace,
-    /// The TAPs' names; interfaces have short ones.
+    /// The TAPs' names; names of interfaces are short.
     taps: [String; 2],
     forwarder: Process,
 }
@@ -24,14 +24,14 @@ impl Link {
         let [a, b] = [("l", &taps[0]), ("r", &taps[1])].map(|(side, tap)| format!("sim:{side}?wire=tap:{tap}"));
         let mut command = linerate(&["fwd", &a, &b, "--seconds", "180", "--json"]);
         let mut forwarder = Process::start(command.args(options));
-        // Its first line comes when both TAPs are there and forwarding is under way.
+        // The first line is printed once both TAPs exist and forwarding has begun.
         forwarder.await_output("ports");
         left.take(&taps[0], &["10.82.0.1/24", "fd82::1/64"]);
         right.take(&taps[1], &["10.82.0.2/24", "fd82::2/64"]);
         Link { left, right, taps, forwarder }
     }
 
-    /// Presses Ctrl-C and checks the summary.
+    /// Sends Ctrl-C and checks the summary.
     fn down(self) {
         let (code, output) = self.forwarder.interrupt();
         assert_eq!(code, Some(0), "{output}");
@@ -44,7 +44,7 @@ impl Link {
     }
 }
 
-/// Bytes that no compression or pattern hides.
+/// Bytes without patterns, which cannot be compressed.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut next = || {
@@ -56,7 +56,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// A frame with a VLAN tag behind its addresses.
+/// Returns a frame with a VLAN tag after its addresses.
 fn tag(mut generator: linerate::traffic::Generator) -> Vec<u8> {
     let mut frame = vec![0; generator.frame_len()];
     generator.fill(&mut frame);
@@ -72,7 +72,7 @@ fn ping_iperf_and_http_cross_two_models() {
     }
     link.right.ping(5, "-s 1452 fd82::1");
 
-    // TCP for ten seconds, and in no second nothing.
+    // TCP for ten seconds, with progress in every second.
     let mut server = link.right.start("iperf3 --server --one-off --forceflush");
     server.await_output("Server listening");
     let result = link.left.run("iperf3 --client 10.82.0.2 --time 10 --json");
@@ -83,7 +83,7 @@ fn ping_iperf_and_http_cross_two_models() {
         assert!(interval["sum"]["bytes"].as_u64().unwrap() > 0, "a stall: {interval}");
     }
 
-    // A download must be what was offered.
+    // A download must equal the file offered.
     let folder = Folder::new("http");
     std::fs::File::create(folder.path("file")).unwrap().write_all(&noise(20 << 20)).unwrap();
     let _server = link.right.start(&format!("busybox httpd -f -p 80 -h {}", folder.0.display()));
@@ -100,7 +100,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
     let folder = Folder::new("capture");
     let files = ["left", "right"].map(|side| folder.path(&format!("{side}.pcap")));
     let link = Link::up("c", &[]);
-    // What arrives on each side; what leaves is not padded yet.
+    // Frames that arrive on each side; those that leave are not padded yet.
     let mut captures: Vec<Process> = [(&link.left, 0), (&link.right, 1)]
         .into_iter()
         .map(|(side, n)| {
@@ -109,7 +109,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
         .collect();
     captures.iter_mut().for_each(|capture| drop(capture.await_error("listening on")));
 
-    // This kernel may have no VLAN interfaces; tcpreplay sends tagged frames all the same.
+    // This kernel may have no VLAN interfaces; tcpreplay can send tagged frames anyway.
     let tagged = folder.path("tagged.pcap");
     write_frames(&tagged, &[64, 700, 1518].map(|size| tag(linerate::traffic::Generator::new(size, 1))));
     for (side, tap) in [(&link.left, &link.taps[0]), (&link.right, &link.taps[1])] {
@@ -147,7 +147,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
         let output = expect(0, &mut linerate(&["fwd", &from, &to, "--count", &count, "--seconds", "60", "--json"]));
         assert_eq!(summary(&output.stdout)["ports"][1]["tx_packets"], sent.len(), "{}", text(&output.stdout));
         assert!(frames(&out) == sent, "{file} did not come out as it went in");
-        // Another reader of capture files agrees that ours is one.
+        // tcpdump, another reader of capture files, accepts the recording.
         let listing = expect(0, Command::new("tcpdump").args(["-n", "-r", &out]));
         assert_eq!(
             text(&listing.stdout).lines().filter(|line| line.contains(" > ") || line.contains("ARP")).count(),

@@ -1,5 +1,5 @@
-//! What stands in the way of ports on the kernel's interfaces, and what each says of it; which privileges suffice; what
-//! happens while nothing happens.
+//! Obstacles to ports on the kernel's interfaces and their error messages; the privileges that suffice; behaviour
+//! without traffic.
 
 mod kit;
 
@@ -9,7 +9,7 @@ use seccompiler::{
 };
 use serde_json::Value;
 
-/// The command as another user, with these capabilities and no others.
+/// Returns the command as another user, with these capabilities only.
 fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -> std::process::Command {
     let list = capabilities.iter().map(|one| format!(",+{one}")).collect::<String>();
     let mut command = namespace.command("setpriv --reuid 1000 --regid 1000 --clear-groups");
@@ -18,7 +18,7 @@ fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -
     command
 }
 
-/// Each capability that is named is needed, and more are not.
+/// Each capability named is needed, and no more are.
 #[test]
 fn some_capabilities_suffice() {
     let _alone = alone();
@@ -31,7 +31,7 @@ fn some_capabilities_suffice() {
     ] {
         let command = format!("sink {port} --count 1 --seconds 20 --json");
         for without in needed {
-            // Locking memory may be allowed by the limit, too; see below.
+            // Locking memory may also be allowed by the limit; see below.
             let fewer: Vec<&str> = needed.iter().copied().filter(|one| one != without).collect();
             if *without != "ipc_lock" {
                 let output = unprivileged(&host, &fewer, &command).output().unwrap();
@@ -49,7 +49,7 @@ fn some_capabilities_suffice() {
         sink.await_error("link up");
         match port {
             "tap:t0" => drop(host.run("ip address add 10.99.0.1/24 dev t0")),
-            // We have it, so that nobody answers.
+            // The requests arrive here and not in Linux, so that they are not answered.
             _ => drop(far.command("ping -q -c 1 -W 1 10.87.3.1").output().unwrap()),
         }
         let (code, said) = sink.ended();
@@ -58,9 +58,9 @@ fn some_capabilities_suffice() {
     }
 }
 
-/// A kernel that has no AF_XDP answers as this one does under a filter of its system calls.
+/// A kernel without AF_XDP answers as this one does under a filter of its system calls.
 #[test]
-fn without_af_xdp_packet_sockets_do() {
+fn packet_sockets_replace_a_missing_af_xdp() {
     let _alone = alone();
     let (host, far) = (Namespace::new("nh"), Namespace::new("nf"));
     pair((&host, "h0"), (&far, "f0"), 3);
@@ -76,7 +76,7 @@ fn without_af_xdp_packet_sockets_do() {
         );
         let filter: BpfProgram = filter.unwrap().try_into().unwrap();
         let mut command = inside(&host, command);
-        // It is the thread's, and its children have it.
+        // The filter belongs to the thread, and its children inherit it.
         std::thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             Process::start(&mut command)
@@ -91,22 +91,22 @@ fn without_af_xdp_packet_sockets_do() {
     far.run("ping -q -c 3 -i 0.05 10.87.3.1");
     let (code, said) = sink.ended();
     assert_eq!((code, &summary(said.as_bytes())["ports"][0]["rx_packets"]), (Some(0), &3.into()), "{said}");
-    // What packet sockets cannot do is not replaced by them.
+    // Packet sockets do not replace options that they cannot provide.
     for port in ["xdp:h0-0?flow=icmp", "xdp:h0?flow=icmp&copy=off", "xdp:h0?flow=icmp&busy=on"] {
         say(&format!("sink {port} --seconds 1")).await_error("the kernel has no AF_XDP");
     }
 }
 
-/// A thread that waits is in poll(2) when there is nothing to do, and a packet wakes it.
+/// A waiting thread is in poll(2) while there is no traffic, and a packet wakes it.
 #[test]
 fn a_thread_without_work_sleeps_in_poll() {
     let _alone = alone();
     let (host, far) = (Namespace::new("ph"), Namespace::new("pf"));
-    // Nor about the TAP interface.
+    // IPv6 would also send frames about the TAP interface.
     host.disable_ipv6("default");
     pair((&host, "h0"), (&far, "f0"), 3);
     for (namespace, interface) in [(&host, "h0"), (&far, "f0")] {
-        // Linux itself has nothing to say then.
+        // Linux itself then sends no frames.
         namespace.run(&format!("ip address flush dev {interface}"));
         namespace.run(&format!("ip link set {interface} multicast off arp off"));
         namespace.disable_ipv6(interface);
@@ -116,8 +116,8 @@ fn a_thread_without_work_sleeps_in_poll() {
             let sink = format!("sink {port} --wait {wait} --count 1 --seconds 60 --json");
             let mut sink = Process::start(&mut inside(&host, &sink));
             sink.await_output("ports");
-            // It wakes now and then to see whether it shall end, and may have to wait for a processor then; one that polls
-            // is never there.
+            // It wakes now and then to check for its end, and may then wait for a processor; a polling thread is
+            // never in poll(2).
             let mut looks = (0..20).map(|_| (0..1000).filter(|_| sink.is_in_poll()).count());
             match sleeps {
                 true => assert!(looks.any(|polling| polling > 900), "{port} --wait {wait}"),
@@ -133,9 +133,9 @@ fn a_thread_without_work_sleeps_in_poll() {
     }
 }
 
-/// What stands in the way is named, with the command that mends it.
+/// Each obstacle is named, with the command that removes it.
 #[test]
-fn what_cannot_be_opened_is_explained() {
+fn ports_that_cannot_be_opened_are_explained() {
     let _alone = alone();
     let (host, far) = (Namespace::new("eh"), Namespace::new("ef"));
     pair((&host, "h0"), (&far, "f0"), 3);
@@ -162,32 +162,32 @@ fn what_cannot_be_opened_is_explained() {
     let h0 = ports["interfaces"].as_array().unwrap().iter().find(|interface| interface["name"] == "h0").unwrap();
     assert_eq!((&h0["driver"], &h0["queues"], &h0["addresses"][0]), (&"veth".into(), &1.into(), &"10.87.3.1".into()));
     says("xdp:h0", &["with the address 10.87.3.1", "all its packets", "flow=all"]);
-    // Another has the queue.
+    // Another program has the queue.
     let mut first = Process::start(&mut inside(&host, "sink xdp:h0?flow=all --seconds 60"));
     first.await_error("link up");
     says("xdp:h0", &["queue 0 is bound to another", "end the other program"]);
     first.interrupt();
     assert!(!host.run("ip link show h0").contains("xdp"));
 
-    // Another program is there, whose queue is not ours: with two queues, another of linerate.
+    // Another program has attached its own XDP program to the interface: with two queues, another linerate.
     host.run("ip link add p0 numrxqueues 2 numtxqueues 2 type veth peer name p1");
     host.run("ip link set p0 up");
     let first = Process::start(&mut inside(&host, "sink xdp:p0-0?flow=udp:1 --seconds 60 --json"));
     while !host.run("ip -d link show p0").contains("prog/xdp") {}
     says("xdp:p0-1?flow=udp:2", &["another XDP program is attached", "bpftool net", "sudo ip link set dev p0 xdp off"]);
-    assert!(host.run("ip -d link show p0").contains("prog/xdp"), "it was thrown out");
+    assert!(host.run("ip -d link show p0").contains("prog/xdp"), "it was detached");
     drop(first);
     host.run("ip link delete p0");
 
-    // Memory that the kernel may not keep in place for us.
+    // Memory that the kernel may not lock for an unprivileged user.
     let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";
     let command = format!("{limited} {} sink xdp:h0?flow=udp:1 --seconds 1", env!("CARGO_BIN_EXE_linerate"));
     let said = text(&host.command(&command).output().unwrap().stderr);
     assert!(said.contains("32768 KiB must be kept in memory") && said.contains("limits.conf"), "{said}");
-    // Frames for others are received only while all are ours.
+    // Frames for other addresses are received only while the port has all packets.
     assert!(host.run("ip -d link show h0").contains("promiscuity 0 "));
 
-    // Frames that no chain is long enough for.
+    // Frames too long for any chain.
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 60000", namespace.1));
     }
@@ -195,7 +195,7 @@ fn what_cannot_be_opened_is_explained() {
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 1500", namespace.1));
     }
-    // It is down: nothing comes, and that is said; it comes up, and all is well.
+    // While the interface is down, that is reported; once it is up, packets arrive.
     host.run("ip link set h0 down");
     let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=icmp --count 1 --seconds 60 --json"));
     let said = sink.await_error("h0");
@@ -203,7 +203,7 @@ fn what_cannot_be_opened_is_explained() {
     drop(sink);
     host.run("ip link set h0 up");
 
-    // It goes while it is used.
+    // The interface is deleted while it is used.
     let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=udp:1 --seconds 60 --json"));
     sink.await_error("link up");
     far.run("ip link delete f0");

@@ -1,4 +1,4 @@
-//! `linerate serve` and `linerate switch`: ports of one process in others.
+//! `linerate serve` and `linerate switch`: ports of one process in other processes.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use kit::{Process, expect, linerate, summary, text};
 
 mod kit;
 
-/// A folder of sockets, and who serves there.
+/// A folder of sockets, and its server.
 struct World {
     folder: tempfile::TempDir,
     server: Option<Process>,
@@ -38,7 +38,7 @@ impl World {
 
 const COUNT: u64 = 20_000;
 
-/// The same names are the same ports, in whichever process: a switch copies, a pipe does not lose.
+/// The same names are the same ports in all processes: a switch copies, a pipe loses nothing.
 #[test]
 fn commands_meet_at_served_ports() {
     let world = World::serving("");
@@ -58,7 +58,7 @@ fn commands_meet_at_served_ports() {
     }
 }
 
-/// Monitors of what other processes send and receive; a monitor itself sends nothing.
+/// Monitors of the packets that other processes send and receive; a monitor itself sends nothing.
 #[test]
 fn ports_of_other_processes_are_monitored() {
     let world = World::serving("");
@@ -69,7 +69,7 @@ fn ports_of_other_processes_are_monitored() {
             started
         };
         let _sink = started(format!("sink {to} --seconds 60 --json"));
-        // The port is there before it can be monitored.
+        // The port must exist before it can be monitored.
         let _port = from.starts_with("vale").then(|| started(format!("sink {from} --queues 1 --seconds 60 --json")));
         let monitor = started(format!("sink {seen} --count {COUNT} --seconds 30 --json --ring 4096"));
         world.succeeds(&format!("gen {from} --count {COUNT} --rate 20k --ring 4096 --seconds 30"));
@@ -79,11 +79,11 @@ fn ports_of_other_processes_are_monitored() {
         assert_eq!(got, (Some(0), Some(COUNT), Some(0)), "{seen}: {said}");
         assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor listens"));
     }
-    assert!(world.fails("sink vale0:nobody/r --seconds 1").contains("not open"));
+    assert!(world.fails("sink vale0:absent/r --seconds 1").contains("not open"));
 }
 
 #[test]
-fn what_is_served_is_listed_and_managed() {
+fn served_ports_are_listed_and_managed() {
     let world = World::serving("");
     let _sink = {
         let mut sink = Process::start(&mut world.command("sink vale0:b --seconds 60 --json"));
@@ -96,17 +96,17 @@ fn what_is_served_is_listed_and_managed() {
         listed["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vale0:b").unwrap().clone()
     };
     let counted = |port: &serde_json::Value| port["rx_packets"].as_u64().unwrap() + port["drops"].as_u64().unwrap();
-    // What waits for a program that has no processor at the moment is neither received nor dropped yet.
+    // Packets that wait for a program without a processor are neither received nor dropped yet.
     assert!((0..200).any(|_| counted(&listed()) == 1000), "{}", listed());
     assert!(world.succeeds("switch list").contains("vale0:b"));
 
-    // A port that lasts, without a program.
+    // A permanent port, without a program.
     world.succeeds("switch create v1");
     assert!(world.fails("switch create v1").contains("is there already"));
     assert!(world.fails("sink netmap:v1 --seconds 1").contains("attached to no switch"));
     assert!(world.succeeds("switch attach vale0:v1").contains("vale0:v1 is port"));
     assert!(world.fails("switch attach vale0:v1").contains("open already"));
-    // It may be a port of several switches; its own name means the first.
+    // It may be attached to several switches; its own name means the first.
     world.succeeds("switch attach vale1:v1");
     world.succeeds("switch detach vale1:v1");
     assert!(world.fails("switch destroy v1").contains("open already"));
@@ -124,7 +124,7 @@ fn what_is_served_is_listed_and_managed() {
     assert!(world.fails("switch attach nothing").contains("valeS:P"));
 }
 
-/// A card becomes part of a switch, and nobody else's way to it.
+/// A card becomes part of a switch, and can then be reached only through it.
 #[test]
 fn cards_are_ports_of_a_switch() {
     let world = World::serving("");
@@ -145,7 +145,7 @@ fn cards_are_ports_of_a_switch() {
     assert!(list.contains("vale0:sim_0") && list.contains("vale1:sim_1"), "{list}");
     assert!(world.fails("switch attach vale1:sim:0").contains("open already"));
     assert!(world.fails("switch attach vale1:nothing:0").contains("no kind of port"));
-    // What its wire brings without end holds nobody up, nor who ends in the midst of it.
+    // An endless flow from its wire blocks neither other programs nor a program that ends during it.
     world.succeeds("switch attach vale2:sim:2?wire=traffic");
     let flood = summary(&expect(1, &mut world.command("sink vale2:b --seconds 1 --json")).stdout);
     assert!(flood["ports"][0]["rx_packets"].as_u64() > Some(0), "{flood}");
@@ -153,18 +153,19 @@ fn cards_are_ports_of_a_switch() {
     world.succeeds("switch attach vale2:sim:2?wire=none");
 }
 
-/// Who may use a switch may not have the server do what needs its privileges.
+/// A user of a switch cannot make the server use its privileges.
 #[test]
-fn only_who_serves_manages() {
+fn only_root_and_the_servers_user_manage() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let world = World::serving(" --mode 0666");
     std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    // A user who has nothing may not see where this was built.
+    // An unprivileged user may not be allowed to see the build folder.
     let elsewhere = tempfile::tempdir().unwrap();
     std::fs::set_permissions(elsewhere.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = elsewhere.path().join("linerate");
-    // By a process of its own: a file that this one writes may be open in another test's child when it is to be run.
+    // Copied by a separate process: a file that this process writes may still be open in another test's child when
+    // it is run.
     expect(0, Command::new("cp").arg(env!("CARGO_BIN_EXE_linerate")).arg(&program));
     let as_nobody = |code: i32, words: &str| {
         let mut command = Command::new(&program);
@@ -188,11 +189,11 @@ fn each_switch_has_a_socket() {
     let mode = |name: &str| std::fs::metadata(world.folder.path().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("vale1"), mode("vale2")), (0o640, 0o640));
     world.succeeds("gen vale1:a --count 10 --seconds 30");
-    // Nobody serves these: they are the process's own.
+    // These have no server: they belong to the process.
     world.succeeds("gen vale3:a --count 10 --seconds 30");
     assert!(world.fails("switch create v1").contains("linerate serve"));
     assert!(world.fails("serve vale1").contains("another process serves it"));
-    assert!(world.fails("serve vale9 --group nobody_has_this").contains("getent group"));
+    assert!(world.fails("serve vale9 --group no_such_group").contains("getent group"));
     assert_eq!(expect(2, &mut world.command("serve --mode 9")).status.code(), Some(2));
     // The socket `any` is for all names, also where it is named.
     let world = World::serving(" any");
@@ -207,7 +208,7 @@ fn the_end_of_the_server_ends_its_users() {
     assert_eq!(world.server.take().unwrap().interrupt().0, Some(0));
     sink.await_error("the process that served it is gone");
     assert_eq!(sink.ended().0, Some(1));
-    // And its sockets are gone: names are each process's own again.
+    // Its sockets are removed too: names belong to each process again.
     assert_eq!(
         std::fs::read_dir(world.folder.path()).unwrap().flatten().filter(|entry| entry.file_name() != ".lock").count(),
         0

@@ -1,7 +1,8 @@
-//! A server of ports under programs that come, go, stand still, and are killed at random, on 4 switches and 16 pipes. When all
-//! are gone, it holds what it held at the beginning, and serves as before.
+//! A server of ports under programs that start, end, stop, and are killed at random, on 4 switches and 16 pipes.
+//! When all have ended, the server holds what it held at the beginning, and still serves.
 //!
-//! `LINERATE_SOAK_MINUTES` (default: one, and 600 actions at most) is how long, `LINERATE_SOAK_SEED` which actions.
+//! `LINERATE_SOAK_MINUTES` sets the time (default: one minute, and at most 600 actions), `LINERATE_SOAK_SEED` the
+//! actions.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -18,16 +19,16 @@ mod kit;
 const PROGRAMS: usize = 64;
 const SWITCHES: usize = 4;
 const PIPES: usize = 16;
-/// Actions of the form that runs with all tests.
+/// Actions of the variant that runs with all tests.
 const ACTIONS: usize = 600;
-/// The longest that anything is waited for.
+/// The longest wait for any event.
 const BOUND: Duration = Duration::from_secs(120);
-/// What the allocator may keep of memory that is free, in KiB: an arena for some of its threads.
+/// Free memory that the allocator may keep, in KiB: an arena for some of its threads.
 const KEPT: u64 = 32 << 10;
-/// What the server may have more of memory that it shares with programs, in KiB.
+/// Additional memory shared with programs that the server may have, in KiB.
 const SHARED: u64 = 1 << 10;
 
-/// Xorshift (Marsaglia): the same seed is the same soak.
+/// Xorshift (Marsaglia): the same seed gives the same soak.
 struct Random(u64);
 
 impl Random {
@@ -43,7 +44,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number, not '{value}'")))
 }
 
-/// Netmap's program of the other crate's tests, and the shared object that it runs on.
+/// netmap's program from the other crate's tests, and the shared object that it runs on.
 struct Netmap {
     object: PathBuf,
     program: PathBuf,
@@ -72,11 +73,11 @@ struct World {
     netmap: Netmap,
     server: u32,
     _process: Process,
-    /// A connection of the test's own, whose answers say that the server has had a turn.
+    /// A connection of the test's own; its replies show that the server still answers.
     client: Client,
 }
 
-/// What a server holds.
+/// The resources of a server.
 #[derive(Debug)]
 struct Held {
     descriptors: usize,
@@ -127,7 +128,7 @@ impl World {
         Held { descriptors: entries("fd"), threads: entries("task"), resident, shared }
     }
 
-    /// Waits until the server has no port, and the descriptors and threads that it had before.
+    /// Waits until the server has no port, and as many descriptors and threads as before.
     fn settle(&self, before: Option<&Held>) -> Held {
         let begin = Instant::now();
         loop {
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// Sends packets through a port of each of so many switches and pipes, and counts them where they arrive.
+    /// Sends packets through a port of each of the first switches and pipes, and counts those that arrive.
     fn serves(&self, switches: usize, pipes: usize) {
         let switches = (0..switches).map(|n| (format!("vale{n}:x"), format!("vale{n}:y")));
         let pipes = (0..pipes).map(|n| (format!("p{{{n}"), format!("p}}{n}")));
@@ -166,7 +167,7 @@ impl World {
 struct Program {
     child: Child,
     is_stopped: bool,
-    /// It has said something, or has ended.
+    /// It has printed a line, or has ended.
     begun: Receiver<()>,
 }
 
@@ -192,7 +193,7 @@ impl Program {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Stops it or lets it go on, and waits until that is so, or it has ended.
+    /// Stops it or lets it continue, and waits until it does so, or has ended.
     fn toggle(&mut self) {
         self.is_stopped = !self.is_stopped;
         let (signal, event) = match self.is_stopped {
@@ -215,7 +216,8 @@ impl Drop for Program {
     }
 }
 
-/// What the program of a place is: senders that end by themselves, and receivers that do not, of ours and of netmap's.
+/// Returns the program for a place: senders that end by themselves and receivers that do not, of linerate and of
+/// netmap.
 fn words(place: usize) -> String {
     let is_netmap = place % 4 >= 2;
     let (is_sender, port) = match place < PROGRAMS - 2 * PIPES {
@@ -237,11 +239,11 @@ fn words(place: usize) -> String {
 }
 
 #[test]
-fn a_server_holds_nothing_of_programs_that_are_gone() {
+fn a_server_keeps_nothing_of_programs_that_have_ended() {
     let minutes = variable("LINERATE_SOAK_MINUTES");
     let seed = variable("LINERATE_SOAK_SEED").unwrap_or(0x5EED).max(1);
     let world = World::new();
-    // Once through everything: what the process allocates once is there then.
+    // First one of everything: memory that the process allocates once is then included.
     world.serves(1, 1);
     let before = world.settle(None);
     let before = world.settle(Some(&Held { descriptors: before.descriptors.min(16), ..before }));
@@ -256,14 +258,15 @@ fn a_server_holds_nothing_of_programs_that_are_gone() {
         if begin.elapsed() >= time {
             break;
         }
-        // All of them come first.
+        // First one program per place, then random places.
         let place = if action < PROGRAMS { action } else { random.below(PROGRAMS) };
         let program = &mut programs[place];
         let has_ended = program.as_mut().is_some_and(Program::has_ended);
         let what = match program {
             None => {
                 let new = Program::start(world.command(&words(place)));
-                // Nothing is ever said here: the sender is dropped when there was a line, or the program has ended.
+                // Nothing is sent on the channel: its sender is dropped after the first line, or at the program's
+                // end.
                 let _ = new.begun.recv_timeout(BOUND).map_err(|error| {
                     assert_eq!(error, std::sync::mpsc::RecvTimeoutError::Disconnected, "{}", words(place));
                 });
@@ -282,7 +285,7 @@ fn a_server_holds_nothing_of_programs_that_are_gone() {
                 }
                 1 => {
                     running.signal(Signal::INT);
-                    // One that stands still hears of it when it goes on.
+                    // A stopped program receives the signal when it continues.
                     3
                 }
                 _ => {
@@ -292,7 +295,7 @@ fn a_server_holds_nothing_of_programs_that_are_gone() {
             },
         };
         counts[what] += 1;
-        assert!(world.client.list().is_ok(), "the server has no turn");
+        assert!(world.client.list().is_ok(), "the server does not answer");
     }
     drop(programs);
 

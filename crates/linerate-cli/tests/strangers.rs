@@ -1,4 +1,4 @@
-//! Other users, and programs that come, go and stand still, beside `linerate serve`.
+//! Other users, and programs that start, end and stop, beside `linerate serve`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,11 +10,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
 
-/// A user who has nothing, in these tests, and another.
+/// An unprivileged user, and another.
 const NOBODY: u32 = 65_534;
 const STRANGER: u32 = 65_533;
 
-/// A folder for sockets that all may enter, and the command where all may run it.
+/// A folder for sockets that all users may enter, and the command where all may run it.
 struct Place {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -24,7 +24,8 @@ impl Place {
     fn new() -> Place {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("linerate");
-        // By a process of its own: a file that this one writes may be open in another test's child when it is to be run.
+        // Copied by a separate process: a file that this process writes may still be open in another test's child
+        // when it is run.
         expect(0, Command::new("cp").arg(env!("CARGO_BIN_EXE_linerate")).arg(&program));
         std::fs::create_dir(folder.path().join("ports")).unwrap();
         for path in [folder.path(), &folder.path().join("ports")] {
@@ -60,7 +61,7 @@ fn connected(path: &Path) -> Option<std::os::fd::OwnedFd> {
 }
 
 #[test]
-fn a_server_of_another_user_gets_nothing_from_us() {
+fn a_server_of_another_user_is_not_used() {
     let place = Place::new();
     std::os::unix::fs::chown(place.ports(), Some(NOBODY), None).unwrap();
     let _server = place.started(NOBODY, "serve --mode 0666", "ports/any");
@@ -68,9 +69,9 @@ fn a_server_of_another_user_gets_nothing_from_us() {
         let said = place.fails(STRANGER, words);
         assert!(said.contains("of user 65534 serves it, neither root nor you"), "{words}: {said}");
     }
-    // Whom it belongs to has the use of it.
+    // The server's own user may use it.
     expect(0, &mut place.command(NOBODY, "gen vale0:a --count 10 --seconds 30 --pages ordinary"));
-    // And nobody can serve in its place.
+    // No other user can serve in its place.
     let said = place.fails(STRANGER, "serve");
     assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
 }
@@ -91,7 +92,7 @@ fn ends_of_a_pipe_are_of_one_user() {
 }
 
 #[test]
-fn a_port_s_packets_are_not_for_other_users_monitors() {
+fn other_users_cannot_monitor_a_port() {
     let place = Place::new();
     let _server = place.started(0, "serve --mode 0666", "ports/any");
     let sinks = ["own{1", "vale0:a"]
@@ -100,7 +101,7 @@ fn a_port_s_packets_are_not_for_other_users_monitors() {
         let said = place.fails(STRANGER, &format!("sink {port}+rt --count 1 --seconds 5 --pages ordinary"));
         assert!(said.contains("a monitor sees all packets") && said.contains("--join-users"), "{said}");
     }
-    // The user whose port it is may monitor it, and root.
+    // The port's own user may monitor it, and root.
     for user in [NOBODY, 0] {
         expect(0, &mut place.command(user, "sink vale0:a+rt --seconds 1 --pages ordinary"));
     }
@@ -108,7 +109,7 @@ fn a_port_s_packets_are_not_for_other_users_monitors() {
 }
 
 #[test]
-fn interfaces_are_for_those_whom_their_sockets_let_in() {
+fn interfaces_are_for_users_admitted_by_their_sockets() {
     let place = Place::new();
     let _server = place.started(0, "serve --mode 0666", "ports/any");
     let said = place.fails(NOBODY, "gen netmap:lo --count 1 --pages ordinary");
@@ -116,8 +117,8 @@ fn interfaces_are_for_those_whom_their_sockets_let_in() {
 }
 
 #[test]
-fn a_server_without_descriptors_says_so_and_goes_on() {
-    // Room for eight connections of a user's, and for none: the server's own descriptors are about as many.
+fn a_server_without_descriptors_reports_it_and_continues() {
+    // Room for eight connections of a user, and for none: the server itself has about as many descriptors.
     for limit in [256, 10] {
         let place = Place::new();
         let mut command = Command::new("sh");

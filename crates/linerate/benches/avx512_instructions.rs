@@ -1,6 +1,6 @@
-//! Instructions per packet with AVX-512, which valgrind does not know: a child does the work, and we go through it step by
-//! step. `cargo bench --bench avx512_instructions`; like `instructions`, it fails on 3 % more than the limits below. On a
-//! processor without AVX-512 it says so.
+//! Counts instructions per packet with AVX-512, which valgrind lacks: a child process does the work and is
+//! single-stepped. `cargo bench --bench avx512_instructions`; like `instructions`, it fails on 3 % more than the
+//! limits below. On a processor without AVX-512 it prints a note.
 
 mod fake;
 mod fake_virtio;
@@ -19,13 +19,13 @@ use nix::unistd::Pid;
 
 /// Packets in one measurement.
 const PACKETS: usize = 256;
-/// Cards, batch sizes, and how many instructions were counted when this line was last changed.
+/// Cards, batch sizes, and the instructions counted when this line was last changed.
 const COUNTED: [(&str, usize, u64); 5] =
     [("ixgbe", 1, 112_902), ("ixgbe", 32, 8_936), ("pages", 32, 9_415), ("split", 32, 12_343), ("packed", 32, 12_065)];
 
 fn main() {
     if !Vectors::Avx512.is_there() {
-        return println!("this processor has no AVX-512: nothing is counted");
+        return println!("this processor has no AVX-512: nothing is measured");
     }
     let arguments: Vec<String> = std::env::args().skip_while(|argument| argument != "stepped").collect();
     if let [_, card, batch_size] = &arguments[..] {
@@ -40,7 +40,7 @@ fn main() {
     assert!(!grown, "more instructions than the limit");
 }
 
-/// Forwards in batches of this size; 0: nothing. Rounds that fill caches and rings come first.
+/// Forwards in batches of this size, or nothing for size 0. Unmeasured rounds first fill caches and rings.
 fn work(card: &str, batch_size: usize) {
     match card {
         "ixgbe" | "pages" => {
@@ -71,13 +71,13 @@ fn rounds<C>(
     }
     receive(card, PACKETS);
     ptrace::traceme().unwrap();
-    // What is counted stands between two signals to ourselves.
+    // The measured part lies between two signals of the process to itself.
     raise(Signal::SIGUSR1).unwrap();
     (0..PACKETS.checked_div(batch_size).unwrap_or(0)).for_each(|_| forward(card, &mut batch));
     raise(Signal::SIGUSR1).unwrap();
 }
 
-/// How many steps a child takes between its signals.
+/// Returns the number of steps that a child takes between its signals.
 fn steps(card: &str, batch_size: usize) -> u64 {
     let arguments = ["stepped", card, &batch_size.to_string()];
     let mut process = Command::new("/proc/self/exe").args(arguments).spawn().unwrap();

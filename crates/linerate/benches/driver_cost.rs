@@ -1,7 +1,6 @@
-//! What the driver costs per packet: receive, touch one byte, send, on descriptors that a bare loop
-//! in the same thread completes (64-byte packets, rings of 512). TSC cycles per packet, the best of
-//! many rounds, and beside them the bound: the cheapest loop that reads and writes the same
-//! descriptors. `cargo bench --bench driver_cost`
+//! The driver's cost per packet: receive, touch one byte, send, on descriptors completed by a bare loop in the same
+//! thread (64-byte packets, rings of 512). TSC cycles per packet, the best of many rounds, next to the bound: the
+//! cheapest loop that reads and writes the same descriptors. `cargo bench --bench driver_cost`
 
 mod fake;
 
@@ -24,7 +23,7 @@ fn main() {
     let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
     let there = paths.into_iter().filter(|(_, path)| path.is_there());
     let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
-    // Behind an IOMMU packets are in one piece for the card; over uio, in hugepages.
+    // Behind an IOMMU packets are contiguous for the card; over uio they are in hugepages.
     let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
     for (((path, vectors), page), batch_size) in cases.flat_map(|case| sizes.map(|size| (case, size))) {
         let memory = page.map_or("one piece", |_| "hugepages");
@@ -32,7 +31,7 @@ fn main() {
         let mut batch = Batch::with_capacity(batch_size);
         let calls = ROUND / batch_size;
 
-        // The whole, with two stamps a round.
+        // The total, with two stamps a round.
         let mut total = f64::MAX;
         for _ in 0..ROUNDS {
             fake.complete_receive(ROUND);
@@ -45,7 +44,7 @@ fn main() {
             total = total.min(cycles / ROUND as f64);
         }
 
-        // The parts, with four stamps a batch; their cost is taken off.
+        // The parts, with four stamps a batch; the cost of the stamps is subtracted.
         let mut parts = [f64::MAX; 3];
         for _ in 0..ROUNDS {
             fake.complete_receive(ROUND);
@@ -109,10 +108,9 @@ fn complete(rings: &Mapping, position: usize) {
     }
 }
 
-/// What no driver can leave out: read each receive descriptor's status, write a new buffer's address
-/// and clear the status; write each transmit descriptor; read the status of one per batch; keep the
-/// lengths that were read; and, as all of these forward, touch a byte of each packet. Addresses are
-/// computed, not looked up.
+/// Does what no driver can omit. It reads each receive descriptor's status, writes a new buffer's address, and
+/// clears the status. It writes each transmit descriptor, and reads the status of one per batch. It stores the
+/// lengths, and as all forwarders here, touches a byte of each packet. Addresses are computed, not looked up.
 #[inline(never)]
 fn cheapest(rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
     let first = position % RING;

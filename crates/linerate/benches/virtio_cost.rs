@@ -1,6 +1,6 @@
-//! What VirtIO's queues cost per packet: receive, touch one byte, send, where a bare loop in the same thread is the device
-//! (64-byte packets, queues of 512). TSC cycles per packet, the best of many rounds, and beside them the bound: the cheapest
-//! loop that reads and writes the same rings and headers. `cargo bench --bench virtio_cost`
+//! The cost of VirtIO's queues per packet: receive, touch one byte, send, with a bare loop in the same thread as
+//! the device (64-byte packets, queues of 512). TSC cycles per packet, the best of many rounds, next to the bound:
+//! the cheapest loop that reads and writes the same rings and headers. `cargo bench --bench virtio_cost`
 
 mod fake_virtio;
 
@@ -15,9 +15,9 @@ use linerate::{Batch, HEADROOM};
 /// Packets in one round: half a ring, so that both rings are never full.
 const ROUND: usize = 256;
 const ROUNDS: usize = 3000;
-/// Nobody's, to be swapped.
+/// A word used only for a locked swap.
 static ORDER: AtomicU32 = AtomicU32::new(0);
-/// The fewest buffers that any driver can do with: the receive ring is full, and a round is on its way.
+/// The fewest buffers with which any driver works: a full receive ring, and a round in flight.
 const BUFFERS: usize = RING + ROUND;
 
 fn main() {
@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// Cycles per packet of the best of many rounds, each of so many calls.
+/// Returns the cycles per packet of the best of many rounds, each of `calls` calls.
 fn cost(card: &mut Card, calls: usize, mut forward: impl FnMut(&mut Card)) -> f64 {
     let clock = quanta::Clock::new();
     let overhead = (0..10_000).map(|_| (clock.raw(), clock.raw())).map(|(a, b)| b - a).min().unwrap_or(0);
@@ -57,10 +57,10 @@ fn cost(card: &mut Card, calls: usize, mut forward: impl FnMut(&mut Card)) -> f6
     best as f64 / ROUND as f64
 }
 
-/// What no driver can leave out: read what the device has finished with; read and clear each packet's header; write a new
-/// buffer's address for each buffer received, and address and length for each packet sent; read which packets were sent;
-/// and say what there is for the device, and ask whether it wants to be told. Addresses are computed, not looked up, and all
-/// comes in the order in which it went.
+/// Does what no driver can omit. It reads the used entries, and reads and clears each packet's header. It writes a
+/// new buffer's address for each buffer received, and address and length for each packet sent. It reads which
+/// packets were sent, publishes the available index, and checks whether to notify the device. Addresses are
+/// computed, not looked up, and buffers are used in order.
 struct Cheapest {
     next: usize,
 }
@@ -95,7 +95,8 @@ impl Cheapest {
                     descriptor[1].store(u64::from(WRITTEN), Relaxed);
                     tx.available[2 + place].store(place as u16, Relaxed);
                 }
-                // Only who sends must know for certain whether the device wants to be told: who receives asks again.
+                // Only the transmit queue must know reliably whether to notify the device: the receive queue checks
+                // again.
                 for (queue, order) in [(rx, Release), (tx, SeqCst)] {
                     let index = queue.available[1].load(Relaxed).wrapping_add(count as u16);
                     queue.available[1].store(index, order);
@@ -115,7 +116,7 @@ impl Cheapest {
                     tx[place][0].store(address(place), Relaxed);
                     tx[place][1].store(u64::from(WRITTEN) | (place as u64) << 32 | flags, Release);
                 }
-                // As above: a locked instruction orders what is stored before what is loaded, for less than a fence.
+                // As above: a locked instruction orders stores before loads, and is cheaper than a fence.
                 ORDER.swap(1, SeqCst);
             }
             _ => unreachable!("both are of one format"),

@@ -1,5 +1,5 @@
-//! A firewall in a switch: of what comes in at its first port only flows are let through that the others began, known by
-//! their five tuple, and what a filter names.
+//! A firewall in a switch: from its first port only answers to flows that other ports began, known by their five
+//! tuple, and packets that match a filter are let through.
 //!
 //! `cargo run -p linerate --example firewall`
 
@@ -11,11 +11,11 @@ use linerate::filter::Filter;
 use linerate::netmap::{Destination, Forward, Frames, Learning, Switch};
 use linerate::traffic::Generator;
 
-/// Protocol, addresses and ports, from the inside's point of view.
+/// Protocol, addresses and ports, as seen from the inside.
 type FiveTuple = (u8, [u8; 4], [u8; 4], [u8; 2], [u8; 2]);
 
 struct Firewall {
-    /// What may come in by itself.
+    /// Packets that may come in without a flow.
     allowed: Filter,
     begun: RwLock<HashSet<FiveTuple>>,
     learning: Learning,
@@ -23,7 +23,7 @@ struct Firewall {
 
 const OUTSIDE: u8 = 0;
 
-/// Of TCP and UDP over IPv4 without options; turned round for what comes from outside.
+/// Returns the five tuple of TCP and UDP over IPv4 without options, reversed for packets from outside.
 fn five_tuple(frame: &[u8], turned: bool) -> Option<FiveTuple> {
     let header: &[u8; 38] = frame.first_chunk()?;
     let is_known = header[12..14] == [8, 0] && header[14] == 0x45 && [6, 17].contains(&header[23]);
@@ -76,14 +76,14 @@ fn main() -> linerate::Result<()> {
     let mut say = |what: &str| {
         batch.push(outside.pool(), &answer);
         outside_tx.send(&mut batch);
-        println!("{what}: {} frames come in", inside_rx.recv(&mut batch));
+        println!("{what}: {} frames received", inside_rx.recv(&mut batch));
         batch.clear();
     };
-    say("an answer that nobody asked for");
+    say("an unsolicited answer");
     let mut batch = Batch::new();
     batch.push(inside.pool(), &question);
     inside_tx.send(&mut batch);
     outside_rx.recv(&mut batch);
-    say("and after the question");
+    say("an answer to a question");
     Ok(())
 }

@@ -16,7 +16,7 @@ struct Route {
     prefix: u32,
     len: u32,
     next_hop: MacAddress,
-    /// The address of the port.
+    /// The port's address.
     own: MacAddress,
 }
 

@@ -1,5 +1,5 @@
-//! A switch that keeps VLANs apart, as a program of its own: ports are in one VLAN each, frames without a tag are of their
-//! port's, and who is where is learned for each VLAN by itself.
+//! A custom switch that separates VLANs: each port is in one VLAN, which frames without a tag belong to, and
+//! addresses are learned per VLAN.
 //!
 //! `cargo run -p linerate --example vlan_bridge`
 
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use linerate::Batch;
 use linerate::netmap::{Destination, Forward, Frames, Switch};
 
-/// By port: its VLAN.
+/// The VLAN of each port.
 struct VlanBridge {
     vlans: Vec<u16>,
-    /// By VLAN and address: the port.
+    /// The port of each VLAN and address.
     known: Mutex<HashMap<(u16, [u8; 6]), u8>>,
 }
 
@@ -26,7 +26,7 @@ impl Forward for VlanBridge {
             };
             let tag = [e0, e1] == [0x81, 0x00];
             let vlan = if tag { u16::from_be_bytes([t0, t1]) & 0xFFF } else { own };
-            // A port hears and says nothing of other VLANs.
+            // Frames of other VLANs are not accepted.
             if vlan != own {
                 continue;
             }
@@ -38,7 +38,7 @@ impl Forward for VlanBridge {
             } else if let Some(other) =
                 (0..self.vlans.len()).find(|n| self.vlans[*n] == vlan && *n != usize::from(source))
             {
-                // With two ports in a VLAN the other one is all there is.
+                // With two ports in a VLAN the other one is the only destination.
                 *to = Destination::Port(other as u8);
             }
         }
@@ -59,7 +59,7 @@ fn main() -> linerate::Result<()> {
     batch.push(ports[0].pool(), &frame);
     queues[0].1.send(&mut batch);
     for (port, (rx, _)) in ports.iter().zip(&mut queues) {
-        println!("{} hears {} frames", port.name(), rx.recv(&mut batch));
+        println!("{} received {} frames", port.name(), rx.recv(&mut batch));
         batch.clear();
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! A VXLAN tunnel's end (RFC 7348): frames of one port travel in UDP packets through the other. Their headers come and go
-//! in front of a packet: no byte of the frame is copied.
+//! The end of a VXLAN tunnel (RFC 7348): frames of one port travel in UDP packets through the other. Headers are
+//! added and removed in front of a packet, so that no byte of the frame is copied.
 //!
 //! `vxlan INNER OUTER VNI LOCAL REMOTE NEXT_HOP`: `vxlan xdp:eth1 xdp:eth2 42 10.9.0.1 10.9.0.2 02:00:00:00:00:02`
 
@@ -12,7 +12,7 @@ use linerate::{Batch, Options, Packet};
 
 /// Ethernet, IPv4, UDP and VXLAN headers.
 const HEADERS: usize = 14 + 20 + 8 + 8;
-/// The places of fields in them.
+/// Offsets of fields in them.
 const TOTAL: usize = 16;
 const IP_CHECKSUM: usize = 24;
 const SOURCE_PORT: usize = 34;
@@ -28,7 +28,7 @@ fn headers(vni: u32, [local, remote]: [Ipv4Addr; 2], own: MacAddress, next_hop: 
 
 /// Puts a tunnel's headers in front of a frame. False if there is no room for them.
 fn encapsulate(packet: &mut Packet<'_>, headers: &[u8; HEADERS]) -> bool {
-    // The network in between tells flows apart by their source port.
+    // The network between the ends distinguishes flows by their source port.
     let hash = packet.iter().take(34).fold(0u16, |hash, byte| hash.rotate_left(5) ^ u16::from(*byte));
     let Ok(total) = u16::try_from(packet.len() + HEADERS - 14) else { return false };
     let Ok(outer) = packet.push(HEADERS) else { return false };
@@ -41,7 +41,7 @@ fn encapsulate(packet: &mut Packet<'_>, headers: &[u8; HEADERS]) -> bool {
     true
 }
 
-/// Takes the outer headers away. False if they are not those of this tunnel, seen from its other end.
+/// Removes the outer headers. False if they are not those of this tunnel, as sent by its other end.
 fn decapsulate(packet: &mut Packet<'_>, headers: &[u8; HEADERS]) -> bool {
     let Some(outer) = packet.first_chunk::<HEADERS>() else { return false };
     let is_ours = outer[12..15] == headers[12..15] && outer[23] == 17 && outer[36..38] == headers[36..38];
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             tx.send(&mut done);
-            done.clear(); // what has no room is dropped
+            done.clear(); // packets without room are dropped
         }
         waiter.turn(received, &mut [&mut inner_rx, &mut outer_rx]);
     }

@@ -1,5 +1,5 @@
-//! What real cards insist on where a first model was lenient: packet buffers, links, lasers, pending requests, the end
-//! of a queue, and what firmware is told. Each of these was wrong in the driver once.
+//! Requirements of real cards where an earlier model was lenient: packet buffers, links, lasers, pending requests,
+//! the end of a queue, and the driver flag for firmware. The driver once got each of these wrong.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -31,15 +31,15 @@ fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
     linerate::drive_model(card, None, config(card, pool)).unwrap()
 }
 
-/// Registers of a card beside its driver's: none of these tells the card an address.
+/// Returns registers of a card beside its driver's; no test writes an address through them.
 fn registers(card: &Arc<Card>) -> CardBar {
-    // SAFETY: as said; what has an address is written by the card's one driver.
+    // SAFETY: only the card's one driver writes registers that contain addresses.
     unsafe { card.bar() }
 }
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
-/// A card, what it has sent, and what comes to it.
+/// Returns a card, the frames it has sent, and the frames to be received.
 fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
     let (sent, coming) = (Frames::default(), Frames::default());
     let (out, into) = (sent.clone(), coming.clone());
@@ -50,7 +50,7 @@ fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
     (Card::of_kind(kind, 0, "card", wire), sent, coming)
 }
 
-/// A frame goes out, and one comes in.
+/// Sends a frame, and receives one.
 #[track_caller]
 fn works(device: &mut impl Device, card: &Card, sent: &Frames, coming: &Frames) {
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
@@ -65,7 +65,7 @@ fn works(device: &mut impl Device, card: &Card, sent: &Frames, coming: &Frames) 
 
 /// 8.2.3.8.9: an 82599 has 512 KiB for received packets, an X540 or X550 has 384.
 #[test]
-fn the_packet_buffer_is_as_large_as_the_card_has_one() {
+fn the_packet_buffer_has_the_cards_size() {
     for (kind, kib) in KINDS.into_iter().zip([512, 512, 384, 384]) {
         let (card, sent, coming) = wired(kind);
         let mut device = open(&card, &pool());
@@ -75,7 +75,7 @@ fn the_packet_buffer_is_as_large_as_the_card_has_one() {
     }
 }
 
-/// 3.7.4 and 10.5.4: the link's mode is the EEPROM's, but for a cage; firmware writes it, too.
+/// 3.7.4 and 10.5.4: the EEPROM has the link's mode, except with a cage; firmware writes it, too.
 #[test]
 fn each_kind_gets_its_link() {
     for kind in KINDS {
@@ -83,13 +83,13 @@ fn each_kind_gets_its_link() {
         let device = open(&card, &pool());
         assert_eq!(device.link().unwrap(), Link::Up { mbits: 10_000 }, "{kind}");
         assert_eq!(card.breaches(), [], "{kind}");
-        assert_eq!(card.register(SW_FW_SYNC::OFFSET), 0, "{kind}: semaphores are given back");
+        assert_eq!(card.register(SW_FW_SYNC::OFFSET), 0, "{kind}: semaphores are released");
     }
 }
 
-/// A process that was killed with a semaphore does not keep it for ever (10.5.4).
+/// A process killed while it held a semaphore does not keep it for ever (10.5.4).
 #[test]
-fn semaphores_of_the_dead_are_taken_over() {
+fn semaphores_of_killed_processes_are_taken_over() {
     let (card, ..) = wired(Kind::X82599Sfp);
     let bar = registers(&card);
     bar.read(SWSM::OFFSET);
@@ -120,7 +120,7 @@ fn a_phy_that_the_last_driver_switched_off_is_on_again() {
     }
 }
 
-/// SFF-8472: a module tells its speed, and `AUTOC.LMS` must be that (4.6.4).
+/// SFF-8472: a module reports its speed, and `AUTOC.LMS` must match it (4.6.4).
 #[test]
 fn a_module_for_1_gbits_gets_its_link() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -131,9 +131,9 @@ fn a_module_for_1_gbits_gets_its_link() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 5.2.4.3.2: requests end when no more frames come in.
+/// 5.2.4.3.2: requests end when no more frames are received.
 #[test]
-fn receiving_ends_before_requests_are_waited_for() {
+fn receiving_stops_before_the_wait_for_requests() {
     let (card, sent, coming) = wired(Kind::X82599Sfp);
     let pool = pool();
     let mut device = open(&card, &pool);
@@ -142,7 +142,7 @@ fn receiving_ends_before_requests_are_waited_for() {
     works(&mut device, &card, &sent, &coming);
 }
 
-/// 5.2.4.3.2: a request that nobody answers ends with two resets.
+/// 5.2.4.3.2: a request that is never answered ends with two resets.
 #[test]
 fn a_card_with_a_pending_request_is_reset_twice() {
     let (card, sent, coming) = wired(Kind::X82599Sfp);
@@ -155,7 +155,7 @@ fn a_card_with_a_pending_request_is_reset_twice() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 4.6.8.2: what was given to the card leaves before its queue ends.
+/// 4.6.8.2: packets given to the card are sent before their queue ends.
 #[test]
 fn a_transmit_queue_is_empty_when_it_ends() {
     let (card, sent, _) = wired(Kind::X82599Sfp);
@@ -172,7 +172,7 @@ fn a_transmit_queue_is_empty_when_it_ends() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 4.6.8.2: the card may send what it has fetched of a queue also later. Never with other packets' bytes.
+/// 4.6.8.2: the card may also send later what it has fetched from a queue, but never with other packets' bytes.
 #[test]
 fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     let (card, sent, _) = wired(Kind::X82599Sfp);
@@ -185,20 +185,20 @@ fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     assert_eq!(tx.send(&mut batch), 10);
     let said = tx.stop().unwrap_err().with_hint();
     assert!(said.contains("TDH[0]") && said.contains("4.6.8.2"), "{said}");
-    // Every buffer that is free gets other bytes.
+    // Every free buffer gets other bytes.
     while batch.push(&pool, &[2; 60]) {}
     card.set_cable(true);
     card.step(100);
     assert!(sent.lock().unwrap().iter().all(|frame| *frame == [1; 60]), "another packet's bytes were sent");
     assert_eq!(card.breaches(), []);
-    // A reset ends it, and the buffers are free again.
+    // After a reset the buffers are free again.
     drop(batch);
     assert_eq!(pool.available(), 4096 - 10);
     device.reset().unwrap();
     assert_eq!(pool.available(), 4096);
 }
 
-/// What a driver does with a card, in its order.
+/// A step of a driver with a card, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Write(u32, u32),
@@ -206,7 +206,7 @@ enum Step {
     Master,
 }
 
-/// A card's registers and its bus, with everything written down.
+/// A card's registers and its bus, with every write recorded.
 #[derive(Clone)]
 struct Traced {
     card: Arc<Card>,
@@ -257,7 +257,7 @@ impl Bus for Traced {
     }
 }
 
-/// A card that was left running has the last program's addresses: it may reach memory once it was reset (4.6.3).
+/// A card that was left running has the last program's addresses: it may reach memory only after a reset (4.6.3).
 #[test]
 fn a_card_is_reset_before_it_may_reach_memory() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -266,11 +266,11 @@ fn a_card_is_reset_before_it_may_reach_memory() {
     let steps = traced.steps.lock().unwrap().clone();
     let at = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted);
     let reset = at(&|step| matches!(step, Step::Write(CTRL::OFFSET, value) if value & CTRL::RST != 0)).unwrap();
-    let master = at(&|step| *step == Step::Master).expect("it is allowed some time");
+    let master = at(&|step| *step == Step::Master).expect("the card is allowed DMA");
     assert!(reset < master, "{steps:?}");
 }
 
-/// Which registers were written, in their order; what is repeated, alone or in turn with another, once.
+/// Returns the registers written, in order; repetitions, alone or in turn with another register, are listed once.
 fn written(traced: &Traced) -> String {
     let name = |offset: u32| {
         let has = |register: &&Register| (0..register.count).any(|n| register.offset + n * register.stride == offset);
@@ -295,18 +295,19 @@ fn written(traced: &Traced) -> String {
     names.join(" ")
 }
 
-/// A port's whole life on each kind, against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and their sections).
+/// A port's whole life on each kind, checked against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and
+/// their sections).
 #[test]
 fn registers_are_written_in_the_datasheets_order() {
-    // Interrupts off, no frames, no requests, reset (4.6.3); the card's memory is ours.
+    // Interrupts off, no frames, no requests, reset (4.6.3); then DMA is allowed.
     const RESET: &str = "EIMC RXCTRL CTRL EIMC bus-master";
-    // The firmware's semaphore around what it shares (10.5.4): the mode of the link; the module's wires; the PHY.
+    // The semaphore that firmware shares (10.5.4): for the link's mode, the module's wires, and the PHY.
     const BACKPLANE: &str = "SWSM SW_FW_SYNC SWSM AUTOC SWSM SW_FW_SYNC SWSM";
     const CAGE: &str = "SWSM SW_FW_SYNC SWSM I2CCTL SWSM SW_FW_SYNC SWSM EERD CORECTL EERD ESDP";
     const COPPER: &str = "SW_FW_SYNC SWSM MSCA SW_FW_SYNC SWSM";
     const RECEIVE: &str =
         "RXCTRL RXPBSIZE HLREG0 RDRXCTL RFCTL MAXFRS HLREG0 MTA PFUTA VFTA FCTRL MRQC CTRL_EXT DCA_RXCTRL";
-    // MTQC and the rates while the arbiter stands still; transmit last; then the driver is there.
+    // MTQC and the rates while the arbiter is disabled; transmit last; then the flag that a driver is loaded.
     const TRANSMIT: &str =
         "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
     for kind in KINDS {
@@ -331,9 +332,9 @@ fn registers_are_written_in_the_datasheets_order() {
     }
 }
 
-/// 8.2.3.1.3: firmware is told when there is a driver, and when there is none any more.
+/// 8.2.3.1.3: firmware is told when a driver is loaded, and when it is unloaded.
 #[test]
-fn firmware_is_told_that_the_driver_has_gone() {
+fn firmware_is_told_that_the_driver_is_unloaded() {
     let (card, ..) = wired(Kind::X82599Sfp);
     let device = open(&card, &pool());
     assert_ne!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
@@ -341,7 +342,7 @@ fn firmware_is_told_that_the_driver_has_gone() {
     assert_eq!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
 }
 
-/// 4.6.7.1.2: nothing is directed to a queue that is stopped.
+/// 4.6.7.1.2: no flow is directed to a stopped queue.
 #[test]
 fn flows_of_a_stopped_queue_come_to_the_others() {
     let (card, _, coming) = wired(Kind::X82599Sfp);
@@ -369,7 +370,7 @@ fn flows_of_a_stopped_queue_come_to_the_others() {
         batch.clear();
         queues[stopped] = Some(device.rx(stopped as u16).unwrap());
     }
-    // When the last one is stopped nothing is received, and what comes waits for a queue.
+    // After the last one is stopped nothing is received, and frames wait for a queue.
     drop(queues);
     assert_eq!(card.register(RXCTRL::OFFSET) & RXCTRL::RXEN, 0);
     arrive();
@@ -380,11 +381,11 @@ fn flows_of_a_stopped_queue_come_to_the_others() {
     assert_eq!(card.breaches(), []);
 }
 
-/// An 82576's registers, of which those that a driver waits for answer.
+/// An 82576's registers; those that a driver waits for respond.
 #[derive(Clone, Default)]
 struct Gigabit {
     registers: Arc<Mutex<HashMap<u32, u32>>>,
-    /// What was written to the PHY without its semaphore.
+    /// Writes to the PHY without its semaphore.
     unguarded: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -437,7 +438,7 @@ impl Bar for Gigabit {
     fn wait(&self, _: Duration) {}
 }
 
-/// 82576: firmware uses the PHY, too; a card for fiber has none, and negotiates in its MAC (8.17.2).
+/// 82576: firmware also uses the PHY; a card for fiber has none, and negotiates in its MAC (8.17.2).
 #[test]
 fn an_82576_negotiates_over_copper_and_over_fiber() {
     for fiber in [false, true] {
@@ -461,7 +462,7 @@ fn an_82576_negotiates_over_copper_and_over_fiber() {
 
 /// A laser that is off takes the link from the card at the other end (G4).
 #[test]
-fn a_cable_without_light_has_no_link_at_its_other_end() {
+fn a_laser_that_is_off_leaves_the_other_end_without_link() {
     let (end, other) = Cable::pair();
     let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
     let pool = pool();
@@ -476,9 +477,9 @@ fn a_cable_without_light_has_no_link_at_its_other_end() {
     assert_eq!(device.link().unwrap(), Link::Down);
 }
 
-/// The PHY offers what its driver lets it, and both ends agree (IEEE 802.3, clause 28 and 45; G6).
+/// The PHY offers the speeds that its driver allows, and both ends agree (IEEE 802.3, clauses 28 and 45; G6).
 #[test]
-fn a_phy_negotiates_what_it_may_offer() {
+fn a_phy_negotiates_an_advertised_speed() {
     for kind in [Kind::X540, Kind::X550] {
         let (end, other) = Cable::pair();
         let card = Card::of_kind(kind, 0, "end", Box::new(end));
@@ -501,16 +502,16 @@ fn a_phy_negotiates_what_it_may_offer() {
     }
 }
 
-/// Without flow control a card that does not take frames loses them: its partner does not stand still (3.7.7).
+/// Without flow control a card without descriptors drops frames: its partner does not stop (3.7.7).
 #[test]
-fn a_partner_that_does_not_receive_stalls_nobody() {
+fn a_partner_that_does_not_receive_stalls_no_sender() {
     const COUNT: u64 = 20_000;
     for receives in [false, true] {
         let (end, other) = Cable::pair();
         let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
         let pool = pool();
         let (mut device, mut far) = (open(&card, &pool), open(&peer, &pool));
-        // A queue that nobody polls, or none at all.
+        // A queue that is not polled, or no queue.
         let _rx = receives.then(|| far.rx(0).unwrap());
         let mut tx = device.tx(0).unwrap();
         let (mut batch, mut sent) = (Batch::new(), 0);
@@ -525,7 +526,7 @@ fn a_partner_that_does_not_receive_stalls_nobody() {
                 break;
             }
         }
-        assert!(sent >= COUNT, "{sent} of {COUNT} were sent (a queue that nobody polls: {receives})");
+        assert!(sent >= COUNT, "{sent} of {COUNT} were sent (a queue that is not polled: {receives})");
         assert_eq!(far.statistics().unwrap().drops.no_descriptor > 0, receives);
     }
 }

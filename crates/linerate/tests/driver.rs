@@ -1,4 +1,4 @@
-//! The control side of the driver: address, filters, link, memory, statistics while queues are at work.
+//! The control side of the driver: address, filters, link, memory, statistics while queues are in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     }
     stop.store(true, Ordering::Relaxed);
     worker.join().unwrap();
-    // The queues are gone with the thread, and this waits for the card's last step: all agrees now.
+    // The queues are gone with the thread, and this waits for the card's last step: now all counters agree.
     card.finish_wire();
     let end = device.statistics().unwrap();
     assert_eq!((end.rx_bytes, end.tx_bytes), (60 * end.rx_packets, 60 * end.tx_packets));
@@ -119,9 +119,9 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     assert_eq!(pool.available(), 4096);
 }
 
-/// Hugepages are there, or the error says how to get them. `./test` reserves those of 2 MiB.
+/// Hugepages are available, or the error explains how to reserve them. `./test` reserves those of 2 MiB.
 #[test]
-fn regions_of_hugepages_work_or_say_what_is_missing() {
+fn regions_of_hugepages_work_or_report_missing_pages() {
     for (pages, bytes) in [(PageSize::Huge2M, 2 << 20), (PageSize::Huge1G, 1 << 30)] {
         let options = RegionOptions { buffers: 1024, pages: Pages::Only(pages), ..RegionOptions::default() };
         let free = pages.free();
@@ -131,7 +131,7 @@ fn regions_of_hugepages_work_or_say_what_is_missing() {
                 let pool = Pool::new(region);
                 let mut batch = Batch::new();
                 assert!(batch.push(&pool, &[1; 1500]));
-                // The rings are of the same pages.
+                // The rings use pages of the same size.
                 if pages.free() > 0 {
                     let card = Card::new("huge", Box::new(Cable::unplugged()));
                     open(&card, &pool).rx(0).unwrap();
@@ -150,7 +150,7 @@ fn regions_of_hugepages_work_or_say_what_is_missing() {
 }
 
 #[test]
-fn a_numa_node_is_chosen_or_the_error_tells_which_there_are() {
+fn a_numa_node_is_chosen_or_the_error_lists_the_nodes() {
     let region = |node| Region::new(&RegionOptions { buffers: 64, numa_node: Some(node), ..RegionOptions::default() });
     assert!(region(0).is_ok());
     let text = region(77).map(drop).unwrap_err().with_hint();

@@ -1,4 +1,4 @@
-//! What goes wrong outside gives a clear error or a counted drop, and everything works afterwards.
+//! External faults give a clear error or a counted drop, and everything works afterwards.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ fn pool(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
-/// A card whose outgoing frames come back in.
+/// Makes a card whose outgoing frames come back in.
 fn looped(name: &str) -> Arc<Card> {
     let frames = Frames::default();
     let (sent, back) = (frames.clone(), frames);
@@ -69,7 +69,7 @@ fn an_exhausted_pool_keeps_packets_waiting_and_counts_it() {
     }
     assert_eq!(tx.send(&mut batch), 8);
     drop(batch);
-    // Everything that is left goes elsewhere.
+    // All remaining buffers are taken.
     assert_eq!(hoard.alloc(&pool, 200, 60), 40 - 8);
     card.step(8);
     card.step(8);
@@ -94,7 +94,7 @@ fn a_pool_too_small_for_its_queues_is_refused() {
 }
 
 #[test]
-fn buffers_that_a_program_keeps_are_missed_by_name() {
+fn buffers_kept_by_a_program_are_named_in_the_error() {
     let pool = pool(256, 2048);
     let card = looped("kept");
     let mut device = open(&card, Config { ring: 128, ..Config::new("sim:kept", pool.clone()) }).unwrap();
@@ -168,7 +168,7 @@ fn a_card_that_is_pulled_out_gives_errors_and_works_when_it_is_back() {
     ] {
         assert!(text.contains("sim:gone") && text.contains("the card is gone"), "{text}");
     }
-    // The card may still have the queues' buffers: they stay aside.
+    // The card may still use the queues' buffers: they stay quarantined.
     drop(batch);
     assert_eq!(pool.available(), 2048 - 512 - 1);
     card.plug_in();
@@ -230,7 +230,7 @@ fn a_queue_has_one_owner_at_a_time() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_explained() {
+fn invalid_sizes_are_explained() {
     let card = looped("sizes");
     let good = || Config::new("sim:sizes", pool(2048, 2048));
     for ring in [0, 1, 32, 100, 8192] {
@@ -254,7 +254,7 @@ fn sizes_that_cannot_be_are_explained() {
 }
 
 #[test]
-fn tables_that_rss_cannot_have_are_explained() {
+fn invalid_rss_tables_are_explained() {
     let config = Config { rx_queues: 4, ..Config::new("sim:rss", pool(4096, 2048)) };
     let mut device = open(&looped("rss"), config).unwrap();
     let mut rss = Rss::evenly(4);
@@ -305,7 +305,7 @@ fn bad_frames_are_counted_by_cause() {
     assert_eq!((statistics.rx_packets, statistics.rx_bytes), (2, 1578));
     let drops = statistics.drops;
     assert_eq!((drops.bad_crc, drops.undersize, drops.oversize, drops.no_descriptor), (1, 1, 1, 0));
-    // Reading cleared the card's counters; ours stay.
+    // The read cleared the card's counters; the driver's stay.
     assert_eq!(device.statistics().unwrap(), statistics);
     assert_eq!(card.breaches(), []);
 }
@@ -361,7 +361,7 @@ fn ports_of_different_regions_copy() {
     let mut batch = Batch::new();
     let frames: Vec<Vec<u8>> = [60, 1500, 9000, 70].iter().map(|&len| vec![len as u8; len]).collect();
     frames.iter().for_each(|frame| assert!(batch.push(&pool_a, frame)));
-    // Region a's packets leave through b, and come back into a batch that holds one of a's.
+    // Packets of region a leave through b, and come back into a batch that holds one of a's.
     assert_eq!(tx.send(&mut batch), 8);
     other.step(10);
     other.step(10);
@@ -381,7 +381,7 @@ fn ports_of_different_regions_copy() {
 }
 
 #[test]
-fn options_of_a_name_come_before_those_of_the_program() {
+fn options_in_a_name_have_priority() {
     let options = Options { queues: 2, ring: 128, mtu: 9000, ..Options::default() };
     let [a, b] = options.open(["sim:options-a", "sim:options-b?queues=4&ring=256&mtu=1500"]).unwrap();
     let (a, b) = (a.info(), b.info());

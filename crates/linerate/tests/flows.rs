@@ -1,4 +1,4 @@
-//! Several queues under receive-side scaling: each flow keeps its order, on threads of their own.
+//! Several queues under receive-side scaling, each on its own thread: each flow keeps its order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ fn generator(flows: u16, count: u64) -> Box<Traffic> {
     Box::new(Traffic::new(Generator::new(64, flows), None, Some(count)))
 }
 
-/// Two cards, two threads; each thread forwards four queues of both, so that buffers migrate
-/// between threads through the pool.
+/// Two cards, two threads; each thread forwards four queues of both, so that buffers migrate between threads
+/// through the pool.
 #[test]
 fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     const FRAMES: u64 = 400_000;
@@ -61,7 +61,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
             }
         }));
     }
-    // The test's own limit is the harness's: if frames are lost, this does not end.
+    // The harness limits the time: if frames are lost, this loop does not end.
     while ports.iter().any(|(card, _)| card.wire_report().unwrap().received < FRAMES) {
         assert!(threads.iter().all(|thread| !thread.is_finished()), "a thread has ended");
         std::thread::yield_now();
@@ -81,7 +81,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     assert_eq!(pool.available(), 32_768);
 }
 
-/// All 64 queues each way can be had; RSS reaches the first 16, as the card's table has 4 bits.
+/// All 64 queues each way can be opened; RSS reaches the first 16, as the card's table has 4 bits.
 #[test]
 fn sixty_four_queues_each_way() -> Result<(), Error> {
     let pool = pool(16_384);
@@ -96,7 +96,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
         for (n, (rx, tx)) in queues.iter_mut().enumerate() {
             received[n] += rx.recv(&mut batch);
             batch.into_iter().for_each(|mut packet| packet[48] += 1);
-            // Another transmit queue each time; all of them lead to the wire.
+            // Another transmit queue each time; all lead to the wire.
             tx.send(&mut batch);
             batch.clear();
         }
@@ -112,8 +112,8 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
     Ok(())
 }
 
-/// A table of the program's own decides which queue a flow meets, and all its frames meet that one: also where the
-/// card's own table is longer, as an X550's.
+/// A program's own table selects the queue of a flow, for all its frames, also if the card's own table is longer,
+/// as an X550's.
 #[test]
 fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     for kind in [Kind::X82599Sfp, Kind::X550] {
@@ -137,9 +137,9 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     Ok(())
 }
 
-/// Nothing is lost to queues that are started one after the other.
+/// No frame is lost to queues that are started one after the other.
 #[test]
-fn a_port_receives_when_all_queues_of_its_table_are_there() -> Result<(), Error> {
+fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> {
     let card = Card::new("late", Box::new(Traffic::new(Generator::new(64, 64), "1G".parse().ok(), Some(400))));
     let config = Config { rx_queues: 4, ..Config::new("late", pool(8192)) };
     let mut device = linerate::drive_model(&card, None, config)?;

@@ -1,4 +1,4 @@
-//! Safe code that does what it may: panics in closures, exchanges values, mixes regions, replaces what it was lent.
+//! Hostile safe code: it panics in closures, swaps values, mixes regions, and replaces what it was lent.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use linerate::nic::Config;
 use linerate::port::{Device, Receive, Transmit};
 use linerate::{Batch, Options, model};
 
-/// A region whose numbers of buffers are mostly none of a small one's; Miri takes minutes for a large one.
+/// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
 
 fn pool(buffers: usize) -> Arc<Pool> {
@@ -22,7 +22,7 @@ fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
-/// Takes all buffers out of a pool, writes each full with a value of its own, and reads them back: no two are the same.
+/// Takes all buffers out of a pool, fills each with its own value, and reads them back: all must differ.
 fn check_whole(pool: &Arc<Pool>, buffers: usize) {
     let mut batch = Batch::with_capacity(2 * buffers);
     assert_eq!(batch.alloc(pool, 2 * buffers, 100), buffers, "buffers are free more than once, or missing");
@@ -57,7 +57,7 @@ fn a_closure_that_panics_frees_nothing_twice() {
 }
 
 #[test]
-fn a_packet_in_hand_is_freed_once() {
+fn a_taken_packet_is_freed_once() {
     let pool = pool(64);
     let (mut batch, mut other) = (Batch::new(), Batch::new());
     (0..6u8).for_each(|n| assert!(batch.push(&pool, &[n; 700])));
@@ -67,7 +67,7 @@ fn a_packet_in_hand_is_freed_once() {
     };
     assert!(catch_unwind(AssertUnwindSafe(|| held(&mut batch))).is_err());
     std::mem::forget(batch.take());
-    // Two packets in hand change places, and their batches as well.
+    // Two packets that were taken are swapped, and their batches as well.
     other.push(&pool, &[9; 700]);
     let (mut first, mut second) = (batch.take().unwrap(), other.take().unwrap());
     std::mem::swap(&mut first, &mut second);
@@ -80,7 +80,7 @@ fn a_packet_in_hand_is_freed_once() {
     check_whole(&pool, 64);
 }
 
-/// A queue of the program's own, in a region of its own.
+/// A program's own queue, in its own region.
 struct Own {
     pool: Arc<Pool>,
     sent: Vec<Vec<u8>>,
@@ -131,7 +131,7 @@ impl Transmit for Own {
 #[test]
 fn a_receive_ring_takes_no_slot_of_another_region() {
     for replaces in [false, true] {
-        // The queue's region is the larger one: its numbers are no buffers of the ring's.
+        // The queue's region is larger: its buffer numbers are invalid in the ring's.
         let (small, large) = (pool(16), pool(LARGE));
         let mut hold = Batch::with_capacity(LARGE);
         hold.alloc(&large, LARGE / 2, 60);
@@ -179,7 +179,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
 }
 
 #[test]
-fn a_queue_that_panics_takes_no_buffer_with_it() {
+fn a_queue_that_panics_loses_no_buffer() {
     let pool = pool(32);
     let mut tx = TxRing::new(Own { panics: true, ..Own::new(&pool) }.into(), &pool, 8);
     // Two packets, and the beginning of a third.
@@ -190,10 +190,10 @@ fn a_queue_that_panics_takes_no_buffer_with_it() {
     check_whole(&pool, 32);
 }
 
-/// No length is so large that it goes round. Overflow is a panic of its own where it is checked: `./test` runs this with
-/// `--release`, too, as programs are built.
+/// No length, however large, wraps. Checked overflow would panic by itself, so `./test` also runs this with
+/// `--release`, as programs are built.
 #[test]
-fn a_length_fits_its_buffer_however_large_it_is() {
+fn a_length_beyond_its_buffer_is_refused() {
     let pool = pool(64);
     let mut tx = TxRing::new(Own::new(&pool).into(), &pool, 8);
     for len in [usize::MAX, usize::MAX - 70, usize::MAX - 127, 1 << 32 | 60, 1 << 16 | 60, 65_535, 513, 512, 385] {
@@ -205,14 +205,14 @@ fn a_length_fits_its_buffer_however_large_it_is() {
     }
     tx.ring.set_len(0, 384, false);
     assert_eq!(tx.ring.bytes_mut(0).len(), 384);
-    // Nor a time.
+    // The same for a time.
     let options = linerate::Options { pool: Some(pool), ring: 64, local: true, ..Default::default() };
     let [port] = options.open(["null:"]).unwrap();
     assert!(Rings::new(port).unwrap().poll(true, std::time::Duration::MAX));
 }
 
 #[test]
-fn rings_that_are_exchanged_go_on_each_with_its_own_region() {
+fn exchanged_rings_keep_their_regions() {
     let (a, b) = (pool(64), pool(LARGE));
     let mut hold = Batch::with_capacity(LARGE);
     hold.alloc(&b, LARGE / 2, 60);
@@ -268,7 +268,7 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
 }
 
 #[test]
-fn a_port_without_receive_queues_stops_no_sender() {
+fn a_port_without_receive_queues_blocks_no_sender() {
     let pool = pool(256);
     let open = |port: &str, rx_queues: u16| {
         ValePort::open("vale8", port, Config { rx_queues, ..Config::new(port, pool.clone()) }).unwrap()
@@ -280,8 +280,8 @@ fn a_port_without_receive_queues_stops_no_sender() {
 }
 
 #[test]
-fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
-    // 16 buffers of 384 bytes behind the headroom; the packet would need 24.
+fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
+    // 16 buffers with 384 bytes after the headroom; the packet would need 24.
     let (small, large) = (pool(16), pool(256));
     let config = |name: &str| Config { max_frame: 9018, ..Config::new(name, small.clone()) };
     let mut ends = [Side::Master, Side::Slave].map(|side| Pipe::open("narrow{1", side, config("narrow")).unwrap());
@@ -296,7 +296,7 @@ fn a_packet_that_never_fits_is_dropped_and_counted_and_those_behind_it_go_on() {
     assert!(received.into_iter().all(|packet| *packet == [2; 60]));
 }
 
-/// A card whose memory is a host's to map is driven by nobody here, and the other way round.
+/// A card whose memory a host maps has no driver in this process, and the other way round.
 #[test]
 fn a_card_has_one_user() {
     let card = model::Card::new("one", model::from_fn(|_| {}, |_| false));
@@ -308,12 +308,12 @@ fn a_card_has_one_user() {
     let function = model::Function::new(card.clone()).unwrap();
     assert!(linerate::drive_model(&card, None, config()).is_err());
     drop(function);
-    assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may be back");
+    assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may return");
 }
 
-/// netmap(4): 64 slots at most. What is longer, and what has no end, goes no further than its ring.
+/// netmap(4): at most 64 slots. Longer and endless packets go no further than their ring.
 #[test]
-fn a_packet_of_more_slots_than_there_may_be_is_dropped_and_counted() {
+fn a_packet_of_too_many_slots_is_dropped_and_counted() {
     let options = Options { pool: Some(pool(2048)), ring: 256, local: true, ..Options::default() };
     let [a, mut b] = options.open(["chain{1", "chain}1"]).unwrap();
     let (mut rx, mut a) = (b.rx(0).unwrap(), Rings::new(a).unwrap());
@@ -348,5 +348,5 @@ fn a_packet_of_more_slots_than_there_may_be_is_dropped_and_counted() {
         a.tx[0].sync();
     }
     assert_eq!((a.tx[0].too_long(), a.tx[0].ring.space() >= 128), (3, true));
-    assert_eq!(lengths(&mut a, &[1, 3]), [3], "the first is the end of it");
+    assert_eq!(lengths(&mut a, &[1, 3]), [3], "the first is the end of the dropped packet");
 }

@@ -1,5 +1,5 @@
-//! Ports on a veth pair, in a network namespace that only the test's thread is in: AF_XDP at one end, AF_PACKET at the
-//! other, through random schedules. At every moment each buffer is somewhere.
+//! Ports on a veth pair, in a network namespace of the test's thread: AF_XDP at one end, AF_PACKET at the other,
+//! through random schedules. Each buffer is accounted for at every moment.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn run(words: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A network namespace that the thread is in; it goes with the test.
+/// The thread's network namespace, deleted with the test.
 struct Namespace(String);
 
 impl Namespace {
@@ -41,13 +41,13 @@ impl Drop for Namespace {
     }
 }
 
-/// A port, and its queues while they are taken.
+/// A port, and its queues while they are open.
 struct End {
     device: Port,
     rx: Option<RxQueue>,
     tx: Option<TxQueue>,
     batch: Batch,
-    /// What it sends, and what it has received.
+    /// Its sent and received traffic.
     generator: Generator,
     checker: Checker,
 }
@@ -86,7 +86,7 @@ impl End {
     }
 }
 
-/// What happens next, at one of the ends.
+/// The next step, at one of the ends.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send(usize),
@@ -111,7 +111,7 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     (0..2usize, step)
 }
 
-/// Once in a while something that takes the kernel longer.
+/// A rare step that takes the kernel longer.
 fn rare() -> impl Strategy<Value = (usize, Step)> {
     (0..2usize, prop_oneof![4 => Just(Step::DropRx), 4 => Just(Step::DropTx), 1 => Just(Step::Flap)])
 }
@@ -121,7 +121,7 @@ fn buffers_are_accounted_for_through_ten_thousand_schedules() {
     over_a_pair("schedules", schedules);
 }
 
-/// Runs a test on a thread in a namespace of its own, over a pair.
+/// Runs a test on a thread in a namespace of its own, over a veth pair.
 fn over_a_pair(name: &'static str, test: fn()) {
     let inside = move || {
         let _namespace = Namespace::enter(name);
@@ -131,7 +131,7 @@ fn over_a_pair(name: &'static str, test: fn()) {
     std::thread::spawn(inside).join().unwrap();
 }
 
-/// A veth pair that Linux itself says nothing over.
+/// Makes a veth pair without traffic of Linux itself.
 fn pair() {
     run("ip link add v0 type veth peer name v1");
     for interface in ["v0", "v1"] {
@@ -146,9 +146,9 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
-/// Packet sockets hand on what is meant, tags and all, and say when it came.
+/// Packet sockets deliver matching packets, with tags and receive times.
 #[test]
-fn packet_sockets_choose_and_stamp() {
+fn packet_sockets_filter_and_stamp() {
     over_a_pair("stamps", choose_and_stamp);
 }
 
@@ -161,7 +161,7 @@ fn choose_and_stamp() {
     };
     let (mut sender, mut receiver) = (open("v0", None), open("v1", Some("vlan:7+udp,tcp")));
     let (mut tx, mut rx) = (sender.tx(0).unwrap(), receiver.rx(0).unwrap());
-    // Every third is tagged with a tag that is meant.
+    // Every third frame has a tag that matches.
     let mut generator = Generator::new(128, 1);
     let mut bytes = vec![0; generator.frame_len()];
     let mut batch = Batch::new();
@@ -198,7 +198,7 @@ fn choose_and_stamp() {
     assert!(came == meant);
 }
 
-/// A reader that is away for a hundred blocks of a packet each has lost none.
+/// A reader that pauses for a hundred blocks of a packet each loses none.
 #[test]
 fn packet_sockets_wait_for_a_reader() {
     over_a_pair("away", wait_for_a_reader);
@@ -219,7 +219,7 @@ fn wait_for_a_reader() {
         generator.fill(&mut bytes);
         assert!(batch.push(&pool, &bytes));
         tx.send(&mut batch);
-        // The kernel closes a block after a millisecond; if it takes longer, fewer are needed.
+        // The kernel closes a block after a millisecond; if it takes longer, fewer blocks are needed.
         let sent = std::time::Instant::now();
         while sent.elapsed().as_micros() < 1100 {
             std::hint::spin_loop();
@@ -270,7 +270,7 @@ fn schedules() {
         }
         let held: usize = ends.iter().map(End::buffers).sum();
         let there = pool.available() + held;
-        // An AF_XDP socket keeps a queue's buffers that is not taken yet, or whose other queue is not gone yet.
+        // An AF_XDP socket keeps the buffers of a queue that is not opened yet, or whose other queue is still open.
         let kept = if ends[0].rx.is_some() && ends[0].tx.is_some() { 0 } else { 256 };
         prop_assert!((BUFFERS - kept..=BUFFERS).contains(&there), "{} of {} buffers", there, BUFFERS);
         Ok(())

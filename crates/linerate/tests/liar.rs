@@ -1,5 +1,5 @@
-//! A card that lies: descriptors are written at random, as a broken or hostile device would. The driver
-//! must not panic, must not hand out bytes beyond a buffer, and must not lose or double a buffer.
+//! A hostile card: descriptors are written at random, as a broken device would. The driver must not panic, must not
+//! hand out bytes beyond a buffer, and must not lose or duplicate a buffer.
 
 #[path = "../benches/fake/mod.rs"]
 mod fake;
@@ -22,7 +22,7 @@ enum Op {
     Clear,
 }
 
-/// Words that a card could mean, and any others.
+/// Plausible words of a card, and arbitrary ones.
 fn words() -> impl Strategy<Value = u64> {
     let length = prop_oneof![0u64..=70, 1900u64..=2100, 0u64..=65_535];
     let receive = (length, 0u64..4, prop::bool::weighted(0.2))
@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_card_that_lies_breaks_nothing(ops in prop::collection::vec(ops(), 1..80), capacity in 1usize..100) {
+    fn random_descriptors_break_nothing(ops in prop::collection::vec(ops(), 1..80), capacity in 1usize..100) {
         const BUFFERS: usize = 2048;
         let pages = Pages::Only(PageSize::Ordinary);
         let mut fake = Fake::of(&RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None });

@@ -6,14 +6,14 @@ use linerate::memory::Depot;
 use loom::sync::Arc;
 use loom::thread;
 
-/// All interleavings with at most three preemptions; more take minutes and found nothing more.
+/// Explores all interleavings with at most three preemptions; more take minutes and found nothing more.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Takes a magazine, if there is one, and puts it back: whoever has it, has it alone.
+/// Takes a magazine, if there is one, and puts it back; it must be owned exclusively meanwhile.
 fn exchange(depot: &Depot) {
     let mut bufs = Vec::new();
     if depot.fetch(&mut bufs) {
@@ -43,10 +43,10 @@ fn two_threads_exchange_magazines() {
     });
 }
 
-/// One thread takes and puts back twice while another takes once: the order in which an index must
-/// not be mistaken for its older self (ABA).
+/// One thread takes and puts back twice while another takes once: an index must not be mistaken for its older self
+/// (ABA).
 #[test]
-fn a_magazine_that_comes_back_is_not_mistaken() {
+fn an_old_index_is_not_mistaken_for_a_new_one() {
     check(|| {
         let depot = Arc::new(Depot::new(2, 2));
         assert!(depot.put(&[10, 11]) && depot.put(&[20, 21]));
@@ -64,7 +64,7 @@ fn a_magazine_that_comes_back_is_not_mistaken() {
     });
 }
 
-/// What one thread sends the other receives, once and in order, also where the ring ends.
+/// The other thread receives each value once and in order, also where the ring wraps.
 #[test]
 fn a_channel_keeps_order() {
     use linerate::netmap::channel;

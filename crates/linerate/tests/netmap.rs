@@ -1,4 +1,4 @@
-//! Ports in memory: pipes and the switch, as netmap(4) and vale(4) have them.
+//! Ports in memory: pipes and the switch, as netmap(4) and vale(4) define them.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl End {
     }
 }
 
-/// A frame from one host to another, or to all for 255.
+/// Returns a frame from one host to another, or to all for 255.
 fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|n| n as u8 ^ from).collect();
     let address = |host: u8| if host == 255 { [0xFF; 6] } else { [2, 0, 0, 0, 0, host] };
@@ -72,7 +72,7 @@ fn a_pipe_carries_both_ways_without_copies() {
     let frames: Vec<_> = [60, 1514, 1, 9000, 61].into_iter().map(|len| vec![len as u8; len]).collect();
     assert_eq!((a.send(&frames), b.send(&frames[..2])), (5, 2));
     assert_eq!((b.receive(), a.receive()), (frames.clone(), frames[..2].to_vec()));
-    // The buffers themselves have crossed.
+    // The buffers themselves have moved.
     let mut batch = Batch::new();
     batch.push(&pool, &[7; 60]);
     let place = (&mut batch).into_iter().next().unwrap().as_ptr();
@@ -89,7 +89,7 @@ fn a_full_pipe_takes_whole_packets_only() {
     let (mut a, mut b) = (End::open("full{1", &pool), End::open("full}1", &pool));
     let short = vec![vec![1; 60]; 62];
     assert_eq!(a.send(&short), 62);
-    // Two places are left, and five buffers would be needed.
+    // Two slots are free, and five buffers are needed.
     assert_eq!(a.send(&[vec![2; 9000]]), 0);
     assert_eq!(a.send(&[vec![3; 60], vec![2; 9000], vec![4; 60]]), 1);
     assert_eq!(b.receive().len(), 63);
@@ -106,7 +106,7 @@ fn ends_of_a_pipe_come_and_go() {
     assert!(error.contains("open already"), "{error}");
     let error = options(&pool).open(["gone}1?queues=2"]).map(drop).unwrap_err().with_hint();
     assert!(error.contains("at most 1") || error.contains("2"), "{error}");
-    // What was sent is there for who comes later.
+    // Sent packets wait for an end that is opened later.
     assert_eq!(a.send(&[vec![1; 100]]), 1);
     let mut b = End::open("gone}1", &pool);
     assert_eq!(a.device.link().unwrap(), Link::Up { mbits: 0 });
@@ -132,9 +132,10 @@ fn a_pipe_of_another_region_copies() {
     assert_eq!((ours.available(), theirs.available()), (256, 256));
 }
 
-/// What a batch of another region had no room for is the first that the next batch gets, of whatever region.
+/// A packet of another region's batch that found no room is the first that the next batch gets, whatever its
+/// region.
 #[test]
-fn copies_that_found_no_room_come_next() {
+fn copies_without_room_are_sent_next() {
     for again in [false, true] {
         let (ours, theirs) = (pool(256), pool(256));
         let (mut a, mut b) = (End::open("next{1", &ours), End::open("next}1", &ours));
@@ -160,9 +161,9 @@ fn copies_that_found_no_room_come_next() {
     }
 }
 
-/// Copies of both directions, whole and in order, of what was really sent; the port does not notice.
+/// Copies of both directions, complete and in order, of the packets really sent; the port is not affected.
 #[test]
-fn a_monitor_sees_what_passes() {
+fn a_monitor_copies_packets_of_both_directions() {
     let (pool, theirs) = (pool(1024), pool(512));
     assert!(options(&pool).open(["seen{1+r"]).map(drop).unwrap_err().with_hint().contains("not open in this process"));
     let (mut a, mut b) = (End::open("seen{1", &pool), End::open("seen}1", &pool));
@@ -189,11 +190,11 @@ fn a_monitor_sees_what_passes() {
     assert_eq!((a.receive().len(), b.receive().len()), (2, 3));
     assert_eq!(receive(&mut both), [&forth[..], &back].concat());
     assert_eq!(receive(&mut sends), forth);
-    // What was not taken was not sent.
+    // A packet that was not accepted was not sent.
     let many: Vec<_> = (0..100).map(|n| vec![n; 60]).collect();
     assert_eq!((a.send(&many), receive(&mut sends).len()), (64, 64));
     assert_eq!((a.send(&many[64..]), receive(&mut sends).len()), (0, 0));
-    // Who does not look misses what finds no room, and the port goes on.
+    // A monitor that is not polled misses packets without room, and the port goes on.
     assert_eq!(b.receive(), many[..64]);
     for part in many.chunks(50) {
         assert_eq!(a.send(part), 50);
@@ -208,7 +209,7 @@ fn a_monitor_sees_what_passes() {
 }
 
 #[test]
-fn null_swallows() {
+fn null_discards_packets() {
     let pool = pool(64);
     let mut null = End::open("null:", &pool);
     assert_eq!((null.send(&[vec![1; 60], vec![2; 5000]]), null.receive().len()), (2, 0));
@@ -217,7 +218,7 @@ fn null_swallows() {
 }
 
 #[test]
-fn who_sleeps_is_woken() {
+fn a_sleeping_receiver_is_woken() {
     let pool = pool(256);
     let sleepy = || Options { interrupts: Some(std::time::Duration::ZERO), ..options(&pool) };
     for (name, other) in [("sleep{1", "sleep}1"), ("vale9:a", "vale9:b")] {
@@ -252,10 +253,10 @@ fn who_sleeps_is_woken() {
 fn a_switch_learns_and_floods() {
     let pool = pool(1024);
     let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale1:{name}"), &pool)).collect();
-    // Not known: to all others.
+    // An unknown destination: to all other ports.
     assert_eq!(ports[0].send(&[frame(2, 1, 60)]), 1);
     assert_eq!((ports[1].receive().len(), ports[2].receive().len(), ports[0].receive().len()), (1, 1, 0));
-    // The answer goes back to where the question came from, and nowhere else.
+    // The answer goes only to the port that the question came from.
     ports[1].send(&[frame(1, 2, 100), frame(1, 2, 1514)]);
     assert_eq!(ports[0].receive(), [frame(1, 2, 100), frame(1, 2, 1514)]);
     assert!(ports[2].receive().is_empty());
@@ -266,7 +267,7 @@ fn a_switch_learns_and_floods() {
     ports[0].send(&sent);
     assert_eq!(ports[1].receive(), sent);
     assert_eq!(ports[2].receive(), [sent[1].clone(), sent[3].clone()]);
-    // To who is at the same port: it has it already.
+    // A destination at the sender's own port: it has the frame already.
     ports[0].send(&[frame(3, 4, 60), frame(4, 3, 60)]);
     ports.iter_mut().for_each(|port| drop(port.receive()));
     ports[0].send(&[frame(3, 4, 60)]);
@@ -276,17 +277,17 @@ fn a_switch_learns_and_floods() {
     ports.iter_mut().for_each(|port| drop(port.receive()));
     ports[0].send(&[frame(2, 1, 60)]);
     assert_eq!((ports[1].receive().len(), ports[2].receive().len()), (0, 1));
-    // Its port goes, and with it what was known of it.
+    // A port is closed, and its addresses are forgotten.
     drop(ports.pop());
     ports[0].send(&[frame(2, 1, 60)]);
     assert_eq!(ports[1].receive().len(), 1);
-    // What is no frame goes nowhere.
+    // Anything too short for a frame is dropped.
     ports[0].send(&[vec![0xFF; 13]]);
     assert!(ports[1].receive().is_empty());
 }
 
 #[test]
-fn a_slow_port_holds_nobody_up() {
+fn a_slow_port_does_not_block_others() {
     let pool = pool(1024);
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| End::open(&format!("vale2:{name}"), &pool));
     let storm: Vec<_> = (0..200).map(|n| frame(255, 1, 60 + n)).collect();
@@ -294,10 +295,10 @@ fn a_slow_port_holds_nobody_up() {
         assert_eq!(a.send(part), 40);
         assert_eq!(c.receive(), part);
     }
-    assert_eq!(b.receive(), storm[..64], "as much as its ring has");
+    assert_eq!(b.receive(), storm[..64], "as many as its ring holds");
     assert_eq!(b.device.statistics().unwrap().drops.no_descriptor, 200 - 64);
     assert_eq!(c.device.statistics().unwrap().drops.no_descriptor, 0);
-    // Too long for one, but not for the other.
+    // Too long for one port, but not for the other.
     let [mut jumbo] =
         Options { mtu: 9000, ..options(&pool) }.open(["vale2:j"]).map(|devices| devices.map(End::new)).unwrap();
     a.send(&[frame(255, 1, 9000), frame(255, 1, 1518)]);
@@ -307,14 +308,15 @@ fn a_slow_port_holds_nobody_up() {
     assert_eq!(pool.available(), 1024);
 }
 
-/// Two switches with three cables between them: a broadcast goes round for ever, and more of them at each turn. What finds
-/// no room is dropped and counted; others on the same switch go on; and it ends when the loop is cut.
+/// Two switches with three cables between them: a broadcast circulates, and multiplies at each turn. Packets
+/// without room are dropped and counted; other ports of the same switch go on; and the storm ends when the loop is
+/// cut.
 #[test]
 fn a_storm_ends_with_its_loop() {
     let pool = pool(4096);
     let open = |name: String| End::open(&name, &pool);
     let [mut a, mut b, mut far] = ["vale6:a", "vale6:b", "vale7:far"].map(|name| open(name.to_string()));
-    // Known before there is a loop: in a storm hosts seem to move.
+    // Learned before there is a loop: in a storm hosts seem to move.
     b.send(&[frame(1, 2, 60)]);
     let mut cables: Vec<_> = (0..3).map(|n| [6, 7].map(|switch| open(format!("vale{switch}:cable{n}")))).collect();
     a.send(&[frame(255, 9, 60)]);
@@ -350,7 +352,7 @@ fn names_and_numbers_have_limits() {
     assert!(opened("vale3:a-b").contains("letters, digits"));
     assert!(opened("vale 3:a").contains("letters, digits"));
     assert!(opened("vale3:a_name_that_is_too_long").contains("15 characters each"));
-    // One port less than there are numbers, since each has a ring of its own.
+    // One port less than there are numbers, since each has its own ring.
     let small =
         |n: usize| ValePort::open("vale3", &format!("p{n}"), Config { ring: 64, ..Config::new("", pool.clone()) });
     let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();
@@ -361,9 +363,9 @@ fn names_and_numbers_have_limits() {
     small(999).unwrap();
 }
 
-/// A program decides: a bridge of two VLANs, say, or nothing at all.
+/// A program decides: for example a bridge of two VLANs, or dropping everything.
 #[test]
-fn a_program_says_where_packets_go() {
+fn a_program_decides_where_packets_go() {
     let pool = pool(1024);
     let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale4:{name}"), &pool)).collect();
     let by_length = |source: u8, packets: &Frames<'_>, to: &mut [Destination]| {
@@ -390,7 +392,7 @@ fn a_program_says_where_packets_go() {
     assert_eq!(ports[2].receive(), sent[..1]);
 }
 
-/// A port's rings, over which a program forwards by swapping, as netmap's bridge does.
+/// A port's rings; a program forwards between them by swapping buffers, as netmap's bridge does.
 #[test]
 fn rings_forward_by_swapping() {
     let pool = pool(1024);
@@ -432,7 +434,7 @@ fn rings_forward_by_swapping() {
         b.tx[0].sync();
         assert!(b.tx[0].ring.time() > std::time::SystemTime::UNIX_EPOCH);
     }
-    // Frames longer than 1,518 bytes are not for that port.
+    // That port does not receive frames longer than 1,518 bytes.
     sent.retain(|frame| frame.len() <= 1518);
     let mut came = Vec::new();
     loop {
@@ -449,7 +451,7 @@ fn rings_forward_by_swapping() {
 }
 
 #[test]
-fn a_ring_keeps_what_is_looked_ahead_at() {
+fn a_ring_keeps_slots_between_head_and_cur() {
     let pool = pool(1024);
     let mut a = End::open("ahead{1", &pool);
     let [device] = options(&pool).open(["ahead}1"]).unwrap();
@@ -458,20 +460,20 @@ fn a_ring_keeps_what_is_looked_ahead_at() {
     a.send(&frames[..4]);
     assert!(b.poll(false, std::time::Duration::ZERO));
     b.rx[0].ring.look_ahead(4);
-    assert!(!b.poll(false, std::time::Duration::ZERO), "all was looked at");
+    assert!(!b.poll(false, std::time::Duration::ZERO), "all slots are behind cur");
     a.send(&frames[4..]);
     assert!(b.poll(false, std::time::Duration::from_secs(5)));
     let ring = &mut b.rx[0].ring;
     assert_eq!((ring.space(), ring.cur(), ring.head()), (10, 4, 0));
     assert!((0..10).all(|slot| ring.bytes(slot) == frames[slot]));
-    // One is kept, in a buffer of the program's own.
+    // One packet is kept, in an extra buffer of the program.
     let mut extra = b.extra_buffers(2);
     let ring = &mut b.rx[0].ring;
     ring.exchange(3, &mut extra[0]).unwrap();
     ring.advance(10);
     b.rx[0].sync();
     assert_eq!((b.rx[0].ring.space(), extra[0].bytes()), (0, &frames[3][..]));
-    // Rings go round, and there is never more room than there is.
+    // Rings wrap, and space never exceeds the packets sent.
     for n in 0..500 {
         assert_eq!(a.send(&frames), 10);
         b.rx[0].sync();
@@ -481,7 +483,7 @@ fn a_ring_keeps_what_is_looked_ahead_at() {
         assert_eq!(ring.bytes(last), frames[9]);
         ring.advance(10);
     }
-    // Another region's buffers stay there.
+    // Buffers of another region are refused.
     let other = self::pool(256);
     let [device] = options(&other).open(["elsewhere{1"]).unwrap();
     let mut elsewhere = Rings::new(device).unwrap();
@@ -493,16 +495,16 @@ fn a_ring_keeps_what_is_looked_ahead_at() {
 
 #[test]
 #[should_panic(expected = "not from head")]
-fn a_slot_that_is_not_ours_is_not_touched() {
+fn a_slot_outside_head_to_tail_is_refused() {
     let [device] = options(&pool(256)).open(["theirs{1"]).unwrap();
     let rings = Rings::new(device).unwrap();
     rings.rx[0].ring.bytes(0);
 }
 
-/// What happens next.
+/// A step of a schedule.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// At which port, how many, how long, to which host.
+    /// Port, number of packets, length, destination host.
     Send(usize, usize, usize, u8),
     Receive(usize),
     /// The port is closed, or opened again.
@@ -521,7 +523,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Each buffer is somewhere, each packet whole and in order, over pipes and a switch whose ports are of different regions.
+/// Each buffer is accounted for and each packet is whole and in order, over pipes and a switch whose ports are of
+/// different regions.
 #[test]
 fn schedules_lose_no_buffer_and_no_order() {
     let pools: Vec<_> = (0..PORTS).map(|_| pool(2048)).collect();
@@ -574,7 +577,7 @@ fn schedules_lose_no_buffer_and_no_order() {
                 for (n, pool) in pools.iter().enumerate() {
                     let of_pool = ends.iter().flatten().filter(|end| Arc::ptr_eq(end.device.pool(), pool));
                     let held: usize = of_pool.map(|end| end.rx.buffers() + end.tx.buffers()).sum();
-                    // An end of a pipe that is closed leaves what is on its way to it in the pipe.
+                    // With one end of a pipe closed, packets on the way to it stay in the pipe.
                     let hidden = if n == 2 && ends[2..].iter().flatten().count() == 1 { 64 } else { 0 };
                     let there = held + pool.available();
                     prop_assert!((2048 - hidden..=2048).contains(&there), "{} of region {}", there, n);
@@ -587,7 +590,7 @@ fn schedules_lose_no_buffer_and_no_order() {
         .unwrap();
 }
 
-/// Two threads at each of several ports, all at once.
+/// Two threads at each of several ports, at the same time.
 #[test]
 fn threads_share_a_switch() {
     const COUNT: u64 = 20_000;
@@ -619,7 +622,7 @@ fn threads_share_a_switch() {
         for (mut rx, device) in rxs.into_iter().zip(devices) {
             scope.spawn(move || {
                 let (mut batch, mut checker, mut received) = (Batch::new(), Checker::default(), 0);
-                // Each packet of the other two comes, or is counted as dropped here.
+                // Each packet of the other two arrives, or is counted as dropped here.
                 while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
                     rx.recv(&mut batch);
                     for bytes in &mut batch {

@@ -1,4 +1,4 @@
-//! A program can make ports of its own kind, which are opened by name and monitored as all others.
+//! Custom ports: a program can make its own kind of port, which is opened by name and monitored like any other.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use linerate::memory::Pool;
 use linerate::port::{Device, PortName, Receive, Transmit};
 use linerate::{Batch, Options, Result};
 
-/// What is sent comes back.
+/// A port whose packets come back.
 #[derive(Clone)]
 struct Loopback(String, Arc<Pool>, Arc<Mutex<Batch>>);
 
@@ -35,7 +35,7 @@ impl Transmit for Loopback {
     }
 }
 
-/// Moves packets as long as there is room.
+/// Moves packets while there is room.
 fn pass(from: &mut Batch, to: &mut Batch) -> usize {
     let before = from.len();
     while let Some(packet) = from.take() {
@@ -55,7 +55,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn packets_cross_a_port_of_ones_own_and_its_monitor() {
+fn packets_cross_a_custom_port_and_its_monitor() {
     let [mut port, mut seen, other] = options().open(["loop:x", "loop:x+rt", "sim:own-port"]).unwrap();
     assert!(Arc::ptr_eq(port.pool(), other.pool()));
     let (mut tx, mut rx, mut monitor) = (port.tx(0).unwrap(), port.rx(0).unwrap(), seen.rx(0).unwrap());
@@ -79,10 +79,10 @@ fn packets_cross_a_port_of_ones_own_and_its_monitor() {
 }
 
 #[test]
-fn names_of_ones_own_kind_are_checked_as_others() {
+fn names_of_a_custom_kind_are_checked() {
     let error = |name: &str| options().open([name]).map(drop).unwrap_err().to_string();
     assert!(error("loop:x?los=1").contains("there is no such option; there are mtu"));
     assert!(error("loop:x?mtu=10").contains("46 to"));
     assert!(error("lop:x").contains("there is no kind of port 'lop:'"));
-    assert!(Options::default().open(["loop:x"]).is_err(), "only these options know it");
+    assert!(Options::default().open(["loop:x"]).is_err(), "only these options have this kind");
 }

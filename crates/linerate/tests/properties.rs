@@ -1,8 +1,8 @@
-//! Random schedules on the model, in line: every frame arrives once, in order, intact; all buffers
-//! are accounted for at every step; the card's contract is never broken.
+//! Random schedules on the model, in strict mode: every frame arrives once, in order, intact; all buffers are
+//! accounted for at every step; the card's contract is never broken.
 //!
-//! One card receives (`a`), another sends (`b`). What the wire brings to `a` is compared with what
-//! `recv` delivers, what `send` takes with what leaves `b`; so each half is exact by itself.
+//! One card receives (`a`), another sends (`b`). Frames that the wire brings to `a` are compared with those that
+//! `recv` delivers, and frames that `send` takes with those that leave `b`; so each half is checked exactly.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use linerate::{Batch, Error};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// Frames on the wire of the test, and whether it takes any.
+/// Frames on the test's wire, and whether it accepts any.
 #[derive(Default)]
 struct Hub {
     to_card: VecDeque<Vec<u8>>,
@@ -52,7 +52,7 @@ enum Op {
     StepB(u8),
     Receive,
     Send,
-    /// The program keeps what it has received, or lets it go.
+    /// The program keeps what it has received, or frees it.
     Keep,
     Release,
     Stall(bool),
@@ -61,7 +61,7 @@ enum Op {
     /// Ends a queue and starts it again.
     RestartRx,
     RestartTx,
-    /// Resets a card, its queues ended before.
+    /// Resets a card, after ending its queues.
     ResetA,
     ResetB,
 }
@@ -120,7 +120,7 @@ struct Port {
     card: Arc<Card>,
     device: linerate::port::Port,
     hub: Arc<Mutex<Hub>>,
-    /// Where it is a PCI device that is served; fields go in this order.
+    /// Set if the card is served as a PCI device; the fields are in drop order.
     served: Option<(Arc<VfioUser>, Server, TempDir)>,
 }
 
@@ -148,7 +148,7 @@ impl Port {
         Port { card, device, hub, served: Some((client, server, folder)) }
     }
 
-    /// The card moves frames; what was written to its registers has arrived.
+    /// Steps the card, after all register writes have arrived.
     fn step(&self, budget: usize) -> usize {
         if let Some((client, ..)) = &self.served {
             client.identity().unwrap();
@@ -157,13 +157,13 @@ impl Port {
     }
 }
 
-/// Frame number `id`: the number in front, then a pattern of it.
+/// Returns frame number `id`: the number in front, then a pattern derived from it.
 fn frame(id: u64, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len as u64).map(|i| (id.wrapping_mul(31) + i * 7) as u8).collect();
     let head = id.to_be_bytes();
     let fits = len.min(8);
     bytes[..fits].copy_from_slice(&head[8 - fits..]);
-    // Not a VLAN tag, for which the card lets four bytes more in.
+    // Not a VLAN tag, for which the card accepts four more bytes.
     if len > 13 {
         bytes[12] = 0x08;
     }
@@ -184,7 +184,7 @@ fn whole(batch: &mut Batch, from: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Everything that a schedule works on.
+/// The state of a schedule.
 struct World {
     setup: Setup,
     total: usize,
@@ -196,14 +196,14 @@ struct World {
     batch: Batch,
     kept: Vec<Batch>,
     next_id: u64,
-    /// What the wire brought and `recv` has not delivered yet.
+    /// Frames that the wire brought and `recv` has not delivered yet.
     due_in: VecDeque<Vec<u8>>,
-    /// What `send` took and the wire has not seen yet.
+    /// Frames that `send` took and the wire has not seen yet.
     due_out: VecDeque<Vec<u8>>,
-    /// Frames that may be missing because their queue was ended.
+    /// Frames may be missing because their queue was ended.
     may_miss_in: bool,
     may_miss_out: bool,
-    /// Buffers of transmit queues that were ended while nothing could leave: the card may send them until it is reset.
+    /// Buffers of transmit queues that ended while nothing could leave: the card may send them until it is reset.
     aside: usize,
 }
 
@@ -310,7 +310,7 @@ impl World {
         let held = tx.buffers();
         match tx.stop() {
             Ok(()) => {}
-            // What the card has fetched may still leave, so that the buffers are not free (4.6.8.2).
+            // The card may still send what it has fetched, so that these buffers are not free (4.6.8.2).
             Err(Error::Timeout { section: "4.6.8.2", .. }) => {
                 let more = self.total - self.sum();
                 assert!((1..=held).contains(&more), "{more} buffers are set aside, of {held}");
@@ -327,7 +327,7 @@ impl World {
         self.start_tx();
     }
 
-    /// Buffers in all places.
+    /// Returns the number of buffers in all places.
     fn sum(&self) -> usize {
         let kept: usize = self.kept.iter().map(|batch| batch.len() + batch.cached()).sum();
         let rx = self.rx.as_ref().map_or(0, |rx| rx.buffers());
@@ -335,7 +335,7 @@ impl World {
         self.pool.available() + self.batch.len() + self.batch.cached() + kept + rx + tx + self.aside
     }
 
-    /// With buffers kept elsewhere there may be too few for a ring; then the queue stays away.
+    /// Starts the receive queue. With buffers kept elsewhere there may be too few for its ring; then there is none.
     fn start_rx(&mut self) {
         match self.a.device.rx(0) {
             Ok(rx) => self.rx = Some(rx),
@@ -365,7 +365,7 @@ impl World {
         let left = self.batch.packets().count();
         assert!(taken > 0 || left == frames.len());
         for mut bytes in frames.into_iter().rev().skip(left).rev() {
-            // With a VLAN tag a frame may have four bytes more; the driver does not look for one.
+            // With a VLAN tag a frame may have four more bytes; the driver does not check for a tag.
             if bytes.len() <= self.setup.max_frame + 4 {
                 bytes.resize(bytes.len().max(60), 0);
                 self.due_out.push_back(bytes);
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// `bytes` is the next one due, or a later one where some may be missing.
+    /// Checks that `bytes` is the next frame due, or a later one if some may be missing.
     fn expect(due: &mut VecDeque<Vec<u8>>, bytes: &[u8], may_miss: bool) {
         while let Some(next) = due.pop_front() {
             if next == bytes {
@@ -391,14 +391,14 @@ impl World {
         panic!("a frame came that was not due: {:02x?}", head(bytes));
     }
 
-    /// What must hold after every step.
+    /// Checks the invariants after every step.
     fn check(&self) {
         assert_eq!(self.sum(), self.total, "buffers, of which {} aside", self.aside);
         assert_eq!(self.a.card.breaches(), []);
         assert_eq!(self.b.card.breaches(), []);
     }
 
-    /// Lets everything that is on its way arrive; then nothing may be due any more.
+    /// Lets all frames in flight arrive; then none may be due.
     fn finish(mut self) {
         self.kept.clear();
         self.b.hub.lock().unwrap().stalled = false;
@@ -413,7 +413,7 @@ impl World {
             self.batch.clear();
             self.start_rx();
         }
-        // A turn can move nothing and yet make the next one possible: a report frees buffers.
+        // A turn can move nothing and yet make the next one possible: a write-back frees buffers.
         let mut idle = 0;
         while idle < 3 {
             let mut moved = self.a.step(64) + self.b.step(64);
@@ -428,7 +428,7 @@ impl World {
             idle = if moved == 0 { idle + 1 } else { 0 };
         }
         assert!(self.batch.is_empty(), "{} slots could not be sent", self.batch.len());
-        assert!(self.a.hub.lock().unwrap().to_card.is_empty(), "the wire could not bring all");
+        assert!(self.a.hub.lock().unwrap().to_card.is_empty(), "the wire could not deliver all");
         assert!(self.may_miss_in || self.due_in.is_empty(), "{} frames never arrived", self.due_in.len());
         assert!(self.may_miss_out || self.due_out.is_empty(), "{} frames never left", self.due_out.len());
         self.end_rx();
@@ -454,9 +454,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The same where each register access, map and reset is a message.
+    /// The same with each register access, map and reset as a message.
     #[test]
-    fn nor_do_they_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
+    fn random_schedules_lose_nothing_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
         run(World::new(setup, true), &ops);
     }
 }

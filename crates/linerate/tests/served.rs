@@ -1,4 +1,4 @@
-//! A card that is served over vfio-user, and clients that lie, scribble and die.
+//! A card that is served over vfio-user, with clients that send malformed messages, overwrite memory and die.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use linerate::{Batch, Options};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 
-/// A card that is served.
+/// A served card.
 struct Bench {
     card: Arc<Card>,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Bench {
         Stranger { socket, id: 0 }
     }
 
-    /// It still serves: a proper client finds a card as after power-on.
+    /// Checks that it still serves: a correct client finds a card in its state after power-on.
     fn assert_serves(&self) {
         let client = self.connect();
         assert_eq!(client.identity().unwrap(), (0x8086, 0x10FB));
@@ -58,13 +58,13 @@ impl Bench {
     }
 }
 
-/// A client that speaks the protocol by hand.
+/// A client that speaks the protocol directly.
 struct Stranger {
     socket: UnixStream,
     id: u16,
 }
 
-/// A reply: its error, and what follows its header.
+/// A reply: its error, and the bytes after its header.
 type Reply = (u32, Vec<u8>);
 
 impl Stranger {
@@ -94,14 +94,14 @@ impl Stranger {
         sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == bytes.len())
     }
 
-    /// `None` once the server has hung up.
+    /// Returns the reply; `None` once the server has closed the connection.
     fn reply(&mut self) -> Option<Reply> {
         let mut header = [0; 16];
         self.socket.read_exact(&mut header).ok()?;
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
         let mut payload = vec![0; word(4) as usize - 16];
         self.socket.read_exact(&mut payload).ok()?;
-        assert_eq!(word(0) as u16, self.id, "a reply to something else");
+        assert_eq!(word(0) as u16, self.id, "a reply to another message");
         Some((if word(8) & 1 << 5 != 0 { word(12) } else { 0 }, payload))
     }
 
@@ -116,7 +116,7 @@ impl Stranger {
         assert!(reply.ends_with(b"}\0"));
     }
 
-    /// This one dies, and the next comes.
+    /// Disconnects this client, and connects the next.
     fn replaced(self, bench: &Bench) -> Stranger {
         drop(self);
         let mut next = bench.stranger();
@@ -142,7 +142,7 @@ impl Stranger {
     }
 }
 
-/// Memory of a client's own.
+/// Makes memory of a client's.
 fn memory(pages: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("client", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, pages * 4096).unwrap();
@@ -153,7 +153,7 @@ fn memory(pages: u64) -> OwnedFd {
 const EINVAL: u32 = 22;
 
 #[test]
-fn our_driver_forwards_over_it() {
+fn the_driver_forwards_over_vfio_user() {
     let traffic = || Box::new(Traffic::new(Default::default(), None, Some(5_000)));
     let (a, b) = (Bench::new(traffic(), true), Bench::new(traffic(), true));
     let names = [&a, &b].map(|bench| format!("vfio-user:{}", bench.path.display()));
@@ -192,7 +192,7 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     bench.assert_serves();
 }
 
-/// Pins that only power switches, and a card that was out of its slot, are as after power-on for the next client.
+/// For the next client, pins that only power resets, and a card that was out of its slot, are as after power-on.
 #[test]
 fn the_next_client_finds_a_card_as_after_power_on() {
     let bench = Bench::new(Box::new(Cable::pair().0), false);
@@ -202,7 +202,7 @@ fn the_next_client_finds_a_card_as_after_power_on() {
     bar.write(ESDP::OFFSET, 0x0808);
     assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808);
     bar.write(CTRL::OFFSET, CTRL::RST);
-    assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808, "a reset leaves it as it is");
+    assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808, "a reset does not change it");
     bench.card.unplug();
     drop((bar, client));
     bench.assert_serves();
@@ -213,18 +213,18 @@ fn the_next_client_finds_a_card_as_after_power_on() {
 }
 
 #[test]
-fn places_that_cannot_be_served_are_explained() {
+fn invalid_socket_paths_are_explained() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let function = || Box::new(Function::new(bench.card.clone()).unwrap());
     let message = Server::start(&bench.path, function()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("somebody serves there already"), "{message}");
     let message = Server::start("/proc/nothing/here".as_ref(), function()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("choose a path"), "{message}");
-    // A socket that a killed server left behind is replaced.
+    // A socket left by a killed server is replaced.
     let old = bench.path.with_file_name("old");
     drop(std::os::unix::net::UnixListener::bind(&old).unwrap());
     Server::start(&old, function()).map(drop).unwrap();
-    assert!(!old.exists(), "it goes with its server");
+    assert!(!old.exists(), "it is removed with its server");
     let message = VfioUser::connect("/nowhere").map(drop).unwrap_err().with_hint();
     assert!(
         message.contains("nobody can be reached") && message.contains("linerate sim --socket /nowhere"),
@@ -233,7 +233,7 @@ fn places_that_cannot_be_served_are_explained() {
 }
 
 #[test]
-fn a_server_that_goes_reads_as_ones() {
+fn registers_read_as_ones_after_the_server_ends() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let client = bench.connect();
     // SAFETY: nothing is mapped for the card.
@@ -245,9 +245,9 @@ fn a_server_that_goes_reads_as_ones() {
     assert!(client.identity().unwrap_err().with_hint().contains("linerate sim"));
 }
 
-/// A function-level reset, bus mastering, BARs' sizes, capabilities: configuration space as PCI wants it.
+/// Configuration space as PCI requires: a function-level reset, bus mastering, BAR sizes, capabilities.
 #[test]
-fn configuration_space_is_a_card_s() {
+fn configuration_space_matches_a_card() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let client = bench.connect();
     let read = |offset: u16| {
@@ -268,7 +268,7 @@ fn configuration_space_is_a_card_s() {
     }
     assert_eq!(ids, [0x01, 0x05, 0x11, 0x10], "power management, MSI, MSI-X, PCI Express");
     assert_eq!((read(0x100) & 0xFFFF, read(0x140) & 0xFFFF), (1, 3), "errors, serial number");
-    // A reset of this function: all is as after power-on, and configured anew.
+    // A function-level reset: all is as after power-on, and must be configured anew.
     // SAFETY: nothing is mapped for the card.
     let registers = unsafe { client.bar(0) }.unwrap();
     registers.write(VLNCTRL::OFFSET, 0x1234);
@@ -282,10 +282,10 @@ fn configuration_space_is_a_card_s() {
 }
 
 #[test]
-fn malformed_messages_get_errors_and_the_next_ones_answers() {
+fn malformed_messages_get_errors_and_later_ones_replies() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let mut stranger = bench.stranger();
-    assert_eq!(stranger.call(4, &[0; 16], None).0, EINVAL, "nothing before the version");
+    assert_eq!(stranger.call(4, &[0; 16], None).0, EINVAL, "no command before the version");
     assert_eq!(stranger.call(1, b"\x07\0\0\0{}\0", None).0, EINVAL, "another version");
     stranger.greet();
     let file = memory(4);
@@ -297,8 +297,8 @@ fn malformed_messages_get_errors_and_the_next_ones_answers() {
         ("an end that overflows", stranger.map(u64::MAX - 4095, 4096, 0, 3, &file)),
         ("empty", stranger.map(0x1000, 0, 0, 3, &file)),
         ("unknown flags", stranger.map(0x1000, 4096, 0, 0x80, &file)),
-        ("a region that is not there", stranger.write(1, 0, &[0; 4])),
-        ("a region that cannot be", stranger.write(99, 0, &[0; 4])),
+        ("a region that is absent", stranger.write(1, 0, &[0; 4])),
+        ("an invalid region", stranger.write(99, 0, &[0; 4])),
         ("beyond the region", stranger.write(0, (512 << 10) - 2, &[0; 4])),
         ("an offset that overflows", stranger.write(0, u64::MAX - 1, &[0; 4])),
         ("interrupts beyond the last", {
@@ -310,18 +310,18 @@ fn malformed_messages_get_errors_and_the_next_ones_answers() {
         assert_eq!(error, EINVAL, "{name}");
     }
     assert_ne!(stranger.call(77, &[], None).0, 0, "an unknown command");
-    // Memory that can shrink would end us when it does.
+    // Memory that can shrink could crash the server, so it is refused.
     let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&open, 1 << 20).unwrap();
     assert_eq!(stranger.map(0x1000, 4096, 0, 3, &open), EINVAL);
-    // What overlaps is refused, what cuts a map in two, too.
+    // Overlapping maps are refused, and unmaps that would split a map.
     assert_eq!(stranger.map(0x10000, 8192, 0, 3, &file), 0);
     assert_eq!(stranger.map(0x11000, 8192, 0, 3, &file), EINVAL);
     let mut part = Vec::new();
     part.extend([24u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
     part.extend([0x10000u64.to_le_bytes(), 4096u64.to_le_bytes()].concat());
     assert_eq!(stranger.call(3, &part, None).0, EINVAL);
-    // A message that says it is longer than any can be ends the connection, and nothing else.
+    // A message with a length above the limit ends its connection, and nothing else.
     assert!(stranger.raw(9, 0, Some(u32::MAX), &[], None));
     assert!(stranger.reply().is_none());
     bench.assert_serves();
@@ -345,10 +345,10 @@ fn a_client_that_dies_at_any_byte_leaves_a_free_card() {
     bench.assert_serves();
 }
 
-/// A descriptor ring in memory that was never mapped, and in memory that goes while frames are on their way: the oracle
-/// notes it, and the card lives.
+/// A descriptor ring in memory that was never mapped, or is unmapped while frames are in flight: the oracle notes
+/// it, and the card keeps working.
 #[test]
-fn maps_that_vanish_are_noted() {
+fn removed_maps_are_noted() {
     let bench = Bench::new(Box::new(Traffic::new(Default::default(), None, None)), true);
     let mut stranger = bench.stranger();
     stranger.greet();
@@ -370,7 +370,7 @@ fn maps_that_vanish_are_noted() {
     ] {
         set(&mut stranger, offset, value);
     }
-    // All descriptors are zeros: frames go to address 0, where nothing is.
+    // All descriptors are zeros: frames go to address 0, which is not mapped.
     set(&mut stranger, RDT::at(0), 200);
     let until = |what: &str, found: &dyn Fn() -> bool| {
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
@@ -380,20 +380,21 @@ fn maps_that_vanish_are_noted() {
         }
     };
     let noted = |name: &str| bench.card.breaches().iter().any(|breach| breach.to_string().starts_with(name));
-    until("memory that is not there", &|| noted("Unmapped {"));
+    until("unmapped memory", &|| noted("Unmapped {"));
     let mut all = Vec::new();
     all.extend([24u32.to_le_bytes(), 4u32.to_le_bytes()].concat());
     all.extend([0; 16]);
     assert_eq!(stranger.call(3, &all, None).0, 0);
     set(&mut stranger, RDT::at(0), 100);
-    until("the ring that is gone", &|| noted("UnmappedInUse"));
+    until("the unmapped ring", &|| noted("UnmappedInUse"));
     drop(stranger);
     bench.assert_serves();
 }
 
-/// The card does not wait where raising an interrupt would: an event whose count is full, of a client that reads nothing.
+/// The card does not block when raising an interrupt would: the event's counter is full, as its client does not
+/// read.
 #[test]
-fn a_receiver_that_is_full_holds_nobody_up() {
+fn a_full_receiver_does_not_block_the_card() {
     let bench = Bench::new(Box::new(Cable::unplugged()), true);
     let mut stranger = bench.stranger();
     stranger.greet();
@@ -419,10 +420,10 @@ fn a_receiver_that_is_full_holds_nobody_up() {
     bench.assert_serves();
 }
 
-/// A million messages of all kinds, near what is valid: in between clients come and go, memory and interrupts with them.
-/// The card is at work on whatever they set up.
+/// A million messages of all kinds, mostly nearly valid. Meanwhile clients come and go, with their memory and
+/// interrupts, and the card works on whatever they set up.
 #[test]
-fn a_million_messages_of_strangers() {
+fn a_million_random_messages() {
     const MESSAGES: u32 = 1_000_000;
     let mut seed = 0x9E37_79B9_7F4A_7C15u64;
     let mut random = move || {
@@ -445,7 +446,7 @@ fn a_million_messages_of_strangers() {
         let mut descriptor = None;
         let mut size = None;
         let command = match kind {
-            // Registers that matter, with anything in them; and accesses of all sizes and places.
+            // Important registers, with any value; and accesses of all sizes and places.
             0..60 => {
                 let n = (random() % 4) as u32;
                 let (offset, value) = match random() % 8 {
@@ -458,7 +459,7 @@ fn a_million_messages_of_strangers() {
                     6 => (RDLEN::OFFSET + 0x40 * n, 1 << (random() % 20)),
                     _ => (offsets[random() as usize % offsets.len()] + 4 * n, random() as u32),
                 };
-                // A reset now and then is enough.
+                // An occasional reset is enough.
                 let value = if offset == CTRL::OFFSET && !random().is_multiple_of(50) { 0 } else { value };
                 payload.extend(u64::from(offset).to_le_bytes());
                 payload.extend(0u32.to_le_bytes());
@@ -514,7 +515,7 @@ fn a_million_messages_of_strangers() {
         sent += 1;
         let alive = stranger.raw(command, no_reply, size, &payload, descriptor)
             && (no_reply != 0 || size.is_some() || stranger.reply().is_some());
-        // A message that claims to be longer than it is leaves a connection of no use.
+        // After a message with a false length the connection is useless.
         if !alive || size.is_some() {
             stranger = stranger.replaced(&bench);
             connections += 1;
@@ -523,7 +524,7 @@ fn a_million_messages_of_strangers() {
     drop(stranger);
     println!("{sent} messages in {connections} connections, {} breaches noted", bench.card.breach_count());
     bench.assert_serves();
-    // And the card still moves frames.
+    // The card still moves frames.
     let [mut port] = Options::default().open([&*format!("vfio-user:{}", bench.path.display())]).unwrap();
     let (mut rx, mut batch, mut received) = (port.rx(0).unwrap(), Batch::new(), 0);
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
@@ -534,7 +535,7 @@ fn a_million_messages_of_strangers() {
     }
 }
 
-/// In a process of its own, whose descriptors run out.
+/// Runs in a separate process, whose descriptors run out.
 #[test]
 fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     const OF_ITS_OWN: &str = "LINERATE_FEW_DESCRIPTORS";
@@ -563,7 +564,7 @@ fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     };
     let before = used();
     assert_eq!(stranger.reply(), None, "there is no descriptor for it");
-    assert!(used() - before < 500_000, "the server looks for it all the time");
+    assert!(used() - before < 500_000, "the server polls for it all the time");
     all.truncate(all.len() - 8);
     stranger.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(stranger.reply().expect("it is served").0, 0);

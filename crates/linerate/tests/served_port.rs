@@ -1,4 +1,4 @@
-//! A port that another process serves is a port like any other: what it moves, counts, drops and refuses.
+//! A port served by another process behaves like any other: transfers, counters, drops and refusals.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
 }
 
-/// A port with its own pool, of one queue each way unless `change` says otherwise.
+/// Opens a port with its own pool and one queue each way, unless `change` sets others.
 fn open(folder: &Path, wanted: Wanted, change: impl FnOnce(&mut Config)) -> ServedPort {
     let mut config = Config { ring: 64, ..Config::new(&wanted.name, pool(512)) };
     change(&mut config);
@@ -32,7 +32,7 @@ fn named(name: &str) -> Wanted {
     Wanted { name: name.to_string(), ..Wanted::default() }
 }
 
-/// Both ends of a pipe, whose packets are there as soon as they are sent; frames may have 9,000 bytes.
+/// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
 fn pipe(folder: &Path, change: impl Fn(&mut Config)) -> [ServedPort; 2] {
     ["pipe{1", "pipe}1"].map(|name| {
         open(folder, named(name), |config| {
@@ -42,12 +42,12 @@ fn pipe(folder: &Path, change: impl Fn(&mut Config)) -> [ServedPort; 2] {
     })
 }
 
-/// A packet whose bytes tell its length and its number.
+/// Returns a packet whose bytes encode its length and number.
 fn packet(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 13 + len) as u8).collect()
 }
 
-/// Sends packets of these lengths; what is left of them.
+/// Sends packets of these lengths; returns the number of slots left.
 fn send(tx: &mut dyn Transmit, pool: &Arc<Pool>, lens: &[usize]) -> usize {
     let mut batch = Batch::with_capacity(256);
     for (number, len) in lens.iter().enumerate() {
@@ -57,7 +57,7 @@ fn send(tx: &mut dyn Transmit, pool: &Arc<Pool>, lens: &[usize]) -> usize {
     batch.packets().count()
 }
 
-/// Which packets these are, by number and length: of each all bytes are as they were sent.
+/// Returns number and length of each packet, after checking all bytes.
 fn received(batch: &mut Batch) -> Vec<(usize, usize)> {
     let mut packets = Vec::new();
     for one in batch.packets() {
@@ -84,7 +84,7 @@ fn packets_arrive_whole_and_are_counted() {
     let lens = [60, 1514, 1, 9000, 61];
     let pool = a.pool().clone();
     assert_eq!(send(&mut *tx, &pool, &lens), 0);
-    // One that needs five buffers of 2 KiB needs so many slots, and all of their bytes have come.
+    // A packet that needs five buffers of 2 KiB has as many slots, and all of its bytes arrive.
     let expected: Vec<_> = lens.iter().copied().enumerate().collect();
     let mut batch = Batch::with_capacity(256);
     let slots = rx.recv(&mut batch);
@@ -101,7 +101,7 @@ fn packets_arrive_whole_and_are_counted() {
 }
 
 #[test]
-fn what_is_too_long_is_dropped_where_it_is_and_counted() {
+fn packets_that_are_too_long_are_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let mut ports = pipe(folder.path(), |config| config.max_frame = if config.name == "pipe{1" { 3000 } else { 100 });
@@ -114,7 +114,7 @@ fn what_is_too_long_is_dropped_where_it_is_and_counted() {
     let (sent, come) = (a.statistics().unwrap(), b.statistics().unwrap());
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.drops.tx_too_long), (5, 60 + 3000 + 100 + 101 + 99, 1));
     assert_eq!((come.rx_packets, come.rx_bytes, come.drops.malformed), (3, 259, 2));
-    // Only one that is too long: nothing is sent. Nor does it wait where there is no room.
+    // Only one packet, and too long: nothing is sent. It does not wait either where there is no room.
     assert_eq!(send(&mut *tx, &pool, &[3001]), 0);
     assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));
     while send(&mut *tx, &pool, &[60; 60]) == 0 {}
@@ -122,7 +122,7 @@ fn what_is_too_long_is_dropped_where_it_is_and_counted() {
 }
 
 #[test]
-fn what_finds_no_room_waits_and_comes_in_turn() {
+fn packets_without_room_wait_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] = pipe(folder.path(), |_| {});
@@ -141,7 +141,7 @@ fn what_finds_no_room_waits_and_comes_in_turn() {
     // A pipe of 64 slots has room for 63; the rest stays in the batch.
     assert_eq!(send(&mut *tx, &pool, &[60; 200]), 200 - 63);
     assert_eq!((receive(&mut *rx).len(), receive(&mut *rx).len()), (63, 0));
-    // One that fills the last slot to its end has room.
+    // A packet that fills the last slot to its end has room.
     assert_eq!(send(&mut *tx, &pool, &[60; 62]), 0);
     assert_eq!((send(&mut *tx, &pool, &[2048]), send(&mut *tx, &pool, &[1])), (0, 1));
     assert_eq!(receive(&mut *rx).len(), 63);
@@ -167,7 +167,7 @@ fn what_finds_no_room_waits_and_comes_in_turn() {
 }
 
 #[test]
-fn a_receiver_without_buffers_lets_packets_wait_and_says_so() {
+fn a_receiver_without_buffers_lets_packets_wait_and_counts_it() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] =
@@ -184,7 +184,7 @@ fn a_receiver_without_buffers_lets_packets_wait_and_says_so() {
     assert_eq!((rx.recv(&mut batch), b.statistics().unwrap().rx_packets), (2, 2));
     assert_eq!(received(&mut batch), [(0, 60), (1, 60)]);
     drop(batch);
-    // One that the pool has never buffers enough for is dropped, and the next one comes.
+    // A packet for which the pool can never have enough buffers is dropped, and the next one arrives.
     let [mut a, mut b] = ["big{1", "big}1"].map(|name| {
         open(folder.path(), named(name), |config| {
             (config.max_frame, config.ring) = (20_000, 64);
@@ -205,7 +205,7 @@ fn is_readable(event: std::os::fd::BorrowedFd<'_>) -> bool {
 }
 
 #[test]
-fn a_queue_wakes_its_program_where_interrupts_were_asked_for() {
+fn a_queue_wakes_its_program_if_interrupts_are_on() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] =
@@ -213,7 +213,7 @@ fn a_queue_wakes_its_program_where_interrupts_were_asked_for() {
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     assert!(a.rx(0).unwrap().arm().is_none());
-    // Polled: nobody rings.
+    // While polled it gets no notifications.
     send(&mut *tx, &pool, &[60]);
     assert_eq!(receive(&mut *rx).len(), 1);
     assert!(!is_readable(rx.arm().expect("it can wake")));
@@ -227,7 +227,7 @@ fn a_queue_wakes_its_program_where_interrupts_were_asked_for() {
     rx.disarm();
 }
 
-/// As netmap's: what the far end has not taken yet is in its sender's way, and the sender sees it.
+/// As netmap's: packets that the far end has not received yet occupy the sender's ring, and the sender sees that.
 #[test]
 fn a_pipe_takes_a_ring_of_packets() {
     let folder = tempfile::tempdir().unwrap();
@@ -253,13 +253,13 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_eq!((info.driver, info.rx_queues, info.tx_queues, info.ring), ("served", 2, 2, 64));
     assert_eq!((b.info().rx_queues, b.info().tx_queues), (1, 1));
     assert_ne!(a.mac(), b.mac());
-    assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and one's own");
+    assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and its own");
     let said = a.set_mac(b.mac()).unwrap_err().with_hint();
     assert!(said.contains("vale8:a") && said.contains("who serves it decides"), "{said}");
     assert!(matches!(a.rx(2), Err(Error::NoSuchQueue { .. })));
     assert!(a.rx(u16::MAX).map(drop).unwrap_err().with_hint().contains("queues=65536"));
     assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
-    // Each queue sends and receives by itself.
+    // Each queue sends and receives independently.
     let [mut a0, mut a1] = [0, 1].map(|queue| a.tx(queue).unwrap());
     let mut rx = b.rx(0).unwrap();
     let own = a.pool().clone();
@@ -274,7 +274,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     lens.sort();
     assert_eq!(lens, [60, 61, 62]);
     assert_eq!(a.queue_statistics().tx_slots, [1, 2]);
-    // Who served it is gone.
+    // The server ends.
     drop(server);
     let said = [a.link().unwrap_err().with_hint(), b.statistics().unwrap_err().with_hint()];
     assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
@@ -282,10 +282,10 @@ fn rings_and_addresses_are_the_servers_choice() {
 }
 
 #[test]
-fn a_monitor_hears_and_does_not_send() {
+fn a_monitor_receives_and_does_not_send() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    // Of a name of its own: all servers of a process serve that process's pipes.
+    // A name used only here: all servers of a process serve that process's pipes.
     let [mut a, mut b] =
         ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
@@ -303,7 +303,7 @@ fn a_monitor_hears_and_does_not_send() {
     assert_eq!(receive(&mut *rx).len(), 2);
     let (begin, mut packets) = (std::time::Instant::now(), Vec::new());
     while packets.len() < 2 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were heard", packets.len());
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", packets.len());
         packets.extend(receive(&mut *heard));
     }
     assert_eq!(packets, [(0, 60), (1, 5000)]);

@@ -1,5 +1,5 @@
-//! Ports that are served to other processes: what a program writes into its memory harms nobody else, and nothing is lost
-//! or doubled, whoever comes and goes.
+//! Ports that are served to other processes: writes of a program into its memory harm no other program, and no
+//! packet is lost or duplicated when programs come and go.
 #![allow(unsafe_code)]
 
 use std::fs::Permissions;
@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use linerate::memory::Mapping;
 use linerate::shared::{Choice, Client, Place, Rings, STATE, Server, SharedPort, Wanted, Which};
 
-/// 64-bit words of memory that another process sees, too.
+/// Returns 64-bit words of memory that another process shares.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
     // SAFETY: memory that is shared with another process is never lent as a slice.
     unsafe { memory.words(offset, count) }
 }
 
-/// Where things are in a ring (`struct netmap_ring`), in bytes.
+/// Offsets in a ring (`struct netmap_ring`), in bytes.
 const SLOTS: usize = 256;
 const SLOT: usize = 16;
 /// The word by which threads take turns to sync a ring, and the one before it.
 const LOCK: usize = 16;
-/// `NS_MOREFRAG`, where flags are in a slot's first word.
+/// `NS_MOREFRAG`, in the flags of a slot's first word.
 const MORE: u64 = 0x20 << 48;
 
 fn serve(folder: &Path) -> Server {
@@ -67,7 +67,7 @@ impl End {
         self.port.sync_rx(self.bell())
     }
 
-    /// The buffers that are in its rings, each of which is there once.
+    /// Checks that each buffer in its rings is in one slot only.
     fn check_buffers(&self) {
         let rings = [self.tx, self.rx].map(|ring| (0..ring.slots).map(move |slot| (ring, slot)));
         let mut all: Vec<u32> =
@@ -88,7 +88,7 @@ impl End {
         words(&self.port.memory().mapping, buffers.at + slot as u32 as usize * buffers.size, buffers.size / 8)
     }
 
-    /// Sends whole words; false if there is no room. With parts of so many words at most.
+    /// Sends whole words, in parts of at most `part` words; false if there is no room.
     fn send(&mut self, frame: &[u64], part: usize) -> bool {
         self.sync_tx().unwrap();
         let (ring, (_, tail)) = (self.tx, self.port.indices(false, 0));
@@ -113,7 +113,7 @@ impl End {
         true
     }
 
-    /// The next frame.
+    /// Receives the next frame.
     fn receive(&mut self) -> Option<Vec<u64>> {
         self.sync_rx().unwrap();
         let (ring, (_, tail)) = (self.rx, self.port.indices(true, 0));
@@ -150,7 +150,7 @@ impl Random {
     }
 }
 
-/// In front of each frame that is good.
+/// The mark at the beginning of each valid frame.
 const MARK: u64 = 0x5EC2_E7F0_0D5E_C2E7;
 const SECRET: u64 = 0xDEAD_5EC2_E75E_C2E7;
 
@@ -160,8 +160,7 @@ fn frame(from: u64, number: u64) -> Vec<u64> {
     frame
 }
 
-/// A program that writes anything over all that it may write, ten million times, while who serves it reads.
-/// Programs that do not take their packets have no more than their own buffers: the others' packets go on.
+/// Programs that do not receive their packets occupy only their own buffers: other programs' packets go on.
 #[test]
 fn programs_that_sleep_do_not_stop_a_switch() {
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +171,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
     let (mut sent, mut heard) = (0, 0);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while heard < 50_000 {
-        // No more on its way than the receiver has room for.
+        // No more in flight than the receiver has room for.
         while sent < heard + 500 && from.send(&frame(1, sent), 64) {
             sent += 1;
         }
@@ -180,14 +179,14 @@ fn programs_that_sleep_do_not_stop_a_switch() {
             assert_eq!((frame[2], frame[3]), (MARK, heard));
             heard += 1;
         }
-        assert!(std::time::Instant::now() < deadline, "the switch stands still after {heard} packets");
+        assert!(std::time::Instant::now() < deadline, "the switch stopped after {heard} packets");
     }
     drop(asleep);
 }
 
-/// Who has the other end of a pipe sees what is in the pipe, and nothing else of the process that made it.
+/// A process at the other end of a pipe sees the pipe's contents, and nothing else of the process that made it.
 #[test]
-fn a_pipe_s_memory_is_the_pipe_s_alone() {
+fn a_pipes_memory_is_separate() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let wanted = |name: &str| Wanted { name: name.to_string(), ..Wanted::default() };
@@ -212,7 +211,7 @@ fn a_pipe_s_memory_is_the_pipe_s_alone() {
     assert!(has(MARK) && !has(SECRET));
 }
 
-/// A server, or the process that holds the folder's lock, may be stopped: nobody waits for it without an end.
+/// A server, or the process that holds the folder's lock, may be stopped: every wait for it has a bound.
 #[test]
 fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     use std::os::fd::AsRawFd;
@@ -235,7 +234,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     });
     assert!(message[0].contains("has not answered for 10 s"), "{}", message[0]);
     assert!(message[1].contains("has held this lock for 10 s"), "{}", message[1]);
-    // And one whose connections nobody accepts: two are waiting in its backlog.
+    // A server that accepts no connection: two wait in its backlog.
     let _waiting: Vec<_> = (0..4)
         .map_while(|_| {
             let socket = rustix::net::socket_with(
@@ -253,14 +252,15 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     assert!(listener.as_raw_fd() >= 0);
 }
 
+/// A program writes anything over all its writable memory, ten million times, while the server reads it.
 #[test]
-fn a_program_that_writes_anything_harms_nobody() {
+fn a_program_that_overwrites_its_memory_harms_no_other() {
     const OPERATIONS: u64 = 10_000_000;
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let folder = folder.path();
     let (mut a, mut b) = (End::open(folder, "valeG:a", 64).unwrap(), End::open(folder, "valeG:b", 64).unwrap());
-    // What nobody sends: behind all rings.
+    // Contents that are never sent: in the buffers behind all rings.
     let memory = a.port.memory().clone();
     let buffers = memory.buffers;
     for buffer in buffers.count - 100..buffers.count {
@@ -269,12 +269,12 @@ fn a_program_that_writes_anything_harms_nobody() {
     }
     let (done, is_heard) = (AtomicBool::new(false), AtomicBool::new(false));
     let bad = End::open(folder, "valeF:bad", 64).unwrap();
-    // One on its own switch hears all of that.
+    // A port on the program's own switch receives all of that.
     let mut near = End::open(folder, "valeF:near", 64).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             scribble(&bad, OPERATIONS);
-            // Who serves may have had no processor until now.
+            // The server may not have had a processor until now.
             for _ in 0..100 {
                 if !is_heard.load(Relaxed) {
                     scribble(&bad, OPERATIONS / 10);
@@ -282,23 +282,23 @@ fn a_program_that_writes_anything_harms_nobody() {
             }
             done.store(true, Relaxed);
         });
-        // The two on the other switch go on as if nothing were, one frame after the other.
+        // The two ports on the other switch exchange frames undisturbed, one after the other.
         let (mut exchanged, mut heard) = (0, 0);
         while !done.load(Relaxed) || exchanged < 1000 {
             while !a.send(&frame(1, exchanged), 256) {}
             let there = next(&mut b, &mut near, &mut heard);
-            assert_eq!(there, frame(1, exchanged), "nothing is lost or changed on its way");
+            assert_eq!(there, frame(1, exchanged), "no frame is lost or changed");
             while !b.send(&frame(2, exchanged), 100) {}
             assert_eq!(next(&mut a, &mut near, &mut heard), frame(2, exchanged));
             exchanged += 1;
             is_heard.store(heard > 0, Relaxed);
         }
-        println!("{exchanged} frames exchanged, {heard} of anything heard meanwhile");
+        println!("{exchanged} frames exchanged, {heard} of arbitrary frames received meanwhile");
         assert!(heard > 0);
     });
     let (mapping, secret) = (&bad.port.memory().mapping, SECRET);
     let found = words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
-    assert!(!found, "no byte of another's memory is read");
+    assert!(!found, "no byte of another program's memory is read");
     // The port itself can be closed, and opened again.
     drop(bad);
     let mut again = End::open(folder, "valeF:bad", 64).unwrap();
@@ -312,7 +312,7 @@ fn a_program_that_writes_anything_harms_nobody() {
     assert_eq!(got, frame(3, 7));
 }
 
-/// The next frame of a port, while another one hears what comes.
+/// Returns the next frame of a port, while another port receives whatever comes.
 fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
     loop {
         while near.receive().is_some() {
@@ -333,9 +333,9 @@ fn scribble(end: &End, operations: u64) {
         let in_ring = |at: usize| &words(mapping, ring.at - STATE + at, 1)[0];
         let slot = random.below(ring.slots);
         match random.below(16) {
-            // All of the ring, or all that there is.
+            // All words of the ring, or all of its memory.
             0 => match random.below((STATE + SLOTS) / 8 + ring.slots * 2) * 8 {
-                // Its own syncs wait for this one.
+                // Its own syncs would wait for this one.
                 LOCK => {}
                 at => in_ring(at).store(random.next(), Relaxed),
             },
@@ -343,7 +343,7 @@ fn scribble(end: &End, operations: u64) {
                 let word = random.below(seen / 8);
                 words(mapping, word * 8, 1)[0].store(random.next(), Relaxed);
             }
-            // Slots that are nearly right, and chains of them.
+            // Slots that are nearly valid, and chains of them.
             2..=6 => {
                 let (buffer, len) = (random.below(270) as u64, random.below(2100) as u64);
                 let flags = if random.below(4) == 0 { MORE } else { 0 };
@@ -355,7 +355,7 @@ fn scribble(end: &End, operations: u64) {
                 buffer[0].store(u64::MAX, Relaxed);
                 buffer[random.below(buffer.len())].store(random.next(), Relaxed);
             }
-            // How far it is (`nm_csb_atok`), mostly inside the ring; and that it waits.
+            // Its indices (`nm_csb_atok`), mostly within the ring; and its flag that it waits.
             9..=12 => in_ring(0).store(random.below(ring.slots + 1) as u64, Relaxed),
             13 => in_ring(0).store(random.next(), Relaxed),
             14 => in_ring([8, 64, 72, 80][random.below(4)]).store(random.next() & 0xFFF, Relaxed),
@@ -364,13 +364,13 @@ fn scribble(end: &End, operations: u64) {
             }
         }
         if operation % 4096 == 0 {
-            // Who serves it works, too, on a machine with one processor.
+            // Lets the server work, also on a machine with one processor.
             std::thread::yield_now();
         }
     }
 }
 
-/// A worker process: opens, closes, sends and receives as a schedule says, and tells how it went.
+/// A worker process: opens, closes, sends and receives on command, and reports the results.
 #[test]
 fn worker() {
     let Some(folder) = std::env::var_os("LINERATE_TEST_WORKER") else { return };
@@ -399,7 +399,7 @@ fn worker() {
                 let sent = (first..first + count).take_while(|n| end.send(&frame(1, *n), 7)).count();
                 format!("sent {sent}")
             }
-            // How much of what was sent found no room in a pipe yet, now that it was looked at again.
+            // How many sent packets still have no room in a pipe, after another sync.
             "pending" => {
                 let end = ends[end].as_mut().unwrap();
                 end.sync_tx().unwrap();
@@ -407,7 +407,7 @@ fn worker() {
                 format!("pending {}", (head as usize + 2 * end.tx.slots - 1 - tail as usize) % end.tx.slots)
             }
             _ => {
-                // A pipe's frames that found no room are moved on.
+                // Moves on a pipe's frames that found no room.
                 ends[end].as_mut().unwrap().sync_tx().unwrap();
                 let mut numbers = Vec::new();
                 while let Some(got) = ends[end].as_mut().unwrap().receive() {
@@ -445,7 +445,7 @@ impl Worker {
         loop {
             let mut line = String::new();
             assert!(self.output.read_line(&mut line).unwrap() > 0, "the worker has ended");
-            // What a test says about itself stands in front.
+            // The test harness prints its own text in front.
             if let Some((_, answer)) = line.split_once("answer ") {
                 return answer.trim_end().to_string();
             }
@@ -458,8 +458,8 @@ impl Worker {
     }
 }
 
-/// Ten thousand schedules over a pipe and a switch between two processes: what is sent comes out once, whole and in order,
-/// whatever is opened and closed in between, and at each end each buffer is in one slot.
+/// Ten thousand schedules over a pipe and a switch between two processes: each packet arrives once, whole and in
+/// order, whatever is opened and closed meanwhile, and at each end each buffer is in one slot.
 #[test]
 fn nothing_is_lost_or_doubled_between_processes() {
     const SCHEDULES: u64 = 10_000;
@@ -483,7 +483,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
             for number in workers[receiver].ask("receive 0").split(' ').skip(1).filter(|text| !text.is_empty()) {
                 let number: u64 = number.parse().unwrap();
                 assert!(number >= *wanted, "{number} comes after {wanted}");
-                // A pipe loses nothing; a switch what found no room.
+                // A pipe loses nothing; a switch drops packets without room.
                 assert!(!is_pipe || number == *wanted, "{number} instead of {wanted}");
                 *wanted = number + 1;
                 exchanged += 1;
@@ -497,7 +497,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
                     next += sent.strip_prefix("sent ").unwrap().parse::<u64>().unwrap();
                 }
                 5..=7 => took(&mut workers, &mut wanted),
-                // The sender goes and comes back; what it had sent into a pipe is still there.
+                // The sender closes and opens its port; packets that it had sent into a pipe are still there.
                 8 => {
                     while is_pipe && workers[sender].ask("pending 0") != "pending 0" {
                         took(&mut workers, &mut wanted);
@@ -512,7 +512,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
                 }
             }
         }
-        // All that is in a pipe comes out, some of it only when there is room.
+        // All packets of a pipe arrive, some of them only when there is room.
         while is_pipe && wanted < next {
             took(&mut workers, &mut wanted);
             workers[sender].ask("pending 0");
@@ -541,17 +541,17 @@ fn a_port_is_served_in_the_folder_and_nowhere_else() {
     }
 }
 
-/// A user who has nothing.
+/// An unprivileged user.
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn a_header_is_for_the_user_whose_port_it_is() {
+fn only_the_ports_user_changes_its_header() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let mut server = linerate::server();
     server.listen(&folder.path().join("any"), None, 0o666, None).unwrap();
     let _end = End::open(folder.path(), "vale0:a", 16).unwrap();
-    // Where this program lies another user may have no way to.
+    // Another user may have no access to this program's folder.
     let program = folder.path().join("worker");
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
     let mut command = Command::new(program);
@@ -561,7 +561,7 @@ fn a_header_is_for_the_user_whose_port_it_is() {
     assert!(said.contains("another user's"), "{said}");
     let client = Client::find(folder.path(), "vale0:a").unwrap().unwrap();
     assert_eq!(client.header("vale0:a", None).unwrap(), 0);
-    // Its own it may change.
+    // Its own header it may change.
     assert_eq!(stranger.ask("open 1 vale0:b"), "opened");
     assert_eq!(stranger.ask("header 1 vale0:b"), "header Ok(12)");
     drop(stranger.child.stdin.take());
@@ -569,7 +569,7 @@ fn a_header_is_for_the_user_whose_port_it_is() {
 }
 
 #[test]
-fn what_a_program_had_that_was_killed_is_the_next_ones_at_once() {
+fn ports_of_a_killed_program_are_free_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     for round in 0..40 {
@@ -585,7 +585,7 @@ fn what_a_program_had_that_was_killed_is_the_next_ones_at_once() {
 }
 
 #[test]
-fn of_two_who_want_a_port_alone_at_once_one_has_it() {
+fn an_exclusive_port_has_one_of_two_concurrent_owners() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let begin = Barrier::new(2);

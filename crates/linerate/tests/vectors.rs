@@ -1,5 +1,5 @@
-//! Paths over several descriptors at a time beside the one over single ones: whatever the card writes, all of them leave
-//! the same packets, buffers, descriptors and counters.
+//! Vector paths compared with the scalar path: whatever the card writes, all of them leave the same packets,
+//! buffers, descriptors and counters.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,26 +15,26 @@ use proptest::prelude::*;
 mod fake;
 mod paths;
 
-/// What happens to a card and its driver.
+/// A step of a card or its driver.
 #[derive(Clone, Debug)]
 enum Step {
     /// The card has received: words as it writes them, for the next descriptors that it has.
     Receive(Vec<u64>),
-    /// It has sent all that it was given.
+    /// It has sent all packets.
     Sent,
-    /// The program receives, sends, and throws away.
+    /// The program receives, sends, and frees.
     Recv,
     Send,
     Clear,
-    /// It makes packets of its own of this length.
+    /// It makes packets of this length.
     Alloc(usize, usize),
-    /// One of several buffers.
+    /// It makes a packet of several buffers.
     Push(usize),
-    /// Its batch has so many places from now on.
+    /// Its batch gets this capacity.
     Batch(usize),
 }
 
-/// Mostly whole packets; and whatever else there can be, and cannot be.
+/// Mostly whole packets; also other possible words, and impossible ones.
 fn word() -> impl Strategy<Value = u64> {
     let whole = receive::DD | receive::EOP;
     let len = prop_oneof![20 => 60u64..=1518, 1 => Just(0u64), 1 => 1u64..=60, 1 => 1519u64..=65_535];
@@ -63,7 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// Everything that can be seen, after each step.
+/// Returns all observable state after each step.
 fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) -> Vec<u64> {
     let pages = Pages::Only(PageSize::Ordinary);
     let region = RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None };
@@ -127,7 +127,7 @@ fn small_batches_share_a_doorbell_and_none_is_left_out() {
                 let given = (tail as usize + 1) % RING;
                 assert!(given <= received && received - given < 16 + size, "{given} of {received}");
             }
-            assert_eq!((received, fake.receive_tail() as usize), (100, 99), "what is owed is given once nothing comes");
+            assert_eq!((received, fake.receive_tail() as usize), (100, 99), "the rest is given once no packet comes");
             assert_eq!(rung, 100 / size / 16usize.div_ceil(size), "batches of {size}");
         }
     }

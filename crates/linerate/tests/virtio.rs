@@ -1,4 +1,5 @@
-//! VirtIO devices that hang, lie, or scribble: memory that looks like one, and answers with whatever a test puts there.
+//! VirtIO devices that hang or write malformed data: memory that looks like a device, with contents set by each
+//! test.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -49,7 +50,7 @@ fn a_device_that_behaves_is_opened() {
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
         assert!(message(port.reset()).contains("2 of its queues"));
-        // One queue cannot be stopped alone: its buffers come back with the last one's end.
+        // One queue cannot be stopped alone: its buffers return when the last one ends.
         drop(rx);
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
@@ -65,7 +66,7 @@ const STATUS: usize = COMMON + 16;
 const STATUS_BIT: u64 = 1 << 32;
 
 #[test]
-fn a_queue_that_starts_while_the_last_one_stops_is_nobody_else_s() {
+fn a_queue_that_starts_during_a_reset_has_one_owner() {
     for _ in 0..200 {
         let (device, pool) = (Memory::new(SPLIT), pool());
         let mut port = open(&device, &pool).unwrap();
@@ -92,13 +93,13 @@ fn a_queue_that_starts_while_the_last_one_stops_is_nobody_else_s() {
             let first = port.tx(0);
             claimed.store(true, Ordering::Release);
             stopping.join().unwrap();
-            assert!(first.is_err() || port.tx(0).is_err(), "two have a queue");
+            assert!(first.is_err() || port.tx(0).is_err(), "two owners have a queue");
         });
     }
 }
 
-/// What a device does with a packet: its header and bytes go to buffers in parts of so many bytes, and the header says how
-/// many there are (5.1.6.4). Before each part but the first it is seen what has come.
+/// Delivers a packet as a device does: header and bytes go to buffers in parts of `PART` bytes, and the header has
+/// the number of buffers (5.1.6.4). `between` is called before each part but the first.
 fn arrive(packets: &Mapping, queue: &mut Queue, bytes: &[u8], buffers: u16, mut between: impl FnMut()) {
     let all = [&[0; HEADER][..], bytes].concat();
     for (n, part) in all.chunks(PART).enumerate() {
@@ -132,7 +133,7 @@ fn taken(rx: &mut dyn Receive, batch: &mut Batch) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_packet_has_the_bytes_that_the_device_wrote_in_however_many_buffers() {
+fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
     const LONGEST: usize = 9018;
     let bytes = |len: usize| (0..len).map(|n| (n / 251 + n) as u8).collect::<Vec<_>>();
     for (features, vectors) in
@@ -154,7 +155,7 @@ fn a_packet_has_the_bytes_that_the_device_wrote_in_however_many_buffers() {
         let at_once = [60, 3000, 1, 1514, 4000, 60];
         at_once.iter().for_each(|&len| arrive(&packets, &mut queue, &bytes(len), parts(len), || ()));
         assert_eq!(taken(&mut *rx, &mut batch), at_once.map(bytes));
-        // Too long, of a header alone, and of more buffers than a chain may have; what follows is whole.
+        // Too long, of a header alone, and of more buffers than a chain may have; the packet after it is intact.
         for (len, buffers) in [(LONGEST + 1, parts(LONGEST + 1)), (0, 1), (60, 65)] {
             arrive(&packets, &mut queue, &bytes(len), buffers, || ());
             for _ in parts(len)..buffers {
@@ -175,7 +176,7 @@ fn a_packet_has_the_bytes_that_the_device_wrote_in_however_many_buffers() {
     }
 }
 
-/// The next packet that the driver has offered, as a device reads it.
+/// Reads the next packet that the driver has made available, as a device does.
 fn leave(packets: &Mapping, queue: &mut Queue) -> Option<(fake_virtio::Chain, Vec<u8>)> {
     let chain = queue.accept()?;
     let mut bytes = Vec::new();
@@ -202,7 +203,7 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
         let [_, mut queue] = Queue::pair(&device, 64, features == PACKED);
         let packets = device.mapped.lock().unwrap()[0].clone();
         let mut batch = Batch::with_capacity(256);
-        // What is in the buffers from before shall not be taken for a header.
+        // Old contents of the buffers must not be taken for a header.
         batch.alloc(&pool, 200, 1800);
         batch.into_iter().for_each(|mut packet| packet.fill(0xA5));
         batch.clear();
@@ -225,7 +226,7 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
                     seen += 1;
                     (all, octets) = (all + 1, octets + len);
                 }
-                assert!(seen > before, "it stands still at packet {seen} of {lens:?}");
+                assert!(seen > before, "no progress at packet {seen} of {lens:?}");
             }
             dropped += lens.len() - seen;
             tx.send(&mut batch);
@@ -259,20 +260,20 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
 
 #[test]
 fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
-    // I/O ports that cannot be written to, and whose status stays what it is.
+    // I/O ports that cannot be written, and whose status does not change.
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&[0x0F; 64]).unwrap();
     let mut device = Memory::new(SPLIT);
     let legacy = Arc::get_mut(&mut device).unwrap();
     legacy.set_config(0x06, 0);
-    // SAFETY: a file orders no device.
+    // SAFETY: a file starts no DMA.
     legacy.ports = Some(unsafe { IoPorts::new(File::open(file.path()).unwrap(), 0) });
     let said = message(open(&device, &pool()));
     assert!(said.contains("device_status = 0") && said.contains("2.4.1") && said.contains("500"), "{said}");
 }
 
 #[test]
-fn a_device_that_is_gone_or_wants_a_reset_says_so() {
+fn a_device_that_is_gone_or_needs_a_reset_is_an_error() {
     let device = Memory::new(SPLIT);
     let mut port = open(&device, &pool()).unwrap();
     device.set_32(COMMON + 20, 0x4F);
@@ -286,13 +287,13 @@ fn a_device_that_is_gone_or_wants_a_reset_says_so() {
 }
 
 #[test]
-fn a_device_without_access_platform_is_not_let_behind_the_iommu() {
+fn a_device_without_access_platform_is_refused_behind_the_iommu() {
     let said = message(open(&Memory::new(0b001), &pool()));
     assert!(said.contains("bypasses the IOMMU") && said.contains("iommu_platform=on"), "{said}");
 }
 
 #[test]
-fn capabilities_and_sizes_that_cannot_be_are_refused() {
+fn invalid_capabilities_and_sizes_are_refused() {
     let pool = pool();
     let lie = |what: &dyn Fn(&Memory)| {
         let device = Memory::new(SPLIT);
@@ -307,7 +308,7 @@ fn capabilities_and_sizes_that_cannot_be_are_refused() {
     for size in [0, 2, 3, 63] {
         assert!(lie(&|device| device.set_32(COMMON + 24, size)).contains("impossible sizes"), "{size}");
     }
-    // A list that goes round.
+    // A capability list with a loop.
     let device = Memory::new(SPLIT);
     device.set_config(0x40 + 0x18 * 3 + 1, 0x40);
     open(&device, &pool).unwrap();
@@ -321,7 +322,7 @@ fn capabilities_and_sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_device_that_gives_back_what_it_never_had_is_given_nothing_more() {
+fn a_device_that_returns_buffers_it_never_had_gets_no_more() {
     for features in [SPLIT, PACKED] {
         let (device, pool) = (Memory::new(features), pool());
         let mut port = open(&device, &pool).unwrap();
@@ -341,7 +342,7 @@ fn a_device_that_gives_back_what_it_never_had_is_given_nothing_more() {
 }
 
 #[test]
-fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_no_more_packets() {
+fn a_device_that_enables_notifications_late_is_notified() {
     for features in [SPLIT, PACKED] {
         let (device, pool) = (Memory::new(features), pool());
         let config = Config { ring: 64, interrupts: Some(Default::default()), ..Config::new("sleeper", pool.clone()) };
@@ -353,8 +354,8 @@ fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_n
             end.want_notifications(false);
             assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
             device.doorbell();
-            assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, None), "it looks itself");
-            // It has looked for the last time before it could see these buffers.
+            assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, None), "it polls itself");
+            // It polled for the last time before these buffers were visible.
             end.want_notifications(true);
             if sleeps {
                 assert!(rx.arm().is_some());
@@ -362,14 +363,14 @@ fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_n
                 assert_eq!(rx.recv(&mut batch), 0);
             }
             assert_eq!(device.doorbell(), Some(0));
-            assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None), "once is enough");
+            assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None), "one notification suffices");
             batch.clear();
         }
-        // One that wants to be told at once is not told again.
+        // A device that enabled notifications is notified at once, and not again.
         assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
         assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, Some(0)));
         assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None));
-        // One that has looked when there were no more packets has seen everything.
+        // A device that polled after the last packet has seen all buffers.
         end.want_notifications(false);
         assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
         assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (4, 0));
@@ -380,9 +381,9 @@ fn a_device_that_stops_looking_is_told_of_buffers_at_the_latest_when_there_are_n
 
 /// Devices that the specification does not allow (5.1.4.1, 5.1.3.1), as far as they can be driven.
 #[test]
-fn features_and_numbers_that_contradict_each_other_are_taken_for_what_they_are() {
+fn contradictory_features_are_handled() {
     let pool = pool();
-    // Several queues, but how many cannot be: the control queue's number would not fit 16 bits.
+    // Several queues with an impossible number: the control queue's number would not fit 16 bits.
     for pairs in [0, 0x8000, 0xFFFF] {
         let device = Memory::new(SPLIT | CTRL_VQ | MQ);
         device.set_32(DEVICE + 8, pairs);
@@ -398,9 +399,9 @@ fn features_and_numbers_that_contradict_each_other_are_taken_for_what_they_are()
 
 /// 4.1.4.1: a driver takes the first capability of a type that it can use. QEMU's modern-pio-notify=on.
 #[test]
-fn doorbells_behind_ports_are_passed_over() {
+fn doorbells_in_io_ports_are_skipped() {
     let device = Memory::new(SPLIT);
-    // A fifth capability in front: doorbells in BAR 2, which is no memory.
+    // A fifth capability in front: doorbells in BAR 2, which is not memory.
     for (at, byte) in [0x09, 0x40, 20, 2, 2].into_iter().enumerate() {
         device.set_config(0x40 + 0x18 * 4 + at, byte);
     }
@@ -410,11 +411,11 @@ fn doorbells_behind_ports_are_passed_over() {
     port.tx(0).unwrap();
 }
 
-/// What the device writes into the rings, between two calls.
+/// Returns the words that the device writes into the rings between two calls.
 fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
-    // Small numbers are ids, indexes and lengths that could be; large ones cannot.
+    // Small numbers are valid ids, indexes and lengths; large ones are not.
     let value = prop_oneof![0..64u64, any::<u64>(), (0..64u64, 0..2100u64).prop_map(|(id, len)| len << 32 | id)];
-    // Round the rings' own memory; descriptors are the driver's, but who knows.
+    // All of the rings' memory, including the descriptors, which only the driver should write.
     prop::collection::vec((0..8192usize, value), 0..40)
 }
 
@@ -422,7 +423,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn a_device_that_scribbles_over_its_rings_loses_no_buffer(
+    fn a_device_that_overwrites_its_rings_loses_no_buffer(
         packed in any::<bool>(),
         rounds in prop::collection::vec((scribbles(), 0..40usize), 1..12),
     ) {

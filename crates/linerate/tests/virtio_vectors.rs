@@ -1,5 +1,5 @@
-//! VirtIO's queues over several packets at a time beside those over single ones: whatever the device answers, in whatever
-//! order, both leave the same packets, buffers, rings and counters.
+//! VirtIO's vector paths compared with the scalar path: whatever the device answers, in whatever order, both leave
+//! the same packets, buffers, rings and counters.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,24 +20,24 @@ mod paths;
 /// Descriptors of its rings.
 const RING: usize = 64;
 
-/// What happens to a device and its driver.
+/// A step of a device or its driver.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The device has received: bytes written, and in how many buffers a packet is said to be.
+    /// The device has received: bytes written, and the number of buffers in the packet's header.
     Receive(Vec<(u32, u16)>),
     /// Of the next buffers that it has, it takes the one at this place.
     Skip(usize),
-    /// It has sent so many of those that it was given, the one at this place first.
+    /// It has sent this many of the available packets, the one at this place first.
     Sent(usize, usize),
-    /// The program receives, sends, and throws away.
+    /// The program receives, sends, and frees.
     Recv,
     Send,
     Clear,
-    /// It makes packets of its own of this length.
+    /// It makes packets of this length.
     Alloc(usize, usize),
-    /// One of several buffers.
+    /// It makes a packet of several buffers.
     Push(usize),
-    /// Its batch has so many places from now on.
+    /// Its batch gets this capacity.
     Batch(usize),
 }
 
@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// Everything that can be seen, after each step.
+/// Returns all observable state after each step.
 fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -> Vec<u64> {
     let pages = Pages::Only(PageSize::Ordinary);
     let region = Region::new(&RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None }).unwrap();
@@ -119,9 +119,9 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
         format!("{:?} {:?}", port.statistics().unwrap(), port.queue_statistics()).hash(&mut hash);
         seen.push(hash.finish());
         let held = pool.available() + batch.len() + batch.cached() + rx.buffers() + tx.buffers();
-        assert_eq!(held, 512, "a buffer is lost, or there twice");
+        assert_eq!(held, 512, "a buffer is lost or duplicated");
     }
-    // What is given back out of turn comes back, too, once all is.
+    // Buffers that were returned out of order come back once all are returned.
     given.extend(std::iter::from_fn(|| tx_end.accept()));
     given.iter().for_each(|chain| tx_end.finish(*chain, 0));
     batch.clear();

@@ -1,4 +1,4 @@
-//! Interrupts, on the model: who is asleep is woken, and who polls is left alone.
+//! Interrupts, on the model: a sleeping thread is woken, and a polling thread gets none.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use linerate::port::{Port, Rss, RxQueue, Wait, Waiter};
 use linerate::traffic::Generator;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// A card whose wire brings as many frames as the counter says, of 16 flows.
+/// Makes a card whose wire supplies as many frames as the counter has, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
     let waiting = Arc::<AtomicUsize>::default();
     let (left, mut generator) = (waiting.clone(), Generator::new(64, 16));
@@ -44,27 +44,27 @@ fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
     poll(&mut [PollFd::new(&interrupt, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
 }
 
-/// Whether the queue's interrupt has come; stays armed.
+/// Returns whether the queue's interrupt was raised; it stays armed.
 fn raised(rx: &mut RxQueue) -> bool {
     is_raised(rx.arm().unwrap())
 }
 
 #[test]
-fn a_packet_raises_its_queues_interrupt_once_where_it_is_allowed() {
+fn a_packet_raises_an_armed_interrupt_once() {
     let (card, wire) = card("interrupts");
     let mut device = open(&card, 2, Duration::ZERO);
     let mut queues = [device.rx(0).unwrap(), device.rx(1).unwrap()];
     device.set_rss(&Rss { table: vec![1], ..Rss::evenly(2) }).unwrap();
     let mut batch = Batch::new();
 
-    // Polled: none.
+    // While polled it gets none.
     wire.store(1, Ordering::Release);
     card.step(32);
     assert_eq!(queues[1].recv(&mut batch), 1);
-    assert!(raised(&mut queues[1]), "what came before it was allowed is told at once");
+    assert!(raised(&mut queues[1]), "a packet from before arming raises it at once");
     queues[1].disarm();
 
-    // Armed, a packet of the other queue, then one of its own.
+    // Armed: a packet of the other queue, then one of its own.
     assert!(!raised(&mut queues[0]) && !raised(&mut queues[1]));
     device.set_rss(&Rss { table: vec![0], ..Rss::evenly(2) }).unwrap();
     wire.store(1, Ordering::Release);
@@ -73,7 +73,7 @@ fn a_packet_raises_its_queues_interrupt_once_where_it_is_allowed() {
     queues[0].disarm();
     assert_eq!(queues[0].recv(&mut batch), 1);
 
-    // It masks itself when it is raised, so many packets are one interrupt.
+    // It masks itself when it is raised, so that several packets are one interrupt.
     queues[0].arm();
     queues[0].disarm();
     let interrupt = queues[0].arm().unwrap();
@@ -111,7 +111,7 @@ fn interrupts_are_throttled() {
 }
 
 #[test]
-fn a_sleeper_misses_nothing() {
+fn a_sleeping_thread_misses_no_packet() {
     for wait in [Wait::Interrupt, Wait::Adaptive] {
         let (card, wire) = card("sleeper");
         let mut device = open(&card, 1, Duration::from_micros(10));
@@ -120,7 +120,8 @@ fn a_sleeper_misses_nothing() {
         runner.run(&card);
         let (mut batch, mut waiter) = (Batch::new(), Waiter::new(wait));
         let (mut received, mut offered) = (0, 0);
-        // Bursts of 1 to 64 frames; each comes when the one before has arrived, so every one may meet a sleeper.
+        // Bursts of 1 to 64 frames; each is sent when the previous one has arrived, so that any may find the thread
+        // asleep.
         for burst in (1..=64).cycle().take(1000) {
             wire.fetch_add(burst, Ordering::AcqRel);
             offered += burst;
@@ -160,7 +161,7 @@ fn another_thread_ends_a_sleep() {
     let mut waiter = Waiter::new(Wait::Interrupt).woken_by(waker.clone());
     let (done, ended) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
-        // Each turn but the first few would be a sleep of a quarter of a second.
+        // All turns but the first few would sleep for a quarter of a second.
         (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut rx]));
         done.send(()).unwrap();
     });

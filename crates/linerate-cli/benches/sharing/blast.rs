@@ -1,5 +1,5 @@
-//! A source of frames that is faster than what shall be measured: the kernel itself, which runs a program that redirects
-//! a frame to an interface (`BPF_PROG_TEST_RUN` with live frames, since Linux 5.18).
+//! A source of frames that is faster than the programs under test: the kernel runs a program that redirects a frame
+//! to an interface (`BPF_PROG_TEST_RUN` with live frames, since Linux 5.18).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const PROG_TYPE_XDP: u32 = 6;
 const LIVE_FRAMES: u32 = 1 << 1;
-/// Frames that the kernel sends in a call, before and after which it rests for some milliseconds.
+/// Frames that the kernel sends in a call; before and after each it pauses for some milliseconds.
 const AT_ONCE: u32 = 1 << 18;
 
 #[repr(C)]
@@ -49,8 +49,8 @@ fn bpf<T>(command: libc::c_long, part: &mut T) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Sends `frame` out of interface `index` for some time, from the processor that the caller is on, in the network namespace
-/// that it is in. Returns how many.
+/// Sends `frame` out of interface `index` for the given time, from the caller's processor and network namespace.
+/// Returns the number of frames.
 pub fn blast(index: u32, frame: &[u8], time: Duration) -> io::Result<u64> {
     // r1 = index; r2 = 0; call redirect; exit (RFC 9669).
     let code = |operation: u8, registers: u8, immediate: u32| {
@@ -60,7 +60,7 @@ pub fn blast(index: u32, frame: &[u8], time: Duration) -> io::Result<u64> {
     let (kind, count) = (PROG_TYPE_XDP, program.len() as u32);
     let (instructions, license) = (program.as_ptr() as u64, c"GPL".as_ptr() as u64);
     let number = bpf(PROG_LOAD, &mut Load { kind, count, instructions, license, ..Load::default() })?;
-    // SAFETY: it is new, and ours alone.
+    // SAFETY: the descriptor is new and not owned elsewhere.
     let program = unsafe { OwnedFd::from_raw_fd(number) };
     let (start, mut sent) = (Instant::now(), 0);
     while start.elapsed() < time {

@@ -1,6 +1,6 @@
-//! Ports on the kernel's interfaces beside DPDK's drivers for them and beside plain sockets: receive, send, forward and
-//! drop frames of 64 bytes, over veth pairs. One run, one processor for each program; the kernel is the source, on the
-//! other processor, and faster than any of them.
+//! Ports on the kernel's interfaces, compared with DPDK's drivers for them and with plain sockets: receive, send,
+//! forward and drop frames of 64 bytes, over veth pairs. All are measured in one run, each program on one
+//! processor. The kernel is the source, on the other processor, and faster than any of them.
 //!
 //! `cargo bench -p linerate-cli --bench sharing`; as root, with dpdk-testpmd, nft and iptables.
 
@@ -24,9 +24,9 @@ use sockets::Loop;
 
 /// How long each is measured.
 const TIME: Duration = Duration::from_secs(1);
-/// How often.
+/// How often each is measured.
 const ROUNDS: usize = 5;
-/// The processors of the source, and of who is measured.
+/// The processors of the source, and of the program under test.
 const SOURCE: usize = 0;
 const MEASURED: usize = 1;
 
@@ -37,7 +37,7 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// Who is measured.
+/// A program under test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     /// `linerate` with ports of this kind and these options.
@@ -57,7 +57,7 @@ impl Who {
         }
     }
 
-    /// How it is called in a namespace, for interfaces.
+    /// Returns the command that runs it in a namespace on these interfaces.
     fn command(self, what: Loop, namespace: &Namespace, interfaces: &[&str]) -> Command {
         let program = match self {
             Who::Ours(kind, options) => {
@@ -89,7 +89,7 @@ impl Who {
         namespace.command(&program)
     }
 
-    /// Packets that it says it has received.
+    /// Returns the packets that it reports as received.
     fn received(self, output: &str) -> u64 {
         match self {
             Who::Ours(..) => summary(output.as_bytes())["ports"][0]["rx_packets"].as_u64().unwrap(),
@@ -102,15 +102,15 @@ impl Who {
     }
 }
 
-/// What was measured of one.
+/// The measurements of one program.
 struct Measured {
     mpps: f64,
-    /// Nanoseconds of processor time of the program itself per packet: in its own code, and in the kernel for it.
+    /// Nanoseconds of the program's processor time per packet: in its own code, and in the kernel for it.
     own: f64,
     kernel: f64,
 }
 
-/// Two namespaces around the one that is measured.
+/// The namespace under test, and one on either side of it.
 struct Place {
     source: Namespace,
     middle: Namespace,
@@ -126,15 +126,15 @@ impl Place {
             for (namespace, interface) in [(&middle, here), (other, there)] {
                 namespace.disable_ipv6(interface);
                 namespace.run(&format!("ip link set {interface} up"));
-                // Without a program, a veth takes redirected frames only so.
+                // Without a program, a veth accepts redirected frames only with GRO.
                 namespace.run(&format!("ethtool -K {interface} gro on"));
             }
         }
         Place { source, middle, far }
     }
 
-    /// Sends as fast as it goes into m0, and returns how many; to m0's own address, or to another, which Linux's own stack
-    /// looks at no further.
+    /// Sends into m0 at full speed, and returns the number of frames. They go to m0's own address, or to another,
+    /// which Linux's own stack drops early.
     fn blast(&self, is_for_linux: bool) -> u64 {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.source.name)).unwrap();
         let mut frame = frame();
@@ -187,7 +187,7 @@ fn on_processor(number: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Is one of those that are measured itself: a loop over sockets.
+/// Runs one of the programs under test: a loop over sockets.
 fn be_sockets(arguments: &[String]) {
     on_processor(MEASURED);
     let what = [Loop::Receive, Loop::Send, Loop::Forward][arguments[0].parse::<usize>().unwrap()];
@@ -203,7 +203,7 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--sockets") {
         return be_sockets(&arguments[at + 1..]);
     }
-    // Words choose: `-- receive` or `-- drop`.
+    // Arguments choose the parts: `-- receive` or `-- drop`.
     let chosen = |name: &str| {
         let mut words = arguments[1..].iter().filter(|word| !word.starts_with("--")).peekable();
         words.peek().is_none() || words.any(|word| word == name)
@@ -226,7 +226,7 @@ fn main() {
             "{name:<28} {:>7} {:>10} {:>13} {:>9} {:>9}",
             "Mpps", "to af_xdp", "to af_packet", "own ns", "kernel ns"
         );
-        // In turns, so that what else the machine does meets all of them.
+        // In turns, so that other load on the machine affects all of them.
         let mut all: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
             all.iter_mut().zip(contenders).for_each(|(all, who)| all.push(place.measure(who, what, false)));
@@ -253,12 +253,12 @@ fn main() {
     }
 }
 
-/// How packets to a port are dropped, in the manner of Cloudflare's "How to drop 10 million packets per second".
+/// A way to drop packets to a port, after Cloudflare's "How to drop 10 million packets per second".
 #[derive(Clone, Copy)]
 enum Dropper {
-    /// A rule of Linux's: the commands that make it, that print how many packets it has met, and that take it away.
+    /// A rule of Linux's: the commands that create it, print its packet counter, and delete it.
     Rule(&'static str, [&'static str; 3]),
-    /// A program that receives them.
+    /// A program that receives the packets.
     Program(Who),
     /// `linerate filter` with this port.
     Filter(&'static str),
@@ -299,7 +299,7 @@ impl Dropper {
 }
 
 impl Place {
-    /// Millions of packets per second that are dropped.
+    /// Returns the millions of packets dropped per second.
     fn measure_drop(&self, dropper: Dropper) -> f64 {
         let start = Instant::now();
         let dropped = match dropper {
@@ -308,7 +308,7 @@ impl Place {
                 self.blast(true);
                 let said = self.middle.run(print);
                 self.middle.run(remove);
-                // The first number that is as large as this must be.
+                // The smallest number above 10,000 is the packet counter.
                 let numbers = said.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
                 numbers.filter(|number| *number > 10_000).min().unwrap_or(0)
             }
@@ -329,7 +329,7 @@ impl Place {
     }
 }
 
-/// The one in the middle, by packets per second.
+/// Returns the median by packets per second.
 fn median(mut all: Vec<Measured>) -> Measured {
     all.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
     all.swap_remove(all.len() / 2)

@@ -1,4 +1,4 @@
-//! What a program does that has read no more than the manual: packet sockets, and many packets in each system call.
+//! A simple program, written from the manual: packet sockets, and many packets in each system call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,7 +10,7 @@ const BATCH: usize = 32;
 /// Bytes for each.
 const ROOM: usize = 2048;
 
-/// What the loop does.
+/// The action of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Loop {
     Receive,
@@ -21,7 +21,7 @@ pub enum Loop {
 
 fn open(interface: &str, receives: bool) -> io::Result<OwnedFd> {
     let protocol = if receives { (libc::ETH_P_ALL as u16).to_be() } else { 0 };
-    // SAFETY: a plain call; the descriptor is new, and ours alone.
+    // SAFETY: a plain call; the descriptor is new and not owned elsewhere.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, protocol.into()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! How long packets take through a forwarder.
+//! The latency of a forwarder.
 
 use linerate::Error;
 use linerate::traffic::Rate;
@@ -10,7 +10,7 @@ use crate::latency::{self, Load, Times};
 use crate::{Common, Wait};
 
 fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
-    // A clock is read twice a frame that is looked at: fewer of them where there are many.
+    // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
     let load = Load { rate: Vec::new(), size: 64, every };
     let times = latency::measure(plan.names(), Rate::Packets(packets), &load, common)?;
@@ -22,18 +22,18 @@ fn cells(times: &Times) -> [Cell; 5] {
     [0.5, 0.99, 0.999, 0.9999, 1.0].map(|part| Cell::Number(times.quantile(part) as f64 / 1000.0, 2))
 }
 
-/// What the figures are of.
+/// Describes the figures' conditions.
 fn of_what(plan: &Plan) -> &'static str {
     match plan.is_model() {
         true => {
-            "From wire to wire of the models, in microseconds; a real card adds some 3 of its own. Model and forwarder have a \
-                 processor each, if nothing else runs: the longest times are the system's, not the forwarder's. "
+            "From wire to wire of the models, in microseconds; a real card adds about 3. Model and forwarder have a processor \
+                 each, if nothing else runs: the longest times are caused by the system, not by the forwarder. "
         }
         false => "From port to port, stamped in software, in microseconds. ",
     }
 }
 
-/// Table 1.
+/// Measures table 1.
 pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
@@ -56,20 +56,20 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["waiting", "Mpps", "lost", "median", "99 %", "99.9 %", "99.99 %", "longest"],
         rows,
         compares: format!(
-            "{}Comparable: what waiting costs beside polling. ixy's are those of the authors' later measurements, every packet \
-             captured before and behind the forwarder (github.com/ixy-languages); its loads are the card's, larger than a \
-             model's.",
+            "{}Comparable: the cost of waiting relative to polling. ixy's figures are from the authors' later measurements, \
+             with every packet captured before and after the forwarder (github.com/ixy-languages); its loads are those of a \
+             real card, larger than a model's.",
             of_what(plan)
         ),
         plot: None,
     })
 }
 
-/// Table 3.
+/// Measures table 3.
 pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for ring in [64, 512, 4096] {
-        // More than any model brings, and so more than any forwarder takes from it.
+        // Overload is more than any model delivers, and thus more than any forwarder takes from it.
         for (name, load) in [("half a million", 0.5), ("overload", 20.0)] {
             let times = measure(plan, load * 1e6, &Common { ring: Some(ring), ..plan.common() })?;
             let mut row = vec![Cell::Number(ring.into(), 0), name.into(), Cell::Number(times.arrived / 1e6, 2)];
@@ -84,7 +84,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         rows,
         compares: format!(
             "{}Comparable: as in the paper (section 5.4 of its first version), overload makes latency grow with the ring, since \
-             a full ring is what a packet waits behind, and with less load the ring does not matter.",
+             a packet waits behind a full ring; with less load the ring does not matter.",
             of_what(plan)
         ),
         plot: None,

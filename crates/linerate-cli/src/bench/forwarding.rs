@@ -1,4 +1,4 @@
-//! How fast packets are forwarded, by what the ixy paper varies.
+//! The rate of forwarding, over the parameters that the ixy paper varies.
 
 use linerate::Error;
 use linerate::memory::PageSize;
@@ -14,7 +14,7 @@ use crate::{BatchSize, Common, Pages};
 pub const BATCHES: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub const RINGS: [u16; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 
-/// Each point is measured so often, and the best one counts: others had the processors in the meantime.
+/// Number of measurements of each point. The best one counts, as other programs may have used the processors.
 const TRIES: u32 = 3;
 
 /// Forwards both ways for the plan's time.
@@ -33,21 +33,21 @@ pub fn forward(plan: &Plan, common: &Common, profile: bool) -> Result<Measured, 
     Ok(best.expect("it was tried"))
 }
 
-/// What is true of all that is measured on models.
+/// Describes the conditions of all measurements on models.
 fn of_models(plan: &Plan) -> String {
     match plan.is_model() {
-        true => "The cards are models, run by one processor, which is what bounds the rate, and forwarded between by another. \
-                 Cycles per packet are the forwarder's own; they include what it waits for lines of memory that the models' \
-                 processor wrote last. \"Alone\" is the same where one thread is card and forwarder in turn, so that every batch \
-                 is full, and no line comes from elsewhere: the best of ten tries. "
+        true => "The cards are models: one processor runs them, which limits the rate, and another runs the forwarder. \
+                 Cycles per packet are the forwarder's own, including its waits for cache lines that the models' processor \
+                 wrote last. \"Alone\" is the same with one thread as card and forwarder in turn: every batch is full, and \
+                 no cache line comes from another processor. It is the best of ten tries. "
             .to_string(),
-        false => "The cards are real: the rate is what their load, and this processor, allow. \"Alone\" is of a model, with \
-                  no card at all. "
+        false => "The cards are real: their load and this processor limit the rate. \"Alone\" is measured with a model, \
+                  without a card. "
             .to_string(),
     }
 }
 
-/// Figure 6.
+/// Measures figure 6.
 pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let mut measured = Vec::new();
     for batch in BATCHES {
@@ -55,7 +55,7 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
         let run = forward(plan, &Common { batch: BatchSize::Fixed(batch), ..plan.common() }, false)?;
         measured.push((f64::from(batch), run, alone));
     }
-    // 1.2 GHz over packets per second.
+    // 1.2 GHz divided by packets per second.
     let theirs = |(batch, slow, _): &(u32, f64, f64)| (f64::from(*batch), 1200.0 / slow);
     let ours: Vec<_> = measured.iter().map(|(batch, _, alone)| (*batch, *alone)).collect();
     let ixy: Vec<_> = IXY_BATCHES.iter().map(theirs).collect();
@@ -90,13 +90,13 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
         ],
         rows: rows.collect(),
         compares: format!(
-            "{}Comparable: what small batches cost, as a ratio to batches of 256. Beside it: {IXY_RAW}; at 1.2 GHz the \
-             processor is what bounds it.",
+            "{}Comparable: the cost of small batches, relative to batches of 256. Beside it: {IXY_RAW}; at 1.2 GHz the \
+             processor limits it.",
             of_models(plan)
         ),
         plot: Some(Plot {
             x: "batch",
-            y: "cycles per packet, of those with batches of 256",
+            y: "cycles per packet, relative to batches of 256",
             lines: vec![
                 ("linerate alone, this machine".to_string(), of_last(&ours)),
                 ("ixy, 82599, 1.2 GHz".to_string(), of_last(&ixy)),
@@ -105,7 +105,7 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// Figure 7.
+/// Measures figure 7.
 pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let (mut rows, mut ours) = (Vec::new(), Vec::new());
     let published = |ring: u16| IXY_RINGS.iter().find(|(size, _)| *size == u32::from(ring)).map(|(_, mpps)| *mpps);
@@ -128,8 +128,8 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["descriptors", "Mpps", "cycles/packet", "alone", "ixy 1.2 GHz", "ixy cycles"],
         rows,
         compares: format!(
-            "{}Comparable: that rings beyond 128 gain nothing. Large ones cost, as they take more buffers in turn than the \
-             caches hold. Beside it: {IXY_RAW}; both rings have this size.",
+            "{}Comparable: rings beyond 128 gain nothing. Large rings are slower, as they use more buffers than the caches \
+             hold. Beside it: {IXY_RAW}; both rings have this size.",
             of_models(plan)
         ),
         plot: Some(Plot {
@@ -140,7 +140,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// Figure 8.
+/// Measures figure 8.
 pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for (name, pages, size) in [
@@ -173,15 +173,15 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["pages", "ring", "Mpps", "cycles/packet", ""],
         rows,
         compares: format!(
-            "{}Comparable: how little pages matter to a forwarder. The paper found 1 to 3 % between 4 KiB and 2 MiB at usual \
-             ring sizes, 5.5 % with rings of 4,096 (section 5.5 of its first version).",
+            "{}Comparable: the small effect of the page size on a forwarder. The paper found 1 to 3 % between 4 KiB and \
+             2 MiB at usual ring sizes, 5.5 % with rings of 4,096 (section 5.5 of its first version).",
             of_models(plan)
         ),
         plot: None,
     })
 }
 
-/// Figure 9.
+/// Reports figure 9, which is not measured here.
 pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
     plan.step();
     Ok(Section {
@@ -190,20 +190,21 @@ pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["", "Mpps"],
         rows: vec![vec!["not measured here".into(), Cell::Nothing]],
         compares:
-            "Models have no IOMMU. In a guest cargo bench -p linerate-guest --bench iommu measures an emulated one, whose \
-             absolute figures mean nothing, by page size; what a real one's translations cost only real cards tell."
+            "Models have no IOMMU. cargo bench -p linerate-guest --bench iommu measures an emulated one in a guest, by page \
+             size; its absolute figures mean nothing. The cost of a real IOMMU's translations can be measured only with real \
+             cards."
                 .to_string(),
         plot: None,
     })
 }
 
-/// Scaling: a thread for each queue.
+/// Measures the scaling with a thread per queue.
 pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let (mut rows, mut first) = (Vec::new(), [None; 2]);
     for threads in [1, 2, 4] {
         let alone = (threads <= processors).then(|| alone_at_once(plan, threads)).transpose()?;
-        // Flows, so that there is something for each of them.
+        // Several flows, so that every queue gets packets.
         let ports = plan.names().map(|name| match plan.is_model() && !name.contains("flows=") {
             true => format!("{name}{}flows=64", if name.contains('?') { '&' } else { '?' }),
             false => name.to_string(),
@@ -233,16 +234,16 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["threads", "Mpps", "cycles/packet", "of one's", "alone", "of one's"],
         rows,
         compares: format!(
-            "{}Models are run by one processor, so that their rate does not grow; \"alone\" has cards of its own for each thread. \
-             What a packet costs a processor should not grow with their number, since they share nothing. A line is empty \
-             where the {processors} processors here are too few.",
+            "{}One processor runs all models, so that their rate does not grow; for \"alone\" each thread has its own cards. \
+             The cycles per packet should not grow with the number of threads, since they share nothing. A row is empty if \
+             the {processors} processors here are too few.",
             of_models(plan)
         ),
         plot: None,
     })
 }
 
-/// Cycles per packet of so many threads at once, each with cards of its own: the mean.
+/// Returns the mean cycles per packet of `threads` threads at once, each with its own cards.
 fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
     let costs = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| on_one_processor(plan, 32, 512))).collect();
@@ -252,7 +253,7 @@ fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
     Ok(costs.iter().sum::<f64>() / threads as f64)
 }
 
-/// Table 4.
+/// Measures table 4.
 pub fn by_node(plan: &Plan) -> Result<Section, Error> {
     let nodes = (0..8).filter(|node| std::path::Path::new(&format!("/sys/devices/system/node/node{node}")).exists());
     let nodes: Vec<u32> = nodes.collect();
@@ -275,8 +276,8 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
         title: "Forwarding by NUMA node of the packets' memory (table 4)",
         columns: vec!["node", "Mpps", "cycles/packet"],
         rows,
-        compares: "The paper moves memory, thread and card between two nodes. A model has no node: it is memory, and a thread. \
-                   With real cards this is the memory's part of that table."
+        compares: "The paper moves memory, thread and card between two nodes. A model has no node: it consists of memory and a \
+                   thread. With real cards this shows the memory's part of that table."
             .to_string(),
         plot: None,
     })

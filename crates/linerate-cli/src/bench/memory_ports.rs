@@ -13,7 +13,7 @@ use super::Plan;
 use super::published::{NETMAP_PIPE, NETMAP_VALE};
 use super::report::{Cell, Section};
 
-/// Two ends of what is named, of this process: one sends, the other receives.
+/// Two connected ports of this process: one sends, the other receives.
 struct Ends {
     tx: TxQueue,
     rx: RxQueue,
@@ -27,13 +27,13 @@ impl Ends {
         let options = Options { local: true, ring: 512, pool: Some(pool.clone()), ..Options::default() };
         let [mut a, mut b] = options.open(names)?;
         let (tx, rx, mut back) = (a.tx(0)?, b.rx(0)?, b.tx(0)?);
-        // Every buffer holds a frame from one end to the other, whoever has it later.
+        // Every buffer holds a frame from one end to the other, so that any of them can be sent.
         let mut generator = Generator::new(1518, 1);
         let mut all = Batch::with_capacity(pool.available());
         all.alloc(&pool, pool.available(), generator.frame_len());
         all.packets().for_each(|mut frame| generator.fill(&mut frame));
         all.clear();
-        // A switch learns where an address is from a frame that comes from there: one whose addresses are exchanged.
+        // A switch learns an address from a frame with that source: one whose addresses are exchanged.
         let mut frame = [0; 60];
         Generator::new(64, 1).fill(&mut frame);
         frame[..12].rotate_left(6);
@@ -45,7 +45,7 @@ impl Ends {
     }
 }
 
-/// Nanoseconds per packet of one thread that sends and receives.
+/// Returns the nanoseconds per packet of one thread that sends and receives.
 fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     let Ends { mut tx, mut rx, pool, _ports } = Ends::open(names)?;
     let (mut ours, mut theirs, mut packets) = (Batch::new(), Batch::new(), 0);
@@ -61,7 +61,7 @@ fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     Ok(begin.elapsed().as_nanos() as f64 / packets.max(1) as f64)
 }
 
-/// Nanoseconds to copy so many bytes from one buffer to another, over a region's worth of them.
+/// Returns the nanoseconds to copy `size` bytes from one buffer to another, over as many buffers as a region has.
 fn copying(size: usize, time: Duration) -> f64 {
     const BUFFERS: usize = 1024;
     let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
@@ -76,7 +76,7 @@ fn copying(size: usize, time: Duration) -> f64 {
     begin.elapsed().as_nanos() as f64 / copies as f64
 }
 
-/// Pipe, and switch by packet size.
+/// Measures a pipe, and the switch by packet size.
 pub fn by_size(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     let pipe = cost(["B{0", "B}0"], 60, plan.time)?;
@@ -101,18 +101,18 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
     }
     Ok(Section {
         name: "netmap",
-        title: "What a pipe and a switch cost (netmap's reference figures)",
+        title: "Cost of a pipe and a switch (netmap's reference figures)",
         columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns", "netmap, Mpps"],
         rows,
-        compares: "One thread sends and receives, 32 packets at a time. Pipes move slots; a switch copies bytes, which takes as \
-                   long as it takes. netmap's are those of its manual, of its authors' machines; it copies once for each \
+        compares: "One thread sends and receives, 32 packets at a time. Pipes move slots; a switch copies bytes, at the cost of \
+                   a memcpy. netmap's figures are from its manual, measured on its authors' machines; it copies once for each \
                    receiver, as this does."
             .to_string(),
         plot: None,
     })
 }
 
-/// A thread's extra work for each packet.
+/// Does additional work for a packet, for the given time.
 fn work(nanoseconds: u64) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_nanos(nanoseconds) {
@@ -120,7 +120,7 @@ fn work(nanoseconds: u64) {
     }
 }
 
-/// A producer and a consumer, one slower than the other.
+/// Measures a producer and a consumer, one slower than the other.
 pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for (produces, consumes) in [(0, 0), (0, 100), (100, 0), (100, 100), (100, 1000)] {
@@ -160,7 +160,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         }
         let seconds = begin.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
-        // A producer that panicked has counted too few, which shows.
+        // A producer that panicked has sent too few packets, which shows in the result.
         let _ = producer.join();
         rows.push(vec![
             Cell::Number(produces as f64, 0),
@@ -174,10 +174,10 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "imbalance",
         title: "A producer and a consumer of different speeds (Rizzo's question)",
-        columns: vec!["ns to produce", "ns to consume", "Mpps", "packets a look", "empty looks, M/s"],
+        columns: vec!["ns to produce", "ns to consume", "Mpps", "packets per poll", "empty polls, M/s"],
         rows,
-        compares: "Over a pipe between two threads. The slower side sets the rate; the faster one should not make it slower by \
-                   looking too often: with a slow consumer packets come in full batches, with a slow producer as it makes them."
+        compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
+                   polling too often. With a slow consumer packets come in full batches, with a slow producer one by one."
             .to_string(),
         plot: None,
     })

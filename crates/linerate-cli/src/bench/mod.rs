@@ -1,8 +1,8 @@
 //! `linerate bench`: the ixy paper's evaluation, and netmap's reference costs, on this machine.
 //!
-//! - here: the command, and what there is to measure
+//! - this file: the command, and the list of experiments
 //! - `forwarding`, `delays`, `memory_ports`, `path`: the experiments
-//! - `published`: what others have measured, with its source
+//! - `published`: figures published by others, with their source
 //! - `report`: tables, pictures, and the page that shows them
 
 mod delays;
@@ -25,37 +25,37 @@ use crate::show::print;
 use crate::{BatchSize, Common, Pages, Wait};
 use report::{Report, Section};
 
-/// What to measure, and where to put it.
+/// Options of the measurement and its report.
 #[derive(Args)]
 pub struct Bench {
-    /// Two ports to forward between: models if left out. Real cards need their load from outside
+    /// Two ports to forward between; models by default. Real cards need a load from outside
     #[arg(num_args = 2, value_names = ["PORT", "PORT"])]
     ports: Vec<String>,
-    /// A minute instead of ten: every point for a shorter time
+    /// Measure every point for a shorter time: about one minute instead of ten
     #[arg(long)]
     quick: bool,
-    /// Only these, for example batch,rings
+    /// Run only these experiments, for example batch,rings
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// The folder for the report: index.html, bench.json, and a CSV and a picture each
+    /// Folder for the report: index.html, bench.json, and a CSV and a picture per experiment
     #[arg(long, default_value = "linerate-bench")]
     out: PathBuf,
-    /// The last line is a JSON object: the whole report
+    /// End with one line of JSON: the whole report
     #[arg(long)]
     json: bool,
 }
 
-/// How an experiment is run.
+/// The settings of an experiment.
 pub struct Plan {
     /// The ports to forward between.
     ports: [String; 2],
-    /// How long a point takes.
+    /// The time for each point.
     time: Duration,
-    /// A point more is done.
+    /// Counts the finished points.
     progress: ProgressBar,
 }
 
-/// An experiment: its name on the command line, how many points it has, and what it does.
+/// An experiment: its name on the command line, its number of points, and its function.
 type Experiment = (&'static str, u64, fn(&Plan) -> Result<Section, Error>);
 
 const EXPERIMENTS: [Experiment; 11] = [
@@ -73,7 +73,7 @@ const EXPERIMENTS: [Experiment; 11] = [
 ];
 
 impl Plan {
-    /// What all experiments begin with.
+    /// Returns the options that all experiments start from.
     fn common(&self) -> Common {
         Common {
             batch: BatchSize::Fixed(32),
@@ -81,7 +81,7 @@ impl Plan {
             queues: 1,
             mtu: 1500,
             seconds: Some(self.time),
-            // A thread stays on its processor, so that runs are comparable.
+            // Threads are pinned, so that runs are comparable.
             cores: (0..std::thread::available_parallelism().map_or(1, |count| count.get() as u16)).collect(),
             pages: Pages::Auto,
             numa: None,
@@ -101,13 +101,13 @@ impl Plan {
         self.ports.iter().all(|port| port.starts_with("sim:"))
     }
 
-    /// A point is done.
+    /// Counts a finished point.
     fn step(&self) {
         self.progress.inc(1);
     }
 }
 
-/// Runs what was asked for, and writes the report.
+/// Runs the selected experiments, and writes the report.
 pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     if let Some(unknown) = bench.only.iter().find(|name| EXPERIMENTS.iter().all(|(known, ..)| known != name)) {
         let known = EXPERIMENTS.map(|(name, ..)| name).join(", ");

@@ -1,4 +1,4 @@
-//! Where the cycles of a forwarded packet go.
+//! The cycles of a forwarded packet, by part.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::run::cycles;
 /// Packets at a time.
 const BATCH: usize = 32;
 
-/// Table 2.
+/// Measures table 2.
 pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let elsewhere = forward(plan, &plan.common(), true)?.parts.unwrap_or_default();
     let here = on_one_processor(plan, BATCH, 512)?;
@@ -51,9 +51,9 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let rows = vec![
         row(device, elsewhere, "in the others".into()),
         row("model on the same processor", here, "in the others".into()),
-        row("difference: lines of memory between processors", difference, Cell::Nothing),
+        row("difference: cache lines moved between processors", difference, Cell::Nothing),
         vec![
-            "taking and giving back a buffer by hand".into(),
+            "allocating and freeing a buffer explicitly".into(),
             Cell::Nothing,
             Cell::Nothing,
             Cell::Nothing,
@@ -69,12 +69,12 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["", "receive", "forward", "send", "memory", "sum"],
         rows,
         compares: format!(
-            "TSC cycles, batches of 32. A forwarder's buffers go round with its batches, so that memory has no part of its own; \
-             what allocating would cost is beside it. Comparable: which part is how large. Theirs are perf's, of the authors' raw \
-             data (github.com/emmericp/ixy-perf-measurements, profiling), and their cycles are longer: at 1.2 GHz memory is \
-             nearer. Without any card, the driver alone is what cargo bench --bench driver_cost prints. What fwd --profile costs \
-             itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the sum on the same processor, and {:.1} % \
-             with batches of one.",
+            "TSC cycles, batches of 32. A forwarder reuses its batches' buffers, so that memory has no part of its own; the \
+             cost of allocating is given separately. Comparable: the relative sizes of the parts. The published figures are \
+             perf's, from the authors' raw data (github.com/emmericp/ixy-perf-measurements, profiling). At 1.2 GHz a cycle is \
+             longer, so that memory takes fewer cycles. cargo bench --bench driver_cost measures the driver alone, without \
+             any card. The cost of fwd --profile itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the \
+             sum on the same processor, and {:.1} % with batches of one.",
             share(here.sum() * BATCH as f64),
             share(singly.sum()),
         ),
@@ -82,7 +82,7 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// The same where one thread is card and forwarder, in turn, so that no line of memory has to come from another processor, and
+/// Measures the same with one thread as card and forwarder in turn: no cache line comes from another processor, and
 /// every batch is full. The best of ten tries.
 pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
@@ -118,7 +118,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
     Ok(best)
 }
 
-/// Cycles that a turn takes longer when it is looked at.
+/// Returns the additional cycles of a turn that is timed.
 fn profiling() -> f64 {
     const TURNS: u32 = 100_000;
     let stamps = Stamps::new(Arc::default());
@@ -127,7 +127,7 @@ fn profiling() -> f64 {
     (cycles() - start) as f64 / f64::from(TURNS)
 }
 
-/// Cycles to take a packet's buffer from the pool, and to give it back.
+/// Returns the cycles to take a packet's buffer from the pool, and to give it back.
 fn memory(plan: &Plan) -> Result<f64, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let mut batch = Batch::with_capacity(BATCH);

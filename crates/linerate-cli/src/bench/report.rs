@@ -1,4 +1,4 @@
-//! What an experiment found: tables, pictures, and the page that shows them.
+//! The result of an experiment: tables, pictures, and the page that shows them.
 
 use std::io;
 use std::path::Path;
@@ -10,22 +10,22 @@ use serde_json::{Value, json};
 /// One experiment's result.
 #[derive(Default)]
 pub struct Section {
-    /// Its name on the command line, and its files'.
+    /// Its name on the command line and in file names.
     pub name: &'static str,
-    /// What it shows, and which part of the paper that is.
+    /// Its title, with the part of the paper that it repeats.
     pub title: &'static str,
-    /// What can be compared with what was published, and what cannot.
+    /// The comparison with the published figures that is valid.
     pub compares: String,
     pub columns: Vec<&'static str>,
     pub rows: Vec<Vec<Cell>>,
     pub plot: Option<Plot>,
 }
 
-/// What stands in a table.
+/// A cell of a table.
 #[derive(Clone)]
 pub enum Cell {
     Text(String),
-    /// With so many digits behind the point.
+    /// A number with this many digits after the point.
     Number(f64, usize),
     /// Not measured, or not published.
     Nothing,
@@ -51,7 +51,7 @@ impl Cell {
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => json!(text),
-            // As it is shown: more digits would mean nothing.
+            // As printed: more digits would be meaningless.
             Cell::Number(..) => self.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value)),
             Cell::Nothing => Value::Null,
         }
@@ -66,7 +66,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// As SVG; nothing if there is nothing to draw.
+    /// Returns the picture as SVG; `None` if there are no points.
     fn svg(&self, title: &str) -> Option<String> {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let (first, last) =
@@ -108,7 +108,7 @@ impl Plot {
 }
 
 impl Section {
-    /// For a terminal.
+    /// Returns the section as text for a terminal.
     pub fn text(&self) -> String {
         let shown: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(Cell::to_string).collect()).collect();
         let widths: Vec<usize> = (0..self.columns.len())
@@ -170,7 +170,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// All sections, and the machine that they are of.
+/// All sections, and the machine that they were measured on.
 pub struct Report {
     machine: String,
     date: String,
@@ -212,7 +212,7 @@ impl Report {
 
     fn html(&self) -> String {
         let [a, b] = &self.ports;
-        let time = if self.quick { "a quick run, of which small differences mean nothing" } else { "a full run" };
+        let time = if self.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
         let contents: String = self
             .sections
             .iter()
@@ -224,8 +224,8 @@ impl Report {
              <style>body {{ font: 16px/1.5 sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em }}\n\
              table {{ border-collapse: collapse }} th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid \
              #ddd }}\n p {{ color: #333 }}</style></head>\n<body><h1>linerate bench</h1>\n\
-             <p>{}, {}; {} and {}; {time}. What stands beside figures of others was measured on their machines: shapes and \
-             ratios can be compared, absolute figures cannot. The paper is Emmerich and others, \"User Space Network \
+             <p>{}, {}; {} and {}; {time}. Published figures were measured on other machines: shapes and ratios can be \
+             compared, absolute figures cannot. The paper is Emmerich and others, \"User Space Network \
              Drivers\", ANCS 2019.</p>\n<ul>{contents}</ul>\n{sections}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
@@ -235,7 +235,7 @@ impl Report {
     }
 }
 
-/// The processor, how many of them, and the kernel.
+/// Returns the processor, their number, and the kernel.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

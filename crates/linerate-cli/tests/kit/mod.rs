@@ -1,5 +1,5 @@
-//! What the tests of the command need: processes that end with the test, and network namespaces of
-//! their own, so that nothing of the machine's own network is touched.
+//! Helpers for the tests of the command: processes that end with the test, and separate network namespaces, so that
+//! the machine's own network is not touched.
 #![allow(dead_code)] // each test uses its part
 
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ pub fn linerate(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end; panics with all output if the exit code is not `code`.
+/// Runs the command to its end; panics with all output if the exit code is not `code`.
 pub fn expect(code: i32, command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let text = format!("{}{}", text(&output.stdout), text(&output.stderr));
@@ -25,19 +25,19 @@ pub fn expect(code: i32, command: &mut Command) -> Output {
     output
 }
 
-/// What it printed, for messages.
+/// Returns the output as text, for messages.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The last line of a `--json` run.
+/// Returns the summary: the last line of a `--json` run.
 pub fn summary(output: &[u8]) -> Value {
     let text = text(output);
     let last = text.lines().last().unwrap_or_else(|| panic!("no output"));
     serde_json::from_str::<Value>(last).unwrap_or_else(|e| panic!("{e}: {last}"))["summary"].clone()
 }
 
-/// A process that is interrupted when the test ends, by its own number.
+/// A process that is killed when the test ends.
 pub struct Process {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -63,12 +63,12 @@ impl Process {
         await_line(&mut self.err, part)
     }
 
-    /// Returns its number.
+    /// Returns its process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How many entries a folder of its own in `/proc` has, or how many lines a file.
+    /// Returns the number of entries in one of its folders in `/proc`, or the lines of one of its files.
     pub fn counted(&self, what: &str) -> usize {
         let path = Path::new("/proc").join(self.child.id().to_string()).join(what);
         match path.is_dir() {
@@ -88,14 +88,14 @@ impl Process {
         })
     }
 
-    /// Processor time of all its threads in their own code and in the kernel for them, in 1/100 s.
+    /// Returns the processor time of all its threads, in their own code and in the kernel, in 1/100 s.
     pub fn times(&self) -> (u64, u64) {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         (fields[11].parse().unwrap(), fields[12].parse().unwrap())
     }
 
-    /// Presses Ctrl-C, and returns what it still prints.
+    /// Sends Ctrl-C, and returns the exit code and the remaining output.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         self.signal();
         let mut rest = String::new();
@@ -103,7 +103,7 @@ impl Process {
         (self.child.wait().unwrap().code(), rest)
     }
 
-    /// Waits for its end, and returns what it still prints.
+    /// Waits for its end, and returns the exit code and the remaining output.
     pub fn ended(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
@@ -130,14 +130,14 @@ fn await_line(stream: &mut impl BufRead, part: &str) -> String {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before it said '{part}'");
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before it printed '{part}'");
         if line.contains(part) {
             return line;
         }
     }
 }
 
-/// A network namespace that goes when the test ends.
+/// A network namespace that is deleted when the test ends.
 pub struct Namespace {
     pub name: String,
 }
@@ -149,20 +149,20 @@ impl Namespace {
         Namespace { name }
     }
 
-    /// A program inside.
+    /// Returns a command that runs inside.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).args(words.split_whitespace());
         command
     }
 
-    /// Runs a program inside, which must succeed.
+    /// Runs a program inside, which must succeed, and returns its output.
     pub fn run(&self, words: &str) -> String {
         text(&expect(0, &mut self.command(words)).stdout)
     }
 
-    /// Pings `count` times, and fails if a request has no answer. It sends one request at a time: of several, ping waits for the
-    /// last one's answer no longer than the others have taken, which a busy machine may exceed (ping(8), `-W`).
+    /// Pings `count` times; fails if a request is not answered. It sends one request at a time: of several, ping
+    /// waits for the last answer no longer than the others took, which a busy machine may exceed (ping(8), `-W`).
     pub fn ping(&self, count: usize, words: &str) {
         for n in 0..count {
             let said = self.run(&format!("ping -q -c 1 -W 20 {words}"));
@@ -170,13 +170,13 @@ impl Namespace {
         }
     }
 
-    /// Switches IPv6 off for an interface, or for `default` or `all`. A fresh machine has no sysctl(8).
+    /// Disables IPv6 for an interface, or for `default` or `all`. A fresh machine has no sysctl(8).
     pub fn disable_ipv6(&self, interface: &str) {
         let line = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
         expect(0, Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &line]));
     }
 
-    /// Starts a program inside. `ip netns exec` becomes that program, so that it is what ends.
+    /// Starts a program inside. `ip netns exec` becomes that program, so that signals reach it.
     pub fn start(&self, words: &str) -> Process {
         Process::start(&mut self.command(words))
     }
@@ -199,13 +199,13 @@ impl Drop for Namespace {
     }
 }
 
-/// One test at a time: a veth pair drops what the other end's processor has no time for.
+/// Runs one test at a time: a veth pair drops frames when the other end has no processor time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
+/// Makes a veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
 pub fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
     expect(
         0,
@@ -220,12 +220,12 @@ pub fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
     }
 }
 
-/// `linerate` in a namespace.
+/// Returns a `linerate` command in a namespace.
 pub fn inside(namespace: &Namespace, arguments: &str) -> Command {
     namespace.command(&format!("{} {arguments}", env!("CARGO_BIN_EXE_linerate")))
 }
 
-/// A folder that goes when the test ends.
+/// A folder that is removed when the test ends.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -246,7 +246,7 @@ impl Drop for Folder {
     }
 }
 
-/// The frames of a capture file.
+/// Returns the frames of a capture file.
 pub fn frames(path: impl AsRef<Path>) -> Vec<Vec<u8>> {
     let path = path.as_ref();
     let file = std::fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

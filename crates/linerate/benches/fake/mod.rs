@@ -1,6 +1,5 @@
-//! A card that is nothing but memory: the registers are stored, descriptors are completed by a bare
-//! loop in the same thread. What the driver costs without any card can be measured on it, and what
-//! it costs at least.
+//! A card that consists of memory only: the registers are stored, and a bare loop in the same thread completes
+//! descriptors. It serves to measure the driver's cost without a card, and the lower bound of that cost.
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each benchmark uses its part
 
@@ -19,13 +18,13 @@ use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
 use linerate::port::{Device, QueueStatistics, Receive, Transmit, Vectors};
 use linerate::{Batch, Result};
 
-/// 64-bit words of memory that a device sees, too.
+/// Returns 64-bit words of memory that a device shares.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: rings, or packets while the device has them: no slices are lent of it meanwhile.
+    // SAFETY: rings, or packets while the device owns them: no slices of it are lent meanwhile.
     unsafe { memory.words(offset, count) }
 }
 
-/// Registers that answer what a driver waits for, and store the rest. Doorbells are the real ones.
+/// Registers that return what a driver waits for, and store the rest. Doorbells are real.
 #[derive(Clone)]
 pub struct FakeBar(MappedBar);
 
@@ -39,7 +38,7 @@ impl Bar for FakeBar {
             SECRXSTAT::OFFSET => SECRXSTAT::SECRX_RDY,
             STATUS::OFFSET => 0,
             CTRL::OFFSET => self.0.read(offset) & !(CTRL::RST | CTRL::LRST),
-            // A queue that ends is empty.
+            // A queue that is disabled is empty.
             _ if offset == TDH::at(0) => self.0.read(TDT::at(0)),
             _ => self.0.read(offset),
         }
@@ -56,8 +55,8 @@ impl Bar for FakeBar {
     fn wait(&self, _: Duration) {}
 }
 
-/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40. The packets' memory may be seen page by
-/// page.
+/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40. The packets' memory may be
+/// split into pages.
 #[derive(Default)]
 struct FakeDma {
     maps: Mutex<Vec<Arc<Mapping>>>,
@@ -88,7 +87,7 @@ impl Bus for FakeDma {
     }
 }
 
-/// Pages with a gap behind each.
+/// Returns pages with a gap after each.
 pub fn pages(base: DeviceAddress, len: usize, page: usize) -> Paged {
     Paged::new((0..len.div_ceil(page)).map(|index| base + (index * (page + (1 << 32))) as u64).collect(), page)
 }
@@ -120,14 +119,14 @@ impl Fake {
         Fake::seeing(vectors, region, None)
     }
 
-    /// A card that sees packets in pages of this size.
+    /// Makes a card that sees packets in pages of this size.
     pub fn seeing(vectors: Vectors, region: &RegionOptions, page: Option<usize>) -> Fake {
         let bar = Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap());
-        // SAFETY: no device is behind it but this one, and no slice is lent of it.
+        // SAFETY: no other device is behind it, and no slice of it is lent.
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         let pool = Pool::new(Region::new(region).unwrap());
-        // On a backplane there is no module to be asked.
+        // A backplane has no module to be read.
         let config = Config { ring: RING, vectors, device: 0x10F7, ..Config::new("fake", pool) };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
@@ -135,7 +134,7 @@ impl Fake {
         Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, device }
     }
 
-    /// Receives `count` frames of 60 bytes into descriptors that the card has.
+    /// Receives `count` frames of 60 bytes into descriptors that the card owns.
     pub fn complete_receive(&mut self, count: usize) {
         let words = words(&self.rings, 0, RING * 2);
         for _ in 0..count {
@@ -146,8 +145,8 @@ impl Fake {
         }
     }
 
-    /// Writes these second words into descriptors that the card has, as far as it has any; the next one goes into the same
-    /// if it is not done.
+    /// Writes these second words into descriptors that the card owns, while there are any; a word without the done
+    /// bit leaves its descriptor for the next word.
     pub fn receive_words(&mut self, second: &[u64]) {
         let words = words(&self.rings, 0, RING * 2);
         let tail = self.bar.read(RDT::at(0)) as usize;
@@ -161,7 +160,7 @@ impl Fake {
         }
     }
 
-    /// Up to where the driver has said that the card has receive descriptors.
+    /// Returns the receive tail, as the driver has written it.
     pub fn receive_tail(&self) -> u32 {
         self.bar.read(RDT::at(0))
     }
@@ -170,7 +169,7 @@ impl Fake {
         self.device.queue_statistics()
     }
 
-    /// Sends all that was given, and returns how many.
+    /// Sends all packets given to the card, and returns their number.
     pub fn complete_transmit(&mut self) -> usize {
         let words = words(&self.rings, RING * 16, RING * 2);
         let tail = self.bar.read(TDT::at(0)) as usize;
@@ -186,7 +185,7 @@ impl Fake {
         sent
     }
 
-    /// Receives a batch, touches a byte of each packet, sends it; what a forwarder does.
+    /// Forwards a batch: receives it, touches a byte of each packet, and sends it.
     #[inline(never)]
     pub fn forward(&mut self, batch: &mut Batch) {
         self.rx.recv(batch);
@@ -199,7 +198,7 @@ impl Fake {
         self.device.pool().clone()
     }
 
-    /// The descriptor rings, and the packets' buffers: the cheapest loop runs over these.
+    /// Returns the descriptor rings, and the packets' buffers: the cheapest loop runs over these.
     pub fn memory(&self) -> (&Mapping, &Mapping) {
         (&self.rings, &self.packets)
     }

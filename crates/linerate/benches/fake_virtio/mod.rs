@@ -1,5 +1,6 @@
-//! A VirtIO device that is nothing but memory: its registers are stored, and a bare loop in the same thread does what a
-//! device does with its queues. What the driver costs can be measured on it, and how it takes what a device must not do.
+//! A VirtIO device that consists of memory only: its registers are stored, and a bare loop in the same thread acts
+//! as the device on its queues. It serves to measure the driver's cost, and to test the driver with a device that
+//! breaks the rules.
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each test and benchmark uses its part
 
@@ -17,9 +18,9 @@ use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
 use linerate::port::{Device, Receive, Transmit, Vectors};
 use linerate::{Batch, Error, Result};
 
-/// 64-bit words of memory that a device sees, too.
+/// Returns 64-bit words of memory that a device shares.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: rings, registers, or packets while the device has them: no slices are lent of it meanwhile.
+    // SAFETY: rings, registers, or packets while the device owns them: no slices of it are lent meanwhile.
     unsafe { memory.words(offset, count) }
 }
 
@@ -28,7 +29,7 @@ fn shared<T: Word>(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared
     unsafe { Shared::new(memory, offset, count) }
 }
 
-/// A driver for the device.
+/// Opens a driver for the device.
 pub fn open(device: &Arc<Memory>, config: Config) -> Result<Virtio> {
     // SAFETY: each device of a test has one driver at a time.
     unsafe { Virtio::open(&device.device(), config) }
@@ -41,9 +42,9 @@ const ISR: usize = 0x2000;
 pub const DEVICE: usize = 0x3000;
 const BAR: usize = 0x4000;
 
-/// Offered in both halves, since nobody looks at the selection: `VERSION_1` and `ACCESS_PLATFORM` above.
+/// Offered in both halves, since the selection is ignored: `VERSION_1` and `ACCESS_PLATFORM` above.
 pub const SPLIT: u32 = 0b011;
-/// And `RING_PACKED`.
+/// The same with `RING_PACKED`.
 pub const PACKED: u32 = 0b111;
 /// In the lower half only, since it means nothing above: `MRG_RXBUF`.
 pub const MERGEABLE: u32 = 1 << 15;
@@ -53,14 +54,14 @@ pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
 pub const MQ: u32 = 1 << 22;
 
-/// A device of plain memory: what is written is what is read.
+/// A device of plain memory: reads return what was written.
 pub struct Memory {
     config: Mutex<[u8; 256]>,
     pub bar: Arc<Mapping>,
     pub mapped: Mutex<Vec<Arc<Mapping>>>,
-    /// Of a legacy one.
+    /// The I/O ports of a legacy device.
     pub ports: Option<IoPorts>,
-    /// It sees packets in pages of this size.
+    /// The device sees packets in pages of this size.
     pub page: Option<usize>,
 }
 
@@ -91,7 +92,7 @@ impl Memory {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
     }
 
-    /// Which queue the doorbell was rung for last, since this was asked last.
+    /// Returns the queue of the last notification since the previous call.
     pub fn doorbell(&self) -> Option<u16> {
         const NONE: u16 = u16::MAX;
         let rung = words(&self.bar, NOTIFY, 1)[0].load(Acquire) as u16;
@@ -115,7 +116,7 @@ impl DmaSpace for Memory {
         mapped.push(memory.clone());
         let base = (mapped.len() as DeviceAddress) << 32;
         Ok(match self.page.filter(|_| mapped.len() == 1) {
-            // Below 32 bits an address is the offset.
+            // The low 32 bits of an address are its offset.
             Some(page) => {
                 let address = |index: usize| base + ((index as u64 + 1) << 40) + (index * page) as u64;
                 Addresses::Paged(Paged::new((0..memory.len().div_ceil(page)).map(address).collect(), page))
@@ -154,7 +155,7 @@ impl PciDevice for Memory {
 
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         match bar {
-            // SAFETY: no device is behind it but this one, and no slice is lent of it.
+            // SAFETY: no other device is behind it, and no slice of it is lent.
             0 => Ok(unsafe { MappedBar::new(self.bar.clone()) }),
             _ => Err(Error::BadDevice { why: "it has one BAR" }),
         }
@@ -169,11 +170,11 @@ impl PciDevice for Memory {
     }
 }
 
-/// Of the header (VIRTIO 1.2, 5.1.6), in front of the data: its length, and where it tells in how many buffers a packet is.
+/// The header before the data (VIRTIO 1.2, 5.1.6): its length, and the offset of the number of buffers of a packet.
 pub const HEADER: usize = 12;
 pub const NUM_BUFFERS: usize = 10;
 
-/// Of a packed queue's descriptors (2.8.1), and of both (2.7.5, 2.8.7).
+/// Flags of a packed queue's descriptors (2.8.1), and of both formats (2.7.5, 2.8.7).
 pub const AVAILABLE: u64 = 1 << 55;
 pub const USED: u64 = 1 << 63;
 const NEXT: u64 = 1;
@@ -200,13 +201,13 @@ pub struct Split {
 /// A packed queue (2.8).
 pub struct Packed {
     pub ring: Descriptors,
-    /// When the driver wants interrupts, and the device notifications (2.8.14).
+    /// The event suppression of driver and device (2.8.14).
     events: Shared<AtomicU32>,
     accepted: usize,
     finished: usize,
 }
 
-/// What the driver has offered: its id, how many descriptors it has, and the first one's address.
+/// An available chain: its id, the number of its descriptors, and the first one's address.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     pub id: u16,
@@ -215,9 +216,10 @@ pub struct Chain {
 }
 
 impl Queue {
-    /// The first receive queue, and the first transmit queue, of an open device without a control queue.
+    /// Returns the first receive queue and the first transmit queue of an open device without a control queue.
     pub fn pair(device: &Memory, size: usize, is_packed: bool) -> [Queue; 2] {
-        // The driver has written the transmit queue's addresses last; both lie in equal parts, the first part is other things.
+        // The driver wrote the transmit queue's addresses last; the memory has two equal parts, of which this is
+        // the second.
         let address = |register: usize| words(&device.bar, COMMON + register, 1)[0].load(Relaxed) as u32 as usize;
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
@@ -239,7 +241,7 @@ impl Queue {
         })
     }
 
-    /// From now on the device wants notifications, or none.
+    /// Enables or disables notifications from the driver.
     pub fn want_notifications(&self, wanted: bool) {
         match self {
             Queue::Split(Split { used, .. }) => used[0].store(u16::from(!wanted), Release),
@@ -247,8 +249,8 @@ impl Queue {
         }
     }
 
-    /// Finishes up to `most` packets in turn, with so many bytes written to each; `each` gets their addresses. Returns how
-    /// many.
+    /// Uses up to `most` packets in order, with `written` bytes written to each; calls `each` with their addresses.
+    /// Returns their number.
     pub fn finish_in_turn(&mut self, most: usize, written: u32, each: impl Fn(DeviceAddress)) -> usize {
         let mut done = 0;
         while done < most
@@ -261,7 +263,7 @@ impl Queue {
         done
     }
 
-    /// The next chain that the driver has offered.
+    /// Returns the next available chain.
     pub fn accept(&mut self) -> Option<Chain> {
         match self {
             Queue::Split(Split { table, available, accepted, .. }) => {
@@ -295,7 +297,7 @@ impl Queue {
         }
     }
 
-    /// Where a chain's buffers are, and how many bytes each has.
+    /// Returns addresses and lengths of a chain's buffers.
     pub fn parts(&self, chain: &Chain) -> Vec<(DeviceAddress, u32)> {
         let part = |descriptor: &[AtomicU64; 2]| (descriptor[0].load(Relaxed), descriptor[1].load(Relaxed) as u32);
         match self {
@@ -310,7 +312,7 @@ impl Queue {
         }
     }
 
-    /// The device has finished with it, and has written so many bytes.
+    /// Marks a chain as used, with `written` bytes.
     pub fn finish(&mut self, chain: Chain, written: u32) {
         match self {
             Queue::Split(Split { used, used_ring, finished, .. }) => {
@@ -330,7 +332,7 @@ impl Queue {
     }
 }
 
-/// Writes into the header at this place of the region in how many buffers its packet is.
+/// Sets the number of buffers in the packet header at this offset of the region.
 pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
     let at = header + NUM_BUFFERS;
     let (word, shift) = (&words(packets, at & !7, 1)[0], at % 8 * 8);
@@ -339,7 +341,7 @@ pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
 
 /// Descriptors of a [`Card`]'s rings.
 pub const RING: usize = 512;
-/// Bytes that it writes for each packet.
+/// Bytes written for each packet.
 pub const WRITTEN: u32 = HEADER as u32 + 60;
 
 /// The driver on a device of memory, and the device's ends of its queues.
@@ -364,7 +366,7 @@ impl Card {
         Card { rx, tx, rx_end, tx_end, packets, _port: port }
     }
 
-    /// Receives `count` packets of 60 bytes, each in one buffer, as the header says.
+    /// Receives `count` packets of 60 bytes, each in one buffer, as its header states.
     pub fn complete_receive(&mut self, count: usize) {
         let packets = &self.packets;
         let set_buffers = |address| set_buffers(packets, address as u32 as usize, 1);
@@ -372,12 +374,12 @@ impl Card {
         assert_eq!(received, count);
     }
 
-    /// Sends all that was given, and returns how many.
+    /// Sends all available packets, and returns their number.
     pub fn complete_transmit(&mut self) -> usize {
         self.tx_end.finish_in_turn(RING, 0, |_| ())
     }
 
-    /// Receives a batch, touches a byte of each packet, sends it.
+    /// Forwards a batch: receives it, touches a byte of each packet, and sends it.
     #[inline(never)]
     pub fn forward(&mut self, batch: &mut Batch) {
         self.rx.recv(batch);

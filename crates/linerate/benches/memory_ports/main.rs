@@ -1,9 +1,9 @@
-//! What ports in memory cost: nanoseconds per packet on one processor, the best of many rounds, and beside them bounds of the
-//! same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500 (Rizzo and Lettieri, CoNEXT
-//! 2012, and netmap's own README).
+//! The cost of ports in memory: nanoseconds per packet on one processor, the best of many rounds, next to bounds
+//! measured in the same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500
+//! (Rizzo and Lettieri, CoNEXT 2012, and netmap's own README).
 //!
-//! Between two processors, beside DPDK's rte_ring as its own test measures it (`dpdk-test`, Debian's package dpdk). The switch
-//! beside Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
+//! Between two processors, compared with DPDK's rte_ring as measured by its own test (`dpdk-test`, Debian's package
+//! dpdk). The switch is compared with Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
 //!
 //! `cargo bench -p linerate --bench memory_ports`
 
@@ -31,7 +31,7 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
-/// Nanoseconds per packet, of the fastest round.
+/// Returns the nanoseconds per packet of the fastest round.
 fn measure(mut call: impl FnMut()) -> f64 {
     let round = |_| {
         let start = Instant::now();
@@ -62,7 +62,7 @@ fn pipe() {
     });
     assert_eq!(batch.len(), BATCH);
 
-    // The bound: slots into a ring and out of it, one after the other, with nothing else.
+    // The bound: slots into a ring and out of it, one after the other, and nothing else.
     let (mut ring, mut slots, mut at) = ([0u64; 512], [7u64; BATCH], 0);
     let bare = measure(|| {
         for slot in &slots {
@@ -79,7 +79,7 @@ fn pipe() {
     );
 }
 
-/// A port of a switch, in a region of its own.
+/// A port of a switch, in its own region.
 struct Port {
     pool: Arc<Pool>,
     rx: Box<dyn Receive>,
@@ -97,7 +97,7 @@ impl Port {
     }
 }
 
-/// Copies of such frames between two regions of the same size, and nothing else.
+/// Returns the cost of copying such frames between two regions of the same size.
 fn copies(len: usize) -> f64 {
     let (from, mut to, mut at) = (vec![1u8; 2048 * 2048], vec![0u8; 2048 * 2048], 0);
     measure(|| {
@@ -110,12 +110,12 @@ fn copies(len: usize) -> f64 {
     })
 }
 
-/// From one port to `others`, each packet to one of them or to all.
+/// Measures packets from one port to `others`, each to one of them or to all.
 fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
     let mut source = Port::new("s".to_string());
     let mut sinks: Vec<Port> = (0..others).map(|n| Port::new(format!("d{n}"))).collect();
     let host = |n: usize| [2, 0, 0, 0, 1, n as u8];
-    // They make themselves known.
+    // The switch learns their addresses.
     for (n, sink) in sinks.iter_mut().enumerate() {
         sink.batch.push(&sink.pool, &frame([0xFF; 6], host(n), 60));
         sink.tx.send(&mut sink.batch);
@@ -134,7 +134,7 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
         for mut bytes in &mut batch {
             let to = if broadcast { [0xFF; 6] } else { host(next) };
             next = if next + 1 == others { 0 } else { next + 1 };
-            // In one piece, as a frame is written by who makes it.
+            // Written in one piece, as a program writes a frame.
             let [a, b, c, d, e, f] = to;
             bytes[..16].copy_from_slice(&[a, b, c, d, e, f, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
         }
@@ -146,14 +146,14 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
     })
 }
 
-/// Runs on this processor from now on.
+/// Pins the thread to this processor.
 fn stay_on(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Cycles of the time stamp counter in a nanosecond.
+/// Returns the cycles of the time stamp counter in a nanosecond.
 fn cycles() -> f64 {
     let (clock, start) = (quanta::Clock::new(), Instant::now());
     let begin = clock.raw();
@@ -161,7 +161,7 @@ fn cycles() -> f64 {
     (clock.raw() - begin) as f64 / start.elapsed().as_nanos() as f64
 }
 
-/// Slots go round between two threads through a pipe: nanoseconds for each time that one crosses.
+/// Passes slots round between two threads through a pipe; returns the nanoseconds for each crossing.
 fn pipe_between_processors() -> f64 {
     const CROSSINGS: usize = 20_000_000;
     let pool = pool();
@@ -200,8 +200,8 @@ fn pipe_between_processors() -> f64 {
     best
 }
 
-/// What DPDK's own test says of rte_ring: cycles for an element, one producer and one consumer, bulks of 32, on two
-/// processors.
+/// Returns the result of DPDK's own test of rte_ring: cycles for an element, one producer and one consumer, bulks
+/// of 32, on two processors.
 fn rte_ring() -> Option<f64> {
     let mut test = Command::new("dpdk-test");
     test.args(["--no-pci", "--no-huge", "-m", "64", "-l", "0,1", "--file-prefix=linerate-bench"]);
@@ -213,7 +213,8 @@ fn rte_ring() -> Option<f64> {
     line.split(':').next_back()?.trim().parse().ok()
 }
 
-/// Packets per second of switches: two threads, each from a port of its own to one of its own, on one switch, and one alone.
+/// Returns the packets per second of a switch: two threads, each from its own port to its own port, or one thread
+/// alone.
 fn two_senders(alone: bool) -> f64 {
     const PACKETS: usize = 5_000_000;
     let start = std::sync::Barrier::new(if alone { 1 } else { 2 });
@@ -248,7 +249,8 @@ fn between_processors() {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
         return println!("two processors are needed for the rest");
     }
-    // In turns, the best of each: how far apart two processors are differs from moment to moment on a virtual machine.
+    // In turns, the best of each: on a virtual machine the distance of two processors changes from moment to
+    // moment.
     let (mut crossing, mut theirs, cycles) = (f64::MAX, None, cycles());
     for _ in 0..4 {
         crossing = pipe_between_processors().min(crossing);
@@ -263,7 +265,7 @@ fn between_processors() {
     println!("VALE, senders on 1 and 2 processors  {one:.1} and {two:.1} Mpps    ratio {:.2}", two / one);
 }
 
-/// Cycles for each packet of 60 bytes from port to port: received, looked up, copied, sent.
+/// Compares the cycles for each packet of 60 bytes from port to port: received, looked up, copied, sent.
 fn beside_open_vswitch() {
     let cost = vale(60, 1, false) * cycles();
     match open_vswitch::cycles() {

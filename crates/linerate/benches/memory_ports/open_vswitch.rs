@@ -1,5 +1,5 @@
-//! Open vSwitch with DPDK, as its own counters see it: a switch with two ports of 60-byte packets that are copied in and
-//! out (DPDK's net_null), on one processor, in a network namespace of its own.
+//! Open vSwitch with DPDK, measured by its own counters: a switch with two ports of 60-byte packets that are copied
+//! in and out (DPDK's net_null), on one processor, in its own network namespace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 /// Debian's package openvswitch-switch-dpdk.
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const EAL: &str = "--no-pci --no-huge --legacy-mem -m 1024";
-/// Packets that are counted, at least, and how long any step may take.
+/// The least number of packets counted, and the longest time for any step.
 const PACKETS: f64 = 2e7;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Ended with this.
+/// A process that ends with this value.
 struct Running(Child);
 
 impl Drop for Running {
@@ -55,7 +55,7 @@ fn wait_for(what: impl Fn() -> bool) -> Option<()> {
     Some(())
 }
 
-/// Cycles for each packet; `None` where it is not installed, or cannot have a namespace of its own.
+/// Returns the cycles for each packet; `None` if it is not installed, or cannot have a network namespace.
 pub fn cycles() -> Option<f64> {
     let folder = Folder(std::env::temp_dir().join(format!("linerate-ovs-{}", std::process::id())));
     std::fs::create_dir(&folder.0).ok()?;
@@ -81,7 +81,7 @@ pub fn cycles() -> Option<f64> {
         let value = said.lines().find_map(|line| line.trim().strip_prefix(name))?;
         value.split_whitespace().next()?.parse::<f64>().ok()
     };
-    // Until it has learned, and has room for what it has learned.
+    // Until the switch has learned, and has allocated its tables.
     let have_passed = || number(&ask("show")?, "packets received:").filter(|packets| *packets >= PACKETS);
     wait_for(|| have_passed().is_some())?;
     ask("clear")?;

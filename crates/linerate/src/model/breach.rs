@@ -1,4 +1,4 @@
-//! The oracle: what a driver did that the datasheet forbids.
+//! The oracle: actions of a driver that the datasheet forbids.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,27 +9,27 @@ use super::Direction;
 /// A breach of the device's contract by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields are called what they are
+#[allow(missing_docs)] // each field's name says what it is
 pub enum Breach {
     /// An access to an offset at which this model has no register.
     NoRegister { offset: u32, write: bool },
-    /// A write to a register that can only be read.
+    /// A write to a read-only register.
     ReadOnly { register: &'static str, value: u32 },
     /// A reserved bit changed.
     ReservedBits { register: &'static str, value: u32, reserved: u32, section: &'static str },
-    /// A write that is forbidden in the queue's or the card's present state.
+    /// A write that is forbidden in the present state of the queue or card.
     WrongTime { register: &'static str, queue: u16, why: &'static str },
-    /// A queue was enabled without a ring, or with one of an impossible length.
+    /// A queue was enabled without a ring, or with one of an invalid length.
     NoRing { direction: Direction, queue: u16, len: u32 },
     /// A tail beyond the ring's end.
     TailOutOfRange { direction: Direction, queue: u16, tail: u32, len: u32 },
-    /// A tail that takes back descriptors which the card owns.
+    /// A tail that takes back descriptors owned by the card.
     TailMovedBack { direction: Direction, queue: u16, from: u32, to: u32 },
-    /// A descriptor that the card owns was written.
+    /// A descriptor was written while the card owned it.
     DescriptorChanged { direction: Direction, queue: u16, index: u32 },
-    /// Bytes of a buffer that the card owns were written.
+    /// A buffer was written while the card owned it.
     BufferChanged { direction: Direction, queue: u16, index: u32 },
-    /// The same buffer was given to receive into while it still was with the card.
+    /// A buffer was given to receive into while the card already owned it.
     BufferGivenTwice { queue: u16, index: u32, address: u64 },
     /// DMA to an address that was not mapped.
     Unmapped { direction: Direction, queue: u16, address: u64, len: usize },
@@ -37,16 +37,16 @@ pub enum Breach {
     UnmappedInUse { direction: Direction, queue: u16 },
     /// A descriptor that the datasheet does not allow.
     BadDescriptor { direction: Direction, queue: u16, index: u32, word: u64, why: &'static str },
-    /// Packet buffers that together are larger than the card's memory for them.
+    /// Packet buffers that together exceed the card's memory for them.
     PacketBuffer { kib: u32, most: u32 },
-    /// A register that firmware writes, too, was written without the semaphore for that.
+    /// A register that firmware also writes was written without its semaphore.
     NoSemaphore { register: &'static str, section: &'static str },
-    /// Something that a card can do and this model cannot yet.
+    /// A function of the card that this model lacks.
     NotModelled { what: &'static str },
 }
 
 impl Breach {
-    /// Which kind it is, for people.
+    /// Returns a readable name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Breach::NoRegister { .. } => "accesses where there is no register",
@@ -56,15 +56,15 @@ impl Breach {
             Breach::NoRing { .. } => "queues without a ring",
             Breach::TailOutOfRange { .. } => "tails beyond the ring",
             Breach::TailMovedBack { .. } => "tails that moved back",
-            Breach::DescriptorChanged { .. } => "descriptors changed while the card had them",
-            Breach::BufferChanged { .. } => "buffers changed while the card had them",
+            Breach::DescriptorChanged { .. } => "descriptors changed while the card owned them",
+            Breach::BufferChanged { .. } => "buffers changed while the card owned them",
             Breach::BufferGivenTwice { .. } => "buffers given twice",
             Breach::Unmapped { .. } => "accesses to memory that is not mapped",
             Breach::UnmappedInUse { .. } => "rings unmapped while in use",
-            Breach::BadDescriptor { .. } => "descriptors that cannot be",
+            Breach::BadDescriptor { .. } => "invalid descriptors",
             Breach::PacketBuffer { .. } => "packet buffers larger than the memory",
             Breach::NoSemaphore { .. } => "writes without a semaphore",
-            Breach::NotModelled { .. } => "requests for what is not modelled",
+            Breach::NotModelled { .. } => "requests for functions that are not modelled",
         }
     }
 }

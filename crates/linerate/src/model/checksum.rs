@@ -2,7 +2,7 @@
 
 use super::headers::{Headers, SCTP, TCP, UDP, word};
 
-/// The Internet checksum's sum of 16-bit words, not yet complemented (RFC 1071), on top of `sum`.
+/// Returns the Internet checksum's sum of 16-bit words, not yet complemented (RFC 1071), added to `sum`.
 pub(super) fn sum(bytes: &[u8], sum: u32) -> u32 {
     let mut total = u64::from(sum);
     let mut words = bytes.chunks_exact(4);
@@ -19,29 +19,29 @@ pub(super) fn sum(bytes: &[u8], sum: u32) -> u32 {
     total as u32
 }
 
-/// The checksum of a sum.
+/// Returns the checksum of a sum.
 pub(super) fn finish(sum: u32) -> u16 {
     let folded = (sum & 0xFFFF) + (sum >> 16);
     !((folded & 0xFFFF) + (folded >> 16)) as u16
 }
 
-/// SCTP's, which is a CRC-32C over the packet with zeros in its place (RFC 9260, appendix A).
+/// Returns SCTP's checksum: a CRC-32C over the packet with zeros in the checksum's place (RFC 9260, appendix A).
 pub(super) fn sctp(packet: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&packet[..8]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
     crc32c::crc32c_append(crc, &packet[12..])
 }
 
-/// What the card found.
+/// The results of the checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// The IPv4 header's is right, or is not; `None`: there is none.
+    /// Whether the IPv4 header's checksum is right; `None` if there is none.
     pub ip: Option<bool>,
-    /// The transport's.
+    /// Whether the transport's checksum is right.
     pub transport: Option<bool>,
 }
 
-/// Checks a received frame's.
+/// Checks the checksums of a received frame.
 pub(super) fn check(frame: &[u8], headers: &Headers) -> Checked {
     let mut checked = Checked::default();
     if headers.is_ipv4() {
@@ -50,7 +50,7 @@ pub(super) fn check(frame: &[u8], headers: &Headers) -> Checked {
     }
     let Some(packet) = headers.transport.and_then(|at| frame.get(at..headers.end)) else { return checked };
     checked.transport = match headers.protocol {
-        // A sender may leave it out over IPv4: then there is nothing to check.
+        // A sender may omit it over IPv4: then there is nothing to check.
         UDP if word(packet, 6) == Some(0) => None,
         UDP | TCP if packet.len() >= 8 => {
             let pseudo = sum(headers.addresses(frame), packet.len() as u32 + u32::from(headers.protocol));

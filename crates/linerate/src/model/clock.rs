@@ -1,4 +1,4 @@
-//! Time on the card (section 7.9): a counter that advances by what the driver says, and stamps of it.
+//! Time on the card (section 7.9): a counter that advances as the driver sets it, and time stamps.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::headers::{Headers, UDP};
 use super::{Card, Core, Kind};
 use crate::nic::ixgbe::registers::*;
 
-/// SYSTIM, as what it was at a moment.
+/// SYSTIM: its value at a moment.
 pub(super) struct Clock {
     then: Instant,
     value: u64,
@@ -20,7 +20,7 @@ impl Default for Clock {
 
 /// A tick of the clock at 10 Gbit/s is 6.4 ns, and longer where the link is slower (section 8.2.3.26.12).
 const TICK_PICOSECONDS: u128 = 6_400;
-/// An X550's is 12.5 ns, to which `TIMINCA` adds, or takes from, units of 2^-32 ns (X550 datasheet, 8.2.2.21.12).
+/// An X550's tick is 12.5 ns; `TIMINCA` adds or subtracts units of 2^-32 ns (X550 datasheet, 8.2.2.21.12).
 const X550_TICK_UNITS: u128 = 25 << 31;
 /// An X550 counts nanoseconds, and billions of them.
 const BILLION: u64 = 1_000_000_000;
@@ -33,7 +33,7 @@ impl Card {
             return self.nanoseconds(core);
         }
         let attributes = self.registers.get(TIMINCA::OFFSET);
-        // An X540 has no period there: all of it is what a tick adds (X540 datasheet, 8.2.4.26.12).
+        // An X540 has no period field: the whole register is the increment of a tick (X540 datasheet, 8.2.4.26.12).
         let (period, value) = match self.kind() {
             Kind::X540 => (1, attributes),
             _ => (attributes >> TIMINCA::PERIOD_SHIFT, attributes & TIMINCA::VALUE_MASK),
@@ -50,7 +50,7 @@ impl Card {
         core.clock.value.wrapping_add((ticks * u128::from(value)) as u64)
     }
 
-    /// SYSTIM of an X550: billions of nanoseconds in the high half.
+    /// Returns SYSTIM of an X550: billions of nanoseconds are in the high half.
     fn nanoseconds(&self, core: &Core) -> u64 {
         let stands = self.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
         let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() };
@@ -66,20 +66,20 @@ impl Card {
     pub(super) fn read_clock(&self, core: &mut Core, offset: u32) -> u32 {
         let registers = &self.registers;
         match offset {
-            // Reading the low half holds the high half.
+            // A read of the low half latches the high half.
             SYSTIML::OFFSET if self.kind() != Kind::X550 => {
                 let time = self.time(core);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 time as u32
             }
-            // An X550's residue is below it, and read first.
+            // An X550's residue lies below the low half, and is read first.
             SYSTIMR::OFFSET => {
                 let time = self.time(core);
                 registers.set(SYSTIML::OFFSET, time as u32);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 0
             }
-            // Reading the high half of a stamp frees its place for the next.
+            // A read of the high half of a stamp frees its register for the next.
             RXSTMPH::OFFSET => {
                 registers.change(TSYNCRXCTL::OFFSET, TSYNCRXCTL::VALID, false);
                 registers.get(offset)
@@ -99,7 +99,7 @@ impl Card {
         registers.set(offset, value);
         let low = u64::from(registers.get(SYSTIML::OFFSET));
         core.clock.value = match offset {
-            // The low half is taken with the high one.
+            // The low half takes effect with the high half.
             SYSTIMH::OFFSET => u64::from(value) << 32 | low,
             TIMADJH::OFFSET => {
                 let by = u64::from(value & 0x7FFF_FFFF) << 32 | u64::from(registers.get(TIMADJL::OFFSET));
@@ -110,7 +110,8 @@ impl Card {
         core.clock.then = Instant::now();
     }
 
-    /// Stamps a received frame if the driver wants that kind stamped and has read the last stamp. True if it did.
+    /// Stamps a received frame if its kind is selected and the driver has read the last stamp. True if it was
+    /// stamped.
     pub(super) fn stamp_received(&self, core: &Core, frame: &[u8], headers: &Headers) -> bool {
         let registers = &self.registers;
         let control = registers.get(TSYNCRXCTL::OFFSET);
@@ -145,7 +146,7 @@ impl Card {
         wanted && self.stamp(core, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET)
     }
 
-    /// Stamps a frame whose descriptor asked for it.
+    /// Stamps a frame whose descriptor requested it.
     pub(super) fn stamp_sent(&self, core: &Core) {
         let control = self.registers.get(TSYNCTXCTL::OFFSET);
         if control & TSYNCTXCTL::ENABLE != 0 && control & TSYNCTXCTL::VALID == 0 {

@@ -1,27 +1,26 @@
-//! Receive-side coalescing: TCP segments of a flow that follow each other are put together into one packet
-//! (section 7.11).
+//! Receive-side coalescing: consecutive TCP segments of a flow are merged into one packet (section 7.11).
 
 use super::checksum;
 use super::headers::{Headers, TCP, word};
 use super::receive::Reported;
 use super::wire::Frame;
 
-/// A packet in the making, for a queue.
+/// A packet that is being coalesced, for a queue.
 pub(super) struct Packet {
     pub queue: u16,
     pub frame: Frame,
     headers: Headers,
     /// Where each segment's bytes begin in it.
     pub starts: Vec<usize>,
-    /// The first segment's: all had right checksums.
+    /// The first segment's report; all had right checksums.
     pub reported: Reported,
-    /// The sequence number that goes on from it.
+    /// The next sequence number expected.
     next: u32,
-    /// Nothing may follow.
+    /// No segment may follow.
     closed: bool,
 }
 
-/// The longest packet (section 7.11.4.2: IP's limit), and the most segments in one buffer, by what `RSCCNT` can tell.
+/// The longest packet (section 7.11.4.2: IP's limit), and the most segments in one buffer that `RSCCNT` can report.
 const LONGEST: usize = 65_535;
 const MOST: usize = 14;
 
@@ -29,7 +28,7 @@ const MOST: usize = 14;
 const ACK: u8 = 0x10;
 const PUSH: u8 = 0x08;
 
-/// What a segment is to packets in the making.
+/// Returns where a segment's data begins, its sequence number and its flags; `None` if it cannot be coalesced.
 pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8)> {
     if headers.protocol != TCP || headers.fragment || headers.vlan.is_some() {
         return None;
@@ -44,7 +43,7 @@ pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8
 }
 
 impl Packet {
-    /// Begins with a segment, without what pads it.
+    /// Begins a packet with a segment, without its padding.
     pub fn begin(queue: u16, frame: &Frame, headers: &Headers, reported: Reported) -> Option<Packet> {
         let (data, sequence, flags) = segment(&frame.bytes, headers)?;
         let mut frame = frame.clone();
@@ -53,7 +52,7 @@ impl Packet {
         Some(Packet { queue, frame, headers: *headers, starts: vec![0], reported, next, closed: flags & PUSH != 0 })
     }
 
-    /// Same flow: addresses, ports, and headers of the same length.
+    /// Returns whether the frame is of the same flow: addresses, ports, and headers of the same length.
     pub fn is_of(&self, frame: &[u8], headers: &Headers) -> bool {
         let (Some(ours), Some(theirs)) = (self.headers.transport, headers.transport) else { return false };
         self.headers.protocol == headers.protocol
@@ -63,7 +62,7 @@ impl Packet {
             && self.frame.bytes[ours..ours + 4] == frame[theirs..theirs + 4]
     }
 
-    /// Takes the next segment in, if it fits into `most` buffers of `room` bytes.
+    /// Appends the next segment, if it fits into `most` buffers of `room` bytes.
     pub fn append(&mut self, frame: &[u8], headers: &Headers, most: usize, room: usize) -> bool {
         let Some((data, sequence, flags)) = segment(frame, headers) else { return false };
         let at = headers.transport.unwrap_or_default();
@@ -71,8 +70,8 @@ impl Packet {
         let len = self.frame.bytes.len();
         let beside = self.starts.iter().filter(|&&start| start / room.max(1) == len / room.max(1)).count();
         let fits = len + payload.len() <= (most * room).min(LONGEST) && beside < MOST;
-        // TCP options must be the same but for a time stamp, and IP's header but for lengths: a change of the kind
-        // of service ends the packet.
+        // TCP options must be the same except for a time stamp, and IP's header except for lengths; a change of the
+        // type of service ends the packet.
         let same = frame[at + 12] == self.frame.bytes[at + 12]
             && frame[headers.network + 1] == self.frame.bytes[headers.network + 1];
         if self.closed || !fits || !same || sequence != self.next {
@@ -80,7 +79,7 @@ impl Packet {
         }
         self.next = self.next.wrapping_add(payload.len() as u32);
         self.starts.push(len);
-        // The last one's acknowledgement, flags and window, and its options (section 7.11.5.1).
+        // The last segment's acknowledgement, flags, window and options (section 7.11.5.1).
         self.frame.bytes[at + 8..at + 16].copy_from_slice(&frame[at + 8..at + 16]);
         self.frame.bytes[at + 20..data].copy_from_slice(&frame[at + 20..data]);
         self.frame.bytes.extend_from_slice(payload);
@@ -88,7 +87,7 @@ impl Packet {
         true
     }
 
-    /// Corrects IP's length, and its checksum; a segment alone is as it came.
+    /// Corrects IP's length and checksum; a single segment stays as it came.
     pub fn finish(&mut self) {
         if self.starts.len() == 1 {
             return self.starts.clear();

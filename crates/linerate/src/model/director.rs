@@ -1,22 +1,22 @@
-//! Filters that choose a queue (or none) before receive-side scaling does: by ethertype, SYN, five tuples, and the
-//! flow director's perfect filters (sections 7.1.2.3 to 7.1.2.7).
+//! Filters that choose a queue (or drop) before receive-side scaling: by ethertype, SYN, five tuples, and the flow
+//! director's perfect filters (sections 7.1.2.3 to 7.1.2.7).
 
 use super::headers::{Headers, SCTP, TCP, UDP};
 use super::{Card, Core};
 use crate::nic::ixgbe::descriptor::receive::TYPE_ETQF;
 use crate::nic::ixgbe::registers::*;
 
-/// What is set.
+/// The filters that are set.
 #[derive(Default)]
 pub(super) struct Director {
     filters: Vec<Filter>,
-    /// Any of `ETQF`, `SYNQF`, `FTQF`, or the director is: looked at per frame only then.
+    /// True if any of `ETQF`, `SYNQF`, `FTQF` or the director is enabled; only then are frames checked.
     pub active: bool,
 }
 
 /// A perfect filter (section 7.1.2.7.5): the registers as they were when it was added.
 struct Filter {
-    /// Bucket and software's index: its name.
+    /// Bucket and software index, which name the filter.
     hash: u32,
     source: u32,
     destination: u32,
@@ -28,17 +28,17 @@ struct Filter {
     drops: bool,
 }
 
-/// Where a frame goes.
+/// A filter's decision on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// To a queue; with bits for word 0 of its descriptor, and if the flow director said it, the filter's name.
+    /// To this queue, with bits for word 0 of its descriptor, and if the flow director chose it, the filter's name.
     Queue(u16, u64, Option<u32>),
     Drop,
     /// No filter matched.
     Undecided(u64),
 }
 
-/// Bits of `FDIRHASH` that name a filter: the bucket, 13 bits, and software's index, 15 bits.
+/// Bits of `FDIRHASH` that name a filter: the bucket, 13 bits, and the software index, 15 bits.
 const NAME: u32 = 0x7FFF_1FFF;
 
 impl Card {
@@ -46,7 +46,7 @@ impl Card {
         let registers = &self.registers;
         match kind {
             FDIRCTRL::OFFSET => {
-                // Writing it begins anew; there is nothing to wait for.
+                // A write clears the table, and is done at once.
                 registers.set(offset, value | FDIRCTRL::INIT_DONE);
                 core.director.filters.clear();
                 registers.set(FDIRFREE::OFFSET, room(value));
@@ -60,7 +60,7 @@ impl Card {
             || (0..128).any(|n| registers.get(FTQF::at(n)) & FTQF::ENABLE != 0);
     }
 
-    /// FDIRCMD: adds, removes or looks for a filter, and is done at once (section 8.2.3.21.20).
+    /// Executes FDIRCMD, which adds, removes or queries a filter, at once (section 8.2.3.21.20).
     fn command(&self, core: &mut Core, value: u32) {
         let registers = &self.registers;
         let name = registers.get(FDIRHASH::OFFSET) & NAME;
@@ -70,7 +70,7 @@ impl Card {
         }
         let found = filters.iter().position(|filter| filter.hash == name);
         let mut valid = 0;
-        // Signature filters (7.1.2.7.4) are taken, and match nothing.
+        // Signature filters (7.1.2.7.4) are accepted, and match nothing.
         let perfect = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PERFECT_MATCH != 0;
         match value & FDIRCMD::CMD_MASK {
             FDIRCMD::CMD_ADD if perfect => {
@@ -113,8 +113,8 @@ impl Card {
         registers.set(FDIRCMD::OFFSET, value & !(FDIRCMD::CMD_MASK | FDIRCMD::VALID) | valid);
     }
 
-    /// What the filters say of a frame, in the datasheet's order (figure 7-5: ethertype, SYN or five tuples, flow
-    /// director).
+    /// Returns the filters' decision on a frame, in the datasheet's order (figure 7-5: ethertype, SYN or five
+    /// tuples, flow director).
     pub(super) fn direct(&self, core: &Core, frame: &[u8], headers: &Headers) -> Verdict {
         let registers = &self.registers;
         let by_type = |n: &u16| {
@@ -157,7 +157,7 @@ impl Card {
         }
     }
 
-    /// The queue of the five-tuple filter that matches, with the highest priority (section 7.1.2.5).
+    /// Returns the queue of the matching five-tuple filter with the highest priority (section 7.1.2.5).
     fn five_tuple(&self, frame: &[u8], headers: &Headers) -> Option<u16> {
         let registers = &self.registers;
         if !headers.is_ipv4() || headers.fragment {
@@ -174,7 +174,7 @@ impl Card {
         let matching = (0..128u16).filter(|&n| {
             let filter = registers.get(FTQF::at(n));
             let ports = registers.get(SDPQF::at(n));
-            // The network's order in registers: the first byte of an address is the lowest.
+            // Registers are in network order: the first byte of an address is the lowest.
             filter & FTQF::ENABLE != 0
                 && (filter & FTQF::PROTOCOL != 0 || filter & 0x3 == protocol)
                 && (filter & FTQF::SOURCE != 0 || registers.get(SAQF::at(n)).swap_bytes() == source)
@@ -189,7 +189,7 @@ impl Card {
     fn matches(&self, filter: &Filter, frame: &[u8], headers: &Headers) -> bool {
         let registers = &self.registers;
         let mask = registers.get(FDIRM::OFFSET);
-        // IPv6 addresses cannot be matched by perfect filters.
+        // Perfect filters cannot match IPv6 addresses.
         if !headers.is_ipv4() || filter.kind & FDIRCMD::IPV6 != 0 {
             return false;
         }
@@ -215,7 +215,7 @@ impl Card {
                 UDP => registers.get(FDIRUDPM::OFFSET),
                 _ => registers.get(FDIRSCTPM::OFFSET),
             };
-            // Each half's bits are in reverse (section 8.2.3.21.6).
+            // The bits of each half are reversed (section 8.2.3.21.6).
             let ignored = u32::from(((port_mask >> 16) as u16).reverse_bits()) << 16
                 | u32::from((port_mask as u16).reverse_bits());
             let ports = u32::from(to) << FDIRPORT::DESTINATION_SHIFT | u32::from(from);
@@ -236,7 +236,7 @@ impl Card {
     }
 }
 
-/// How many filters the memory has room for that FDIRCTRL gives them.
+/// Returns the number of filters that fit into the memory allotted by FDIRCTRL.
 fn room(control: u32) -> u32 {
     if control & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (control & 0x3) >> 1 } else { 0 }
 }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::model::from_fn;
 
-    /// Names as many filters as there are numbers in `names`, with further bits of FDIRCMD.
+    /// Adds a filter for each number in `names`, with further bits of FDIRCMD.
     fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {
         for name in names {
             card.write(FDIRHASH::OFFSET, name & 0x1FFF | (name >> 13) << FDIRHASH::INDEX_SHIFT);

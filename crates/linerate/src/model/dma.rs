@@ -1,5 +1,4 @@
-//! What the card is plugged into: memory that was mapped for it, under addresses of its own, and who waits
-//! for its interrupts.
+//! The card's view of its host: memory mapped for it, under device addresses, and the receivers of its interrupts.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,8 +10,8 @@ use crate::pci::{Bus, Interrupt};
 
 /// The card's address space, and the receivers of its interrupts.
 ///
-/// For a driver in this process device addresses are deliberately not pointers, and mappings do not touch
-/// each other, so that a mix-up of the two, or a step beyond a mapping, is found.
+/// For a driver in this process device addresses are deliberately not pointers, and mappings do not touch each
+/// other. Thus a confusion of the two, or an access beyond a mapping, is detected.
 #[derive(Default)]
 pub(super) struct Dma {
     maps: RwLock<Maps>,
@@ -22,7 +21,7 @@ pub(super) struct Dma {
 /// Vectors of the card (section 7.3.1).
 pub(super) const VECTORS: u16 = 64;
 
-/// What is mapped, in order of addresses.
+/// The mappings, in order of addresses.
 #[derive(Default)]
 pub(super) struct Maps {
     ranges: Vec<Range>,
@@ -32,13 +31,13 @@ struct Range {
     start: DeviceAddress,
     len: u64,
     memory: Arc<Mapping>,
-    /// Where it begins in the memory.
+    /// Offset of the range in its memory.
     offset: usize,
-    /// The card may write to it, too.
+    /// The card may also write to it.
     writable: bool,
 }
 
-/// The first address given out: 64 GiB, so that both halves of an address matter.
+/// The first address given out: 64 GiB, so that both halves of an address are used.
 const FIRST: DeviceAddress = 0x10_0000_0000;
 /// Unmapped bytes after each mapping.
 const GAP: DeviceAddress = 1 << 30;
@@ -48,7 +47,7 @@ impl Dma {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody is in them.
+    /// Returns the mappings for a change, once no other thread uses them.
     pub fn change(&self) -> RwLockWriteGuard<'_, Maps> {
         self.maps.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +58,7 @@ impl Dma {
 }
 
 impl Maps {
-    /// The range that `address` lies in, if any.
+    /// Returns the range that contains `address`, if any.
     #[inline]
     fn range(&self, address: DeviceAddress) -> Option<&Range> {
         let after = self.ranges.partition_point(|range| range.start <= address);
@@ -67,8 +66,8 @@ impl Maps {
         (address - range.start < range.len).then_some(range)
     }
 
-    /// The memory that holds `len` bytes from `address` on, and where in it; `None` if any of them is not
-    /// mapped, or only in another range.
+    /// Returns the memory that holds `len` bytes from `address` on, and their offset in it; `None` unless all are
+    /// mapped by one range.
     #[inline]
     pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
         let range = self.range(address)?;
@@ -76,14 +75,14 @@ impl Maps {
         (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
     }
 
-    /// As [`find`](Maps::find), for the card to write to.
+    /// As [`find`](Maps::find), if the card may write there.
     #[inline]
     pub fn find_writable(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
         if self.range(address)?.writable { self.find(address, len) } else { None }
     }
 
-    /// Hands each piece of `len` bytes from `address` on, which may lie in several ranges, to `piece`, with
-    /// where it begins among them. False, and nothing is done, unless all are mapped.
+    /// Calls `piece` for each piece of the `len` bytes from `address` on, which may lie in several ranges, with its
+    /// position among them. False, without a call, unless all are mapped.
     fn pieces(
         &self,
         address: DeviceAddress,
@@ -91,7 +90,7 @@ impl Maps {
         write: bool,
         mut piece: impl FnMut(&Mapping, usize, std::ops::Range<usize>),
     ) -> bool {
-        // Nearly always there is one.
+        // Nearly always there is one piece.
         let found = if write { self.find_writable(address, len) } else { self.find(address, len) };
         if let Some((memory, offset)) = found {
             piece(memory, offset, 0..len);
@@ -122,25 +121,25 @@ impl Maps {
         all
     }
 
-    /// True if all of them are mapped, in whatever ranges.
+    /// True if all of them are mapped, in one or several ranges.
     pub fn covers(&self, address: DeviceAddress, len: usize) -> bool {
         self.pieces(address, len, false, |_, _, _| {})
     }
 
-    /// The card reads; false if any byte is not mapped.
+    /// Reads for the card; false if any byte is not mapped.
     #[inline]
     pub fn read(&self, address: DeviceAddress, bytes: &mut [u8]) -> bool {
         self.pieces(address, bytes.len(), false, |memory, offset, part| memory.read(offset, &mut bytes[part]))
     }
 
-    /// The card writes; false, and nothing is written, if any byte is not mapped for that.
+    /// Writes for the card; false, and nothing is written, if any byte is not mapped as writable.
     #[inline]
     pub fn write(&self, address: DeviceAddress, bytes: &[u8]) -> bool {
         self.pieces(address, bytes.len(), true, |memory, offset, part| memory.write(offset, &bytes[part]))
     }
 
-    /// Maps memory from `offset` on at `start`. False if something is there already, or the memory ends
-    /// before, or an address is not that of a page.
+    /// Maps memory from `offset` on at `start`. False if the addresses are in use, the memory is too short, or an
+    /// address is not page-aligned.
     pub fn insert(
         &mut self,
         start: DeviceAddress,
@@ -162,8 +161,8 @@ impl Maps {
         free_before && free_after
     }
 
-    /// Takes away all that is mapped from `start` on, and returns how many bytes that were; `None`, and
-    /// nothing is taken, if `len` bytes would cut a mapping in two.
+    /// Removes all mappings within `len` bytes from `start` on, and returns their bytes; `None`, and nothing is
+    /// removed, if that would split a mapping.
     pub fn remove(&mut self, start: DeviceAddress, len: u64) -> Option<u64> {
         let end = start.checked_add(len)?;
         let first = self.ranges.partition_point(|range| range.start + range.len <= start);
@@ -195,7 +194,7 @@ impl DmaSpace for Dma {
 }
 
 impl Bus for Dma {
-    /// Nothing stands between the model and what is mapped.
+    /// The model needs no permission to reach what is mapped.
     unsafe fn allow_dma(&self) -> Result<()> {
         Ok(())
     }
@@ -235,7 +234,7 @@ mod tests {
         second.read(0, &mut start);
         assert_eq!((&end[..], &start[..]), (&bytes[..96], &bytes[96..]));
         assert!(maps.find(0x10FA0, 200).is_none() && maps.covers(0x10FA0, 200) && !maps.covers(0x11FF0, 17));
-        // Nothing is written if not all is there.
+        // Nothing is written unless all bytes are mapped.
         assert!(!maps.write(0x11FF0, &[1; 17]));
         assert_eq!(
             maps.find(0x11FF0, 8).map(|(memory, at)| {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_refused() {
+    fn invalid_mappings_are_refused() {
         let (mut maps, memory) = (Maps::default(), memory(4));
         assert!(maps.insert(0x10000, 0x2000, memory.clone(), 0, true));
         for (start, len, offset) in [

@@ -1,25 +1,25 @@
-//! The EEPROM: what is in it (section 6, and 8.2.3.2).
+//! The EEPROM and its contents (section 6, and 8.2.3.2).
 
 use super::Kind;
 use crate::port::MacAddress;
 
-/// Words; `EEC.EE_SIZE` tells drivers 6, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
+/// Words; `EEC.EE_SIZE` reports 6 to drivers, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
 const WORDS: usize = 4096;
 
-/// What the words up to the checksum, and the sections that they point to, add up to (section 6.3.2.11).
+/// The sum of the words up to the checksum, and of the sections that they point to (section 6.3.2.11).
 const SUM: u16 = 0xBABA;
 const CHECKSUM: usize = 0x3F;
 /// The last word that an X550 adds.
 const LAST: usize = 0x41;
 
-// Where pointers to sections lie (section 6.1), and where the sections are here. All others point nowhere.
+// Offsets of the pointers to sections (section 6.1), and of the sections here. All other pointers are empty.
 const CORE_0: usize = 0x09;
 const FIRMWARE: usize = 0x0F;
 const PBA_GUARD: usize = 0x15;
 const PBA: usize = 0x16;
 const ALTERNATIVE_SAN: usize = 0x27;
 const SAN: usize = 0x28;
-/// Of the modules that the driver may meet, what to tell the analog part (Linux and DPDK read it).
+/// Settings of the analog part for each module that the driver may find (Linux and DPDK read them).
 const MODULES: usize = 0x2B;
 const CAPABILITIES: usize = 0x2C;
 const SECTION_CORE_0: usize = 0x50;
@@ -30,17 +30,17 @@ const SECTION_ANALOG: usize = 0x90;
 const SECTION_PBA: usize = 0xA0;
 const SECTION_LINK: usize = 0xB0;
 
-/// The image of a card with this address.
+/// Returns the image of a card with this address.
 pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
     words[..=LAST].fill(0);
-    // Not 0: an EEPROM is there (6.3.2.1: signature 01b).
+    // Not 0: an EEPROM is present (6.3.2.1: signature 01b).
     words[0] = 0x4000;
     words[CORE_0] = SECTION_CORE_0 as u16;
     words[FIRMWARE] = SECTION_FIRMWARE as u16;
     words[ALTERNATIVE_SAN] = 0xFFFF;
     words[SAN] = 0xFFFF;
-    // Any module will do, and the driver needs no help against crosstalk of empty cages.
+    // Any module is accepted, and the driver need not work around crosstalk of empty cages.
     words[CAPABILITIES] = 1 << 0 | 1 << 7;
 
     // The core's section (6.3.5): its length, then the address.
@@ -49,19 +49,18 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
         *word = u16::from_le_bytes([pair[0], pair[1]]);
     }
 
-    // Firmware that passes packets through, of a version that drivers accept, with nothing that they must
-    // care for.
+    // Firmware that passes packets through, of a version that drivers accept, without further requirements.
     words[SECTION_FIRMWARE..SECTION_FIRMWARE + 8].fill(0);
     words[SECTION_FIRMWARE + 4] = SECTION_PATCH as u16;
     words[SECTION_PATCH..SECTION_PATCH + 8].fill(0);
     words[SECTION_PATCH + 7] = 6;
-    // An 82599's firmware keeps an eye on the link, too: who writes AUTOC takes the semaphore for it (LESM).
+    // An 82599's firmware also watches the link: a driver takes the semaphore to write AUTOC (LESM).
     if matches!(kind, Kind::X82599Kx4 | Kind::X82599Sfp) {
         words[SECTION_FIRMWARE + 2] = SECTION_LINK as u16;
         words[SECTION_LINK..SECTION_LINK + 2].copy_from_slice(&[1, 1 << 15]);
     }
 
-    // Each kind of module, by the numbers of the drivers, with one harmless write to CORECTL.
+    // Each kind of module, by the drivers' numbers, with one harmless write to CORECTL.
     if kind == Kind::X82599Sfp {
         words[MODULES] = SECTION_MODULES as u16;
         words[SECTION_MODULES] = 0;
@@ -72,7 +71,7 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
         words[SECTION_ANALOG..SECTION_ANALOG + 2].copy_from_slice(&[0, 0x0001]);
     }
 
-    // The number of the board, as text (6.4.5.5).
+    // The board's number, as text (6.4.5.5).
     words[PBA_GUARD] = 0xFAFA;
     words[PBA] = SECTION_PBA as u16;
     let text = b"LINERATE01";
@@ -87,7 +86,7 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     words
 }
 
-/// The address in an image.
+/// Returns the address in an image.
 pub(super) fn address(words: &[u16]) -> MacAddress {
     let word = |n: usize| u32::from(words[SECTION_CORE_0 + 1 + n]);
     MacAddress::from_words(word(0) | word(1) << 16, word(2))

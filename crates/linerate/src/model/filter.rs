@@ -1,9 +1,9 @@
-//! Which frames a card accepts.
+//! Filters for the frames that a card accepts.
 
 use super::registers::Registers;
 use crate::nic::ixgbe::registers::{FCTRL, MCSTCTRL, MTA, RAH, RAL, VFTA, VLNCTRL};
 
-/// Whether a frame's destination address is let in (section 7.1.1.1).
+/// Returns whether a frame's destination address is accepted (section 7.1.1.1).
 pub(super) fn accepts(registers: &Registers, destination: [u8; 6]) -> bool {
     let filter = registers.get(FCTRL::OFFSET);
     let multicast = destination[0] & 1 != 0;
@@ -20,7 +20,7 @@ pub(super) fn accepts(registers: &Registers, destination: [u8; 6]) -> bool {
     }
 }
 
-/// An exact match with one of the receive addresses.
+/// Returns whether the address equals one of the receive addresses.
 pub(super) fn is_own(registers: &Registers, mac: [u8; 6]) -> bool {
     let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
     let high = u16::from_le_bytes([mac[4], mac[5]]) as u32;
@@ -30,14 +30,14 @@ pub(super) fn is_own(registers: &Registers, mac: [u8; 6]) -> bool {
     })
 }
 
-/// The 12 bits of the address that select a bit of the multicast table, by `MCSTCTRL.MO`
-/// (section 8.2.3.7.3: bits 47:36, 46:35, 45:34 or 43:32 of the address).
+/// Returns the 12 bits of the address that select a bit of the multicast table, by `MCSTCTRL.MO` (section
+/// 8.2.3.7.3: bits 47:36, 46:35, 45:34 or 43:32 of the address).
 pub(super) fn multicast_hash(mac: [u8; 6], offset: u32) -> u16 {
     let top = u16::from_le_bytes([mac[4], mac[5]]);
     (top >> [4, 3, 2, 0][offset as usize & 3]) & 0xFFF
 }
 
-/// Whether a frame's VLAN is let in (section 7.4.4); one without a tag always is.
+/// Returns whether a frame's VLAN is accepted (section 7.4.4); a frame without a tag always is.
 pub(super) fn accepts_vlan(registers: &Registers, tag: Option<u16>) -> bool {
     let control = registers.get(VLNCTRL::OFFSET);
     let Some(tag) = tag.filter(|_| control & VLNCTRL::VFE != 0) else { return true };

@@ -1,5 +1,5 @@
-//! The firmware of an X540 or X550, as far as drivers talk to it over the host interface; the
-//! commands are those that Intel's drivers give.
+//! The firmware of an X540 or X550, as far as drivers use it through the host interface; the commands are those of
+//! Intel's drivers.
 
 use super::{Card, Core, Kind};
 use crate::nic::ixgbe::registers::*;
@@ -7,24 +7,24 @@ use crate::nic::ixgbe::registers::*;
 /// Commands, in the first byte.
 const READ_EEPROM: u8 = 0x31;
 const DRIVER_INFORMATION: u8 = 0xDD;
-/// Receive off: an X550's driver asks for it in the place of writing `RXCTRL`.
+/// Receive off: an X550's driver requests it instead of writing `RXCTRL`.
 const DISABLE_RECEIVE: u8 = 0xDE;
-/// The answer's third byte.
+/// The status, in the answer's third byte.
 const DONE: u8 = 0x01;
 const UNKNOWN: u8 = 0x80;
-/// Where words of the EEPROM are put, two to a register, and how many fit.
+/// Where words of the EEPROM are stored, two to a register, and how many fit.
 const DATA: u16 = 3;
 const MOST_WORDS: u16 = 512;
 
 impl Card {
-    /// It is ready after a reset.
+    /// Reports the firmware as ready after a reset.
     pub(super) fn start_firmware(&self) {
         if matches!(self.kind(), Kind::X540 | Kind::X550) {
             self.registers.set(HICR::OFFSET, HICR::EN);
         }
     }
 
-    /// HICR: a command lies in FLEX_MNG, and is done at once.
+    /// Executes the command in FLEX_MNG, at once, when HICR is written.
     pub(super) fn command_firmware(&self, core: &Core, value: u32) {
         let registers = &self.registers;
         if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
@@ -50,7 +50,7 @@ impl Card {
             }
             _ => UNKNOWN,
         };
-        // The answer has no more bytes of its own.
+        // The answer has no further bytes.
         registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
         registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::super::{Bar, Cable};
     use super::*;
 
-    /// Linux's driver of an X550 stops receiving so, and then waits for the last request (section 5.2.4.3.2).
+    /// Linux's driver of an X550 stops receiving this way, and then waits for the last request (section 5.2.4.3.2).
     #[test]
     fn firmware_stops_receiving_when_asked() {
         let card = Card::of_kind(Kind::X550, 0, "firmware", Box::new(Cable::unplugged()));

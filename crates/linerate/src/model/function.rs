@@ -1,4 +1,4 @@
-//! The card as a PCI function: configuration space, BARs, and what its host maps for it (section 9). Served over
+//! The card as a PCI function: configuration space, BARs, and memory mapped by its host (section 9). Served over
 //! vfio-user, or used by a test.
 
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::nic::ixgbe::registers::{RDT, TDT};
 use crate::pci::Interrupt;
 use crate::pci::vfio_user::{self, Kind as InterruptKind};
 
-/// A card that is plugged in somewhere, or one of its virtual functions.
+/// A card that is plugged in, or one of its virtual functions.
 pub struct Function {
     card: Arc<Card>,
-    /// Which virtual function.
+    /// The virtual function's number, if it is one.
     number: Option<usize>,
     dma: Arc<Dma>,
     config: Config,
-    /// MSI-X's table and its pending bits: whoever emulates a processor has its own, and this is storage.
+    /// MSI-X's table and pending bits. Storage only: the host's emulator keeps its own.
     table: Vec<u8>,
 }
 
-/// Regions as vfio numbers them.
+/// Regions by vfio's numbers.
 const REGISTERS: u32 = 0;
 const VIRTUAL_TABLE: u32 = 3;
 const TABLE: u32 = 4;
@@ -31,16 +31,16 @@ const CONFIG: u32 = 7;
 
 /// Bytes of BAR 0 (section 9.3.6.1, with a flash of 512 KiB), and of BAR 4.
 const REGISTERS_BYTES: u64 = 512 << 10;
-/// Bytes of a virtual function's (section 9.4.4).
+/// Bytes of a virtual function's BAR 0 (section 9.4.4).
 const VIRTUAL_BYTES: u64 = 16 << 10;
 const TABLE_BYTES: u64 = 16 << 10;
 const CONFIG_BYTES: usize = 4096;
 
-/// Frames each way that a doorbell sets off at once; the rest is the runner's.
+/// Frames each way that a doorbell moves at once; the runner moves the rest.
 const BUDGET: usize = 64;
 
 impl Function {
-    /// Plugs the card in. From now on memory, interrupts and bus mastering are its host's.
+    /// Plugs the card in. Memory, interrupts and bus mastering are then its host's.
     ///
     /// # Errors
     /// [`Error::PortInUse`] while a driver of this process has the card.
@@ -49,10 +49,10 @@ impl Function {
         Function::plug(card, None, dma)
     }
 
-    /// Plugs one of its virtual functions in, by number.
+    /// Plugs in one of the card's virtual functions, by number.
     ///
     /// # Errors
-    /// As [`new`](Function::new); [`Error::NotServed`] if it has fewer.
+    /// As [`new`](Function::new); [`Error::NotServed`] if the card has fewer.
     pub fn of_virtual(card: Arc<Card>, number: usize) -> Result<Function> {
         let dma = card.core().virtual_functions.get(number).map(|function| function.dma.clone());
         let why = "the card has fewer virtual functions";
@@ -70,7 +70,7 @@ impl Function {
         Ok(function)
     }
 
-    /// Bus mastering, and resets, are asked for in configuration space.
+    /// Applies bus mastering and resets requested in configuration space.
     fn configured(&mut self) {
         if self.config.take_reset() {
             vfio_user::Function::reset(self);
@@ -130,7 +130,7 @@ impl vfio_user::Function for Function {
             CONFIG => self.config.read(offset as usize, bytes),
             VIRTUAL_TABLE | TABLE => bytes.copy_from_slice(&self.table[offset as usize..offset as usize + bytes.len()]),
             _ => {
-                // A register is 32 bits; parts of it can be read, and two together.
+                // A register has 32 bits; parts of it can be read, or two together.
                 let mut done = 0;
                 while done < bytes.len() {
                     let at = offset + done as u64;
@@ -151,7 +151,7 @@ impl vfio_user::Function for Function {
                 self.configured();
             }
             VIRTUAL_TABLE | TABLE => self.table[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes),
-            // Registers are written whole (section 8.1); anything else goes nowhere.
+            // Registers are written whole (section 8.1); other writes are ignored.
             _ if offset.is_multiple_of(4) => {
                 for (n, word) in bytes.chunks_exact(4).enumerate() {
                     let at = offset as u32 + 4 * n as u32;
@@ -205,7 +205,7 @@ impl vfio_user::Function for Function {
         }
     }
 
-    /// The machine that it was plugged into is gone, and its power with it.
+    /// The machine that the card was plugged into is gone, and with it its power.
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
         if self.number.is_none() {
@@ -216,14 +216,14 @@ impl vfio_user::Function for Function {
     }
 }
 
-/// Configuration space (section 9.3), with what may be written of it.
+/// Configuration space (section 9.3), with the bits that may be written.
 struct Config {
     bytes: Vec<u8>,
     writable: Vec<u8>,
     reset: bool,
 }
 
-// Where capabilities lie (section 9.3.1).
+// Offsets of capabilities (section 9.3.1).
 const COMMAND: usize = 0x04;
 const POWER: usize = 0x40;
 const MSI: usize = 0x50;

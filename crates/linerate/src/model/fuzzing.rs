@@ -1,4 +1,4 @@
-//! Entries of the fuzz targets: headers of frames, capture files, and a hostile client of a served card.
+//! Entry points of the fuzz targets: headers of frames, capture files, and a hostile client of a served card.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::port::Rss;
 
 pub use super::wire::fuzz_capture as capture;
 
-/// What the filters look at, with its count: the registers that the target sets.
+/// Registers that the target sets: those of the filters, with their counts.
 const FILTERS: [(u32, u16); 19] = [
     (ETQF::OFFSET, 8),
     (SYNQF::OFFSET, 1),
@@ -50,8 +50,8 @@ thread_local! {
     static TOEPLITZ: Toeplitz = Toeplitz::new(&Rss::DEFAULT_KEY);
 }
 
-/// Registers of filters, a context descriptor, and a frame: what is found is in the frame, the hash is that of its
-/// definition, and segments have all of the payload once.
+/// Sets registers of filters, a context descriptor and a frame. Parsed headers must lie in the frame, the hash must
+/// match its definition, and segments must contain the payload exactly once.
 pub fn headers(data: &[u8]) {
     let mut input = Input::new(data);
     let count = input.u8() % 8;
@@ -105,7 +105,7 @@ pub fn headers(data: &[u8]) {
     offload::insert_tag(&mut finished, mrqc as u16, flags.into());
 }
 
-/// The hash by its definition, bit by bit.
+/// Returns the hash by its definition, bit by bit.
 fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     let bit = |bytes: &[u8], n: usize| bytes.get(n / 8).is_some_and(|byte| byte & 0x80 >> (n % 8) != 0);
     let window = |at: usize| (0..32).fold(0, |word, n| word << 1 | u32::from(bit(key, at + n)));
@@ -116,7 +116,7 @@ fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
 const GUEST: usize = 64 << 10;
 const REGISTERS: u32 = 0;
 const CONFIG: u32 = 7;
-/// Frames that wait on the wire at most: what the card sends comes back to it.
+/// The most frames that wait on the wire: what the card sends comes back to it.
 const MOST_FRAMES: usize = 32;
 const BUDGET: usize = 64;
 
@@ -161,21 +161,21 @@ thread_local! {
     static SERVED: std::cell::RefCell<Served> = std::cell::RefCell::new(Served::new());
 }
 
-/// The client's end. Messages are answered without a socket, but for those that need be none.
+/// The client's end. Messages are answered without a socket, except bytes that may be malformed.
 struct Client<'a> {
     sockets: Option<(Connection, Connection)>,
     served: &'a mut Served,
 }
 
 impl Client<'_> {
-    /// Sends a message, and takes the reply.
+    /// Sends a message, and receives the reply.
     fn ask(&mut self, command: u16, parts: &[&[u8]], descriptors: Vec<OwnedFd>) {
         if let Ok(reply) = self.served.server.answer(command, parts.concat(), descriptors) {
             assert!(reply.len() <= 8192);
         }
     }
 
-    /// Sends bytes that need be no message; false once the connection is of no more use.
+    /// Sends bytes that may be malformed; false once the connection is closed.
     fn send(&mut self, bytes: &[u8]) -> bool {
         let (own, theirs) = self.sockets.get_or_insert_with(|| {
             let (own, theirs) = UnixStream::pair().expect("sockets");
@@ -188,7 +188,7 @@ impl Client<'_> {
         let mut turns = 0;
         while has_news(theirs) {
             turns += 1;
-            assert!(turns < 1 << 16, "the server never has everything");
+            assert!(turns < 1 << 16, "the server never reads everything");
             if !self.served.server.talk(theirs) {
                 return false;
             }
@@ -206,12 +206,12 @@ impl Client<'_> {
         self.ask(command::REGION_WRITE, &[access.as_bytes(), bytes], Vec::new());
     }
 
-    /// The guest's memory, as a file.
+    /// Returns the guest's memory as a file.
     fn guest(&self) -> OwnedFd {
         self.served.guest.file().try_clone_to_owned().expect("a descriptor")
     }
 
-    /// What a driver does first: memory is mapped at 0, and the first queue each way runs.
+    /// Starts the card as a driver does: memory is mapped at 0, and the first queue each way is enabled.
     fn bring_up(&mut self) {
         let map = DmaMap { argsz: 32, flags: MAP_READ | MAP_WRITE, offset: 0, address: 0, size: GUEST as u64 };
         self.ask(command::DMA_MAP, &[map.as_bytes()], vec![self.guest()]);
@@ -238,7 +238,7 @@ impl Client<'_> {
                 let (offset, value) = (u64::from(input.u16()) * 4, input.u32());
                 self.write(REGISTERS, offset, &value.to_le_bytes());
             }
-            // Descriptors, of rings that lie there, and packets.
+            // Packets, and descriptors of the rings that lie there.
             1 => {
                 let (at, len) = (usize::from(input.u16()) % GUEST, usize::from(input.u8()));
                 self.served.guest.write(at, input.bytes(len.min(GUEST - at)));
@@ -315,8 +315,8 @@ fn has_news(connection: &Connection) -> bool {
     poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
 }
 
-/// A client's messages, what it writes into its memory meanwhile, and frames from the wire: each message is answered in
-/// bounded time, and after the client is gone the card is as before.
+/// Runs a client's messages, its concurrent writes to its memory, and frames from the wire. Each message must be
+/// answered in bounded time, and the client's disconnection must leave the card as before.
 pub fn vfio_user(data: &[u8]) {
     let mut input = Input::new(data);
     SERVED.with_borrow_mut(|served| {

@@ -1,27 +1,27 @@
-//! What the card sees in a frame (section 7.1.6.2, and what its filters and checksums need).
+//! The headers that the card parses in a frame (section 7.1.6.2), and those that its filters and checksums need.
 
 use crate::nic::ixgbe::descriptor::receive::*;
 use crate::nic::ixgbe::registers::MRQC;
 
-/// A frame taken apart; one VLAN tag is stepped over.
+/// A parsed frame; one VLAN tag is skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headers {
-    /// The bits of a receive descriptor's packet type.
+    /// The packet type bits of a receive descriptor.
     pub packet_type: u64,
     pub ethertype: u16,
     /// The tag's control information.
     pub vlan: Option<u16>,
     /// Where the network header begins.
     pub network: usize,
-    /// Where the transport header begins, if the frame has one that the card knows, and is no later fragment.
+    /// Where the transport header begins, if the frame has one that the card knows and is not a later fragment.
     pub transport: Option<usize>,
     /// IP's protocol.
     pub protocol: u8,
     /// Where IP's packet ends in the frame.
     pub end: usize,
-    /// It is one of several fragments.
+    /// The frame is one of several fragments.
     pub fragment: bool,
-    /// Addresses in the frame: where, and how many bytes of both together.
+    /// The addresses in the frame: their offset, and the bytes of both together.
     addresses: (usize, usize),
 }
 
@@ -32,13 +32,13 @@ pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 pub(super) const SCTP: u8 = 132;
 
-/// 16 bits as the network has them.
+/// Reads 16 bits in network order.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 impl Headers {
-    /// Looks into a frame, as far as it goes.
+    /// Parses a frame, as far as it is complete.
     pub fn parse(frame: &[u8]) -> Headers {
         let mut headers = Headers { ethertype: word(frame, 12).unwrap_or(0), network: 14, ..Headers::default() };
         if headers.ethertype == VLAN {
@@ -62,7 +62,7 @@ impl Headers {
         self.end = frame.len().min(self.network + usize::from(word(header, 2)?));
         let fragment = word(header, 6)? & 0x3FFF;
         self.fragment = fragment != 0;
-        // A fragment has no ports that could be relied on.
+        // The ports of a fragment cannot be relied on.
         if length >= 20 && !self.fragment {
             self.protocol(frame, header[9], self.network + length);
         }
@@ -114,18 +114,18 @@ impl Headers {
         self.packet_type & TYPE_IPV4 != 0
     }
 
-    /// The addresses' bytes, source first; none if it is not IP.
+    /// Returns the bytes of the addresses, source first; none if the frame is not IP.
     pub fn addresses<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
         &frame[self.addresses.0..self.addresses.0 + self.addresses.1]
     }
 
-    /// Source and destination port.
+    /// Returns source and destination port.
     pub fn ports(&self, frame: &[u8]) -> Option<(u16, u16)> {
         Some((word(frame, self.transport?)?, word(frame, self.transport? + 2)?))
     }
 
-    /// What is hashed, by the fields that `MRQC` enables: its RSS type (section 7.1.2.8.1) and
-    /// bytes; `None` where no enabled field fits.
+    /// Returns the input of the hash, by the fields that `MRQC` enables: its RSS type (section 7.1.2.8.1) and
+    /// bytes; `None` if no enabled field fits.
     pub fn hash_input(&self, frame: &[u8], mrqc: u32) -> Option<(u64, [u8; 36], usize)> {
         let (with_ports, kind) = match (self.packet_type & TYPE_IPV6 != 0, self.packet_type & (TYPE_TCP | TYPE_UDP)) {
             _ if self.addresses.1 == 0 => return None,

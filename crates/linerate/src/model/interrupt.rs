@@ -1,4 +1,4 @@
-//! Interrupts: causes, masks, vectors and their throttling (section 7.3), and who receives them.
+//! Interrupts: causes, masks, vectors and their throttling (section 7.3), and their receivers.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::{Card, Core, Direction};
 use crate::nic::ixgbe::registers::*;
 use crate::pci::Interrupt;
 
-/// What is raised for whom; the bus has it, so that it can change while the card is at work.
+/// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
 #[derive(Default)]
 pub(crate) struct Receivers {
     /// Of MSI-X.
@@ -15,12 +15,12 @@ pub(crate) struct Receivers {
     /// Of MSI.
     message: Option<Interrupt>,
     line: Option<Interrupt>,
-    /// A line that was raised is raised again only when its receiver asks for it.
+    /// A line that was raised is raised again only after its receiver has unmasked it.
     line_is_masked: bool,
 }
 
 impl Receivers {
-    /// Who gets the messages of `vector`.
+    /// Sets the receiver of the messages of `vector`.
     pub fn set_vector(&mut self, vector: usize, receiver: Option<Interrupt>) {
         if self.vectors.len() <= vector {
             self.vectors.resize_with(vector + 1, || None);
@@ -28,17 +28,17 @@ impl Receivers {
         self.vectors[vector] = receiver;
     }
 
-    /// Who gets them.
+    /// Returns the receiver of the messages of `vector`.
     pub fn vector(&self, vector: usize) -> Option<&Interrupt> {
         self.vectors.get(vector)?.as_ref()
     }
 
-    /// Who gets the one message of a driver that has no MSI-X.
+    /// Sets the receiver of the one message of a driver that has no MSI-X.
     pub fn set_message(&mut self, receiver: Option<Interrupt>) {
         self.message = receiver;
     }
 
-    /// Who gets the line.
+    /// Sets the receiver of the line.
     pub fn set_line(&mut self, receiver: Option<Interrupt>) {
         (self.line, self.line_is_masked) = (receiver, false);
     }
@@ -52,26 +52,26 @@ impl Receivers {
     }
 }
 
-/// Of the causes in `EICR`, those of queues, or of MSI-X vectors (section 8.2.3.5.1).
+/// The causes in `EICR` that belong to queues or MSI-X vectors (section 8.2.3.5.1).
 const QUEUES: u32 = 0xFFFF;
 
-/// What `Core` remembers.
+/// The interrupt state in `Core`.
 #[derive(Default)]
 pub(super) struct State {
-    /// Vectors 16 and up, whose causes and masks have no room in `EICR` and `EIMS`.
+    /// Vectors 16 and up, whose causes and masks do not fit into `EICR` and `EIMS`.
     more_causes: u64,
     more_masks: u64,
-    /// A message goes out when a cause comes, not as long as it stays: what messages went out for, vectors and
-    /// bits of `EICR`.
+    /// A message is sent when a cause is set, not while it stays set. These are the causes already signalled:
+    /// vectors and bits of `EICR`.
     told_vectors: u64,
     told_causes: u32,
-    /// When each vector was raised last.
+    /// When each vector was last raised.
     last: Vec<Option<Instant>>,
 }
 
 impl State {
-    /// Of `EIMS_EX`, `EICS_EX` and their like: number `n` has the vectors from 32 n on. `EICR` and `EIMS` have the
-    /// first 16 of them.
+    /// Splits a value of `EIMS_EX`, `EICS_EX` and their like: register `n` has the vectors from 32 n on. `EICR` and
+    /// `EIMS` have the first 16 of them.
     fn split(n: u16, value: u32) -> (u32, u64) {
         let vectors = u64::from(value) << (32 * n);
         (vectors as u32 & QUEUES, vectors & !u64::from(QUEUES))
@@ -97,7 +97,7 @@ impl Card {
         }
     }
 
-    /// A write to one of the registers of this room.
+    /// Writes one of the interrupt registers.
     pub(super) fn write_interrupt(&self, core: &mut Core, kind: u32, n: u16, value: u32) {
         let registers = &self.registers;
         let state = &mut core.interrupts;
@@ -124,7 +124,7 @@ impl Card {
         self.interrupt(core);
     }
 
-    /// What a driver reads from one of them.
+    /// Reads one of the interrupt registers, as a driver does.
     pub(super) fn read_interrupt(&self, core: &mut Core, kind: u32, n: u16) -> u32 {
         let registers = &self.registers;
         match kind {
@@ -140,7 +140,7 @@ impl Card {
                 self.interrupt(core);
                 value
             }
-            // It tells the causes without clearing them.
+            // A read reports the causes without clearing them.
             EICS::OFFSET => registers.get(EICR::OFFSET),
             EIMS_EX::OFFSET => {
                 let low = u64::from(registers.get(EIMS::OFFSET) & QUEUES);
@@ -150,8 +150,8 @@ impl Card {
         }
     }
 
-    /// Raises what is set and allowed, no sooner after the last time than EITR says (sections 7.3.2.1,
-    /// 7.3.1.3). `Core` is held, so that only one thread does it.
+    /// Raises the causes that are set and enabled, at the earliest after the interval in EITR (sections 7.3.2.1,
+    /// 7.3.1.3). The lock on `Core` is held, so that only one thread does this.
     pub(super) fn interrupt(&self, core: &mut Core) {
         let registers = &self.registers;
         let state = &mut core.interrupts;
@@ -194,8 +194,8 @@ impl Card {
             if shared == Some(vector) {
                 state.told_causes |= others;
             }
-            // Causes clear themselves, and their masks close, when the message goes out (7.3.4); those of
-            // vectors beyond EICR always.
+            // When the message is sent, causes clear themselves and their masks are disabled (7.3.4); causes of
+            // vectors beyond EICR always do.
             let bit = if vector < 16 { 1 << vector } else { 0 };
             registers.change(EICR::OFFSET, registers.get(EIAC::OFFSET) & bit, false);
             state.more_causes &= !(1u64 << vector);

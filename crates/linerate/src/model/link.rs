@@ -1,4 +1,4 @@
-//! The link: negotiation, loopback, and what tells drivers of the PHY: a module's I2C, or MDIO (sections 3.7 and
+//! The link: negotiation, loopback, and the drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and
 //! 8.2.3.22).
 
 use std::sync::atomic::Ordering;
@@ -8,20 +8,20 @@ use super::registers::Registers;
 use super::{Card, Core, Kind};
 use crate::nic::ixgbe::registers::*;
 
-/// What sits between MAC and wire.
+/// The state between MAC and wire.
 pub(super) struct State {
     kind: Kind,
     module: Module,
-    /// Of an X540 or X550: the PHY's registers that were written, by device and address. No reset of the MAC
-    /// reaches them.
+    /// Of an X540 or X550: the PHY's registers that were written, by device and address. Resets of the MAC leave
+    /// them.
     phy: std::collections::HashMap<(u32, u32), u16>,
-    /// Of those: the speed that was agreed on when it negotiated last, in Mbit/s.
+    /// Of those: the speed of the last negotiation, in Mbit/s.
     negotiated: u32,
-    /// What the wire was told last of the card's signal, in Mbit/s.
+    /// The card's signal as last reported to the wire, in Mbit/s.
     signal: u32,
 }
 
-// MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of the PHYs.
+// MDIO (IEEE 802.3, clause 45): the operation codes in MSCA, and registers of the PHYs.
 const OP_WRITE: u32 = 1;
 const OP_READ: u32 = 3;
 const PMA: u32 = 1;
@@ -36,7 +36,7 @@ const DEVICES_HIGH: u32 = 6;
 const STATUS_2: u32 = 8;
 const EXTENDED_ABILITY: u32 = 11;
 const VENDOR_STATUS: u32 = 0xC800;
-// What the PHY offers when it negotiates, and the bit of its control register that begins that.
+// The PHY's offers for negotiation, and the bit of its control register that restarts it.
 const ADVERTISEMENT: u32 = 0x10;
 const ADVERTISE_100M: u16 = 1 << 8;
 const TEN_GIGABIT_CONTROL: u32 = 0x20;
@@ -58,8 +58,7 @@ impl State {
         self.module = if gigabit { Module::gigabit() } else { Module::new() };
     }
 
-    /// What lies between MAC and wire, as its registers set it up: the most Mbit/s of the signal that leaves; 0 if
-    /// none does.
+    /// Returns the most Mbit/s of the signal that the registers set up between MAC and wire; 0 if there is none.
     fn signal(&self, registers: &Registers) -> u32 {
         let autoc = registers.get(AUTOC::OFFSET);
         let lms = autoc & AUTOC::LMS_MASK;
@@ -87,7 +86,7 @@ impl State {
         }
     }
 
-    /// Of the speeds that the PHY offers, the highest.
+    /// Returns the highest speed that the PHY offers.
     fn advertised(&self) -> u32 {
         let offers = |register: u32, bit: u16| self.phy_register(AUTO_NEGOTIATION, register, false) & bit != 0;
         match () {
@@ -98,7 +97,7 @@ impl State {
         }
     }
 
-    /// The card's slot has power again.
+    /// Resets the PHY, when the card's slot has power again.
     pub fn power_on(&mut self) {
         self.phy.clear();
         self.negotiated = 10_000;
@@ -111,7 +110,7 @@ impl State {
     pub fn module_wires(&self) -> u32 {
         match self.kind {
             Kind::X82599Sfp => self.module.read(),
-            // Nothing pulls them.
+            // The lines are not pulled low.
             _ => 0xF,
         }
     }
@@ -120,7 +119,7 @@ impl State {
         self.module.write(value);
     }
 
-    /// MSCA: one operation, done at once (section 8.2.3.22.11). Returns what the register reads afterwards.
+    /// Executes one MDIO operation (MSCA), at once (section 8.2.3.22.11). Returns the register's value afterwards.
     pub fn mdio(&mut self, command: u32, registers: &Registers) -> u32 {
         if command & MSCA::MDICMD == 0 {
             return command;
@@ -137,14 +136,14 @@ impl State {
             }
             OP_WRITE if here => {
                 let value = registers.get(MSRWD::OFFSET) as u16;
-                // Resets and restarts are done at once.
+                // Resets and restarts complete at once.
                 let kept = if address == CONTROL { value & !(1 << 15 | RESTART) } else { value };
                 self.phy.insert((device, address), kept);
                 if (device, address) == (AUTO_NEGOTIATION, CONTROL) && value & RESTART != 0 {
                     self.negotiated = self.advertised();
                 }
             }
-            // The address cycle of clause 45; MSCA has the address in each.
+            // The address cycle of clause 45; MSCA has the address in each operation.
             _ => {}
         }
         command & !MSCA::MDICMD
@@ -164,7 +163,7 @@ impl State {
                     0x0200
                 }
             }
-            // PMA, PCS, PHY XS, negotiation; two of its vendor's; each says that it is there.
+            // PMA, PCS, PHY XS, negotiation; two of its vendor's; each reports its presence.
             (PMA..=AUTO_NEGOTIATION, DEVICES_LOW) => 1 << 1 | 1 << 3 | 1 << 4 | 1 << 7,
             (PMA..=AUTO_NEGOTIATION, DEVICES_HIGH) => 0xC000,
             (PMA | 3 | 4 | AUTO_NEGOTIATION, STATUS_2) => 0x8000,
@@ -185,7 +184,7 @@ impl State {
 }
 
 impl Card {
-    /// Finds out whether there is a link, tells drivers, and raises the interrupt if that is new.
+    /// Updates the link's state and reports it to drivers; raises the interrupt if it changed.
     pub(super) fn update_link(&self, core: &mut Core) {
         let registers = &self.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
@@ -196,13 +195,13 @@ impl Card {
             core.link.signal = signal;
             core.wire.signal(signal);
         }
-        // Modules are of one speed; all others agree on one that both have.
+        // A module has one speed; all others negotiate a speed that both ends have.
         let theirs = if core.wire.link() { core.wire.speed() } else { 0 };
         let agreed = match self.kind() {
             Kind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
             _ => signal.min(theirs),
         };
-        // On a backplane both ends negotiate, and are done at once.
+        // On a backplane both ends negotiate, which completes at once.
         let negotiated = if self.kind() == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
         let links = match agreed {
             _ if forced => LINKS::UP | LINKS::SPEED_10G | negotiated,
@@ -219,7 +218,7 @@ impl Card {
         }
     }
 
-    /// MAC loopback: what is sent is received (section 3.7.6.2).
+    /// Returns whether MAC loopback is on: sent frames are received (section 3.7.6.2).
     pub(super) fn loops_back(&self) -> bool {
         self.registers.get(HLREG0::OFFSET) & HLREG0::LPBK != 0
     }
@@ -236,13 +235,13 @@ mod tests {
 
     fn read(state: &mut State, registers: &Registers, phy: u32, device: u32, address: u32) -> u16 {
         let command = command(OP_READ, phy, device, address);
-        assert_eq!(state.mdio(command, registers), command & !MSCA::MDICMD, "it is done");
+        assert_eq!(state.mdio(command, registers), command & !MSCA::MDICMD, "the operation is complete");
         (registers.get(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16
     }
 
-    /// Registers that say what a PHY is and can (IEEE 802.3, 45.2), of each device that it has.
+    /// The registers that identify a PHY and its abilities (IEEE 802.3, 45.2), of each of its devices.
     #[test]
-    fn a_phy_says_what_it_is() {
+    fn a_phy_identifies_itself() {
         for (kind, id) in [(Kind::X540, 0x0200), (Kind::X550, 0x0223)] {
             let (mut state, registers) = (State::new(kind), Registers::new());
             for is_up in [false, true] {
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phy_keeps_what_is_written_but_for_bits_that_clear_themselves() {
+    fn a_phy_keeps_written_bits_except_those_that_clear_themselves() {
         let (mut state, registers) = (State::new(Kind::X550), Registers::new());
         let write = |state: &mut State, phy: u32, device: u32, address: u32, value: u16| {
             registers.set(MSRWD::OFFSET, value.into());
@@ -286,19 +285,19 @@ mod tests {
         assert_eq!(
             read(&mut state, &registers, 0, AUTO_NEGOTIATION, CONTROL),
             0x7DFF,
-            "a reset and a restart are done"
+            "a reset and a restart complete at once"
         );
         write(&mut state, 0, AUTO_NEGOTIATION, ADVERTISEMENT, 0xFFFF);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
         write(&mut state, 1, AUTO_NEGOTIATION, ADVERTISEMENT, 0);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF, "another PHY's");
-        // A command without its bit is none, and neither is an address cycle.
+        // A command without its bit does nothing, and neither does an address cycle.
         let none = command(OP_WRITE, 0, AUTO_NEGOTIATION, ADVERTISEMENT) & !MSCA::MDICMD;
         registers.set(MSRWD::OFFSET, 0);
         assert_eq!(state.mdio(none, &registers), none);
         state.mdio(command(0, 0, AUTO_NEGOTIATION, ADVERTISEMENT), &registers);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
-        // The PHY takes a new offer into account when it negotiates anew.
+        // A new offer takes effect at the next negotiation.
         for (register, speed) in [(TEN_GIGABIT_CONTROL, 1_000), (VENDOR_PROVISION, 100), (ADVERTISEMENT, 0)] {
             let before = state.negotiated;
             write(&mut state, 0, AUTO_NEGOTIATION, register, 0);

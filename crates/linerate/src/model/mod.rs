@@ -1,22 +1,22 @@
-//! The 82599, as its datasheet tells it: a model of the card that the same driver code drives.
+//! A model of the 82599, built from its datasheet; the driver runs on it unchanged.
 //!
-//! It is an oracle: it keeps a list of what the driver did against the datasheet
-//! ([`Card::breaches`]). Register writes only latch; [`Card::step`] moves frames. So it has two
-//! gears: called in line by a test, where everything is deterministic, and on a thread of its own
-//! ([`Runner`]), which is a loop around `step`.
+//! It is an oracle: it lists every driver access that the datasheet forbids ([`Card::breaches`]). Register writes
+//! only latch; [`Card::step`] moves frames. A test calls `step` itself and everything is deterministic, or a thread
+//! ([`Runner`]) calls it in a loop.
 //!
 //! - this file: the card, its registers' side effects, and `step`
-//! - `ring`: a descriptor ring as the card sees it, with what the oracle remembers
-//! - `receive`, `transmit`: the two ways of a frame
-//! - `headers`, `filter`, `rss`, `director`: what a frame is, which are accepted, and for which queue
-//! - `coalesce`, `offload`, `checksum`: segments put together, cut, and summed up
-//! - `link`, `module`, `eeprom`, `firmware`, `clock`, `interrupt`: what else there is on the card
-//! - `registers`, `dma`, `breach`, `trace`: the register file, the address space, the oracle's list, and one of accesses
-//! - `wire`: what is at its outside
-//! - `function`: the card as a PCI function, for whom it is served to
-//! - `virtual_function`, `switch`: its virtual functions, and what goes between them, it and the wire
+//! - `ring`: a descriptor ring as the card sees it, and the oracle's records of it
+//! - `receive`, `transmit`: the receive and the transmit path
+//! - `headers`, `filter`, `rss`, `director`: parsing a frame, accepting it, choosing its queue
+//! - `coalesce`, `offload`, `checksum`: receive coalescing, segmentation and checksums
+//! - `link`, `module`, `eeprom`, `firmware`, `clock`, `interrupt`: the rest of the card
+//! - `registers`, `dma`, `breach`, `trace`: the register file, the address space, the oracle's list, the list of
+//!   accesses
+//! - `wire`: the other end of the card's cable
+//! - `function`: the card as a PCI function, for a host that it is served to
+//! - `virtual_function`, `switch`: its virtual functions, and the switch between them, the card and the wire
 //!
-//! This room knows memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
+//! This module uses memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
 #![allow(unsafe_code)]
 
 mod breach;
@@ -70,7 +70,7 @@ use rss::Toeplitz;
 use trace::Trace;
 use virtual_function::VirtualFunction;
 
-/// Which way a queue goes, from the program's view.
+/// A queue's direction, from the program's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the wire.
@@ -79,23 +79,23 @@ pub enum Direction {
     Transmit,
 }
 
-/// Which card it is: what it calls itself, and how its link is made.
+/// The kind of card: its device number and how its link is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// An 82599 on a backplane (10GBASE-KX4): there is nothing between it and its link.
+    /// An 82599 on a backplane (10GBASE-KX4), with nothing between it and its link.
     X82599Kx4,
-    /// An 82599 with a cage for an SFP+ module, in which there is one.
+    /// An 82599 with a cage for an SFP+ module, and a module in it.
     #[default]
     X82599Sfp,
-    /// An X540, with a PHY for copper (10GBASE-T) of its own.
+    /// An X540, with its own PHY for copper (10GBASE-T).
     X540,
-    /// An X550, also for copper: 512 places to spread to, a clock in nanoseconds, and an EEPROM that only its
-    /// firmware reads.
+    /// An X550, also for copper: a redirection table of 512 entries, a clock in nanoseconds, and an EEPROM that
+    /// only its firmware reads.
     X550,
 }
 
 impl Kind {
-    /// Its memory for received packets, in KiB (section 8.2.3.8.9; of an X540, its own 8.2.4.9.9).
+    /// Memory for received packets, in KiB (section 8.2.3.8.9; X540 datasheet, 8.2.4.9.9).
     fn packet_buffer_kib(self) -> u32 {
         match self {
             Kind::X82599Kx4 | Kind::X82599Sfp => 512,
@@ -103,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// What its EEPROM has for `AUTOC`.
+    /// `AUTOC` as the EEPROM has it.
     fn autoc(self) -> u32 {
         match self {
             Kind::X82599Kx4 => AUTOC::LMS_KX4_KX_KR | AUTOC::KX4_SUPP | AUTOC::KX_SUPP,
@@ -121,7 +121,7 @@ impl Kind {
         }
     }
 
-    /// That of its virtual functions.
+    /// PCI's device number of the virtual functions.
     fn virtual_device(self) -> u16 {
         match self {
             Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
@@ -131,7 +131,7 @@ impl Kind {
     }
 }
 
-/// Each kind by the name that people give it.
+/// Every kind with its name in options.
 const KINDS: [(&str, Kind); 4] =
     [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
 
@@ -153,9 +153,9 @@ impl std::fmt::Display for Kind {
 
 /// Neither a driver nor a host uses the card.
 const FREE: u8 = 0;
-/// A driver of this process has its registers.
+/// A driver of this process has the card's registers.
 const DRIVEN: u8 = 1;
-/// It is served to hosts, for good: memory that drivers of this process map is not theirs to reach.
+/// The card is served to hosts, for good. It cannot reach memory that drivers of this process map.
 const SERVED: u8 = 2;
 
 /// One card.
@@ -167,22 +167,23 @@ pub struct Card {
     oracle: Oracle,
     trace: Trace,
     core: Mutex<Core>,
-    /// How many virtual functions it has.
+    /// Number of virtual functions.
     virtual_functions: usize,
-    /// In line: doorbells are looked at when they are rung, and what the card owns is remembered.
+    /// Strict mode: checks each doorbell write at once and remembers the descriptors given, to detect later
+    /// changes. Off while a [`Runner`] drives the card.
     watchful: AtomicBool,
-    /// By whom it is used: [`FREE`], [`DRIVEN`], [`SERVED`].
+    /// The card's user: [`FREE`], [`DRIVEN`] or [`SERVED`].
     used: AtomicU8,
-    /// Off: it begins no DMA and raises no message, by its host's wish.
+    /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
     bus_master: AtomicBool,
-    /// What fails, for tests.
+    /// Injected faults, for tests.
     unplugged: AtomicBool,
     stuck: AtomicU64,
-    /// A request of its own is never answered: how many resets end that.
+    /// A request of the card's stays pending; the number of resets that end that.
     hung: AtomicU8,
 }
 
-/// What only one at a time may touch: `step`, or a register access with side effects.
+/// State behind one lock: for `step`, and for register accesses with side effects.
 struct Core {
     wire: Box<dyn Wire>,
     cable_in: bool,
@@ -200,28 +201,28 @@ struct Core {
     virtual_functions: Vec<VirtualFunction>,
 }
 
-/// Frames each way that a card moves while its driver waits for a moment.
+/// Frames each way that a card moves while its driver waits.
 const WHILE_WAITING: usize = 64;
 
-/// No register's offset.
+/// An offset that no register has.
 const NOT_STUCK: u64 = u64::MAX;
 
 /// Queues each way.
 const QUEUES: u16 = 128;
 
-/// A locally administered address, always the same for a name.
+/// Returns a locally administered address, always the same for a name.
 fn address_of(name: &str) -> MacAddress {
     let [a, b, c, _] = crc32fast::hash(name.as_bytes()).to_le_bytes();
     MacAddress([0x02, 0x82, 0x59, a, b, c])
 }
 
 impl Card {
-    /// A card with `wire` at its outside, just powered on. Its address is derived from `name`.
+    /// Makes a card with `wire` at its other end, just powered on. Its address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         Card::of_kind(Kind::default(), 0, name, wire)
     }
 
-    /// As [`new`](Card::new), of another kind, with so many virtual functions, at most 32.
+    /// As [`new`](Card::new), of the given kind, with `virtual_functions` virtual functions, at most 32.
     pub fn of_kind(kind: Kind, virtual_functions: usize, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         let rings = |direction| (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect();
         let core = Core {
@@ -263,68 +264,71 @@ impl Card {
         Arc::new(card)
     }
 
-    /// The card's name.
+    /// Returns the card's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which card it is.
+    /// Returns the kind of card.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The address that it has from its EEPROM.
+    /// Returns the address in the EEPROM.
     pub fn mac(&self) -> MacAddress {
         eeprom::address(&self.core().eeprom)
     }
 
-    /// Its registers, as a bench of one's own wants them; [`drive_model`](crate::drive_model) gives them to a driver.
+    /// Returns the card's registers, for a bench without a driver; [`drive_model`](crate::drive_model) gives them
+    /// to a driver.
     ///
     /// # Safety
-    /// Registers tell the card where in mapped memory to read and write. With these, and with their clones, it is told of no
-    /// memory that a slice is lent of: nobody else drives the card, and rings are in memory that is no region's.
+    /// Registers tell the card which mapped memory to read and write. The caller, and every clone, must name no
+    /// memory of which a slice is lent. Nothing else may drive the card, and rings must be in memory that belongs
+    /// to no region.
     pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
         CardBar { card: self.clone(), _runner: None, _claim: None }
     }
 
-    /// Its registers, for its one driver; `None` while another one has them, or the card is plugged in elsewhere.
+    /// Returns the card's registers, for its one driver; `None` while another driver has them, or a host has the
+    /// card.
     pub(crate) fn claim(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
         self.used.compare_exchange(FREE, DRIVEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let claim = Some(Arc::new(Claim(self.clone())));
         Some(CardBar { card: self.clone(), _runner: runner, _claim: claim })
     }
 
-    /// From now on the card is served to hosts; false while a driver of this process has it.
+    /// Marks the card as served to hosts, for good; false while a driver of this process has it.
     fn claim_for_hosts(&self) -> bool {
         self.used.compare_exchange(FREE, SERVED, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
     }
 
-    /// Its doorbells are looked at when they are rung.
+    /// True if the card is served to hosts; its doorbells are then handled when they are rung.
     fn is_served(&self) -> bool {
         self.used.load(Ordering::Relaxed) == SERVED
     }
 
-    /// What it is plugged into, for a driver: its address space and its interrupts.
+    /// Returns what a driver sees of the host: the card's address space and its interrupts.
     pub fn bus(&self) -> Arc<dyn Bus> {
         self.dma.clone()
     }
 
-    /// What the driver did against the datasheet: the first thousand.
+    /// Returns the breaches of the datasheet by the driver: the first thousand.
     pub fn breaches(&self) -> Vec<Breach> {
         self.oracle.list()
     }
 
-    /// How often the driver did what against the datasheet, by kind.
+    /// Returns the number of breaches by kind.
     pub fn breaches_by_kind(&self) -> Vec<(&'static str, u64)> {
         self.oracle.by_kind()
     }
 
-    /// How often the driver did something against the datasheet.
+    /// Returns the number of breaches.
     pub fn breach_count(&self) -> u64 {
         self.oracle.count()
     }
 
-    /// Moves at most `budget` frames each way, and returns how many it moved.
+    /// Moves at most `budget` frames each way, and returns the number moved.
     pub fn step(&self, budget: usize) -> usize {
         if self.unplugged.load(Ordering::Relaxed) {
             return 0;
@@ -344,26 +348,26 @@ impl Card {
         self.update_link(core);
     }
 
-    /// From now on nobody but the caller of [`step`](Card::step) moves its packets: doorbells are single stores, as they are
-    /// while a [`Runner`] runs it.
+    /// Leaves moving packets to the caller of [`step`](Card::step): doorbells become single stores, as under a
+    /// [`Runner`].
     pub fn stepped_by_hand(&self) {
         self.watchful.store(false, Ordering::Relaxed);
     }
 
-    /// Puts a module for 1 Gbit/s into the cage of a card that has one, or one for 10 Gbit/s.
+    /// Puts a 1 Gbit/s module into the cage of a card that has one, or a 10 Gbit/s module.
     pub fn set_module(&self, gigabit: bool) {
         let core = &mut *self.core();
         core.link.set_module(gigabit);
         self.update_link(core);
     }
 
-    /// From now on a request of the card's stays pending, as one does that nobody answers: master disable does not
-    /// end until the card has been reset twice (section 5.2.4.3.2).
+    /// Leaves a request of the card's pending, as if it were never answered: master disable does not take effect
+    /// until the card has been reset twice (section 5.2.4.3.2).
     pub fn hang(&self) {
         self.hung.store(2, Ordering::Relaxed);
     }
 
-    /// Puts another wire in the place of the one that is there, as a rule around it.
+    /// Replaces the wire by `change` of it, which usually wraps it.
     pub fn rewire(&self, change: impl FnOnce(Box<dyn Wire>) -> Box<dyn Wire>) {
         let mut core = self.core();
         let unplugged = Box::new(Cable::unplugged());
@@ -371,46 +375,46 @@ impl Card {
         core.wire = change(old);
     }
 
-    /// Lets the wire bring no new frames from now on.
+    /// Stops the wire from bringing new frames.
     pub fn finish_wire(&self) {
         self.core().wire.finish();
     }
 
-    /// Which registers its driver has read, and which it has written, since power-on: by the registers' lines, of
-    /// which those in two ranges have two.
+    /// Returns the registers that the driver has read, and those that it has written, since power-on. A register in
+    /// two address ranges has two entries.
     pub fn used_registers(&self) -> Vec<(&'static Register, bool, bool)> {
         self.registers.used().filter(|(_, read, written)| *read || *written).collect()
     }
 
-    /// Begins to keep a list of what drivers do with registers, or ends it; returns the one that there was, which has at most
-    /// the first million of them.
+    /// Starts or stops the list of register accesses by drivers; returns the previous list, of at most a million
+    /// accesses.
     pub fn record_accesses(&self, on: bool) -> Vec<RegisterAccess> {
         self.trace.record(on)
     }
 
-    /// What a register holds, without what reading it would do; 0 where there is none.
+    /// Returns a register's value without the side effects of a read; 0 if there is no such register.
     pub fn register(&self, offset: u32) -> u32 {
         Registers::find(offset).map_or(0, |found| self.registers.get(found.offset))
     }
 
-    /// Frames that came from the wire, and frames that went to it, since power-on.
+    /// Returns the frames received from the wire and sent to it, since power-on.
     pub fn frames(&self) -> (u64, u64) {
         self.core().frames
     }
 
-    /// What the wire has counted and checked; `None` if it is one that does not.
+    /// Returns what the wire has counted and checked; `None` if it does neither.
     pub fn wire_report(&self) -> Option<Report> {
         self.core().wire.report()
     }
 
-    /// Takes the card out of its slot: all reads give ones, writes and DMA go nowhere.
+    /// Takes the card out of its slot: reads return all ones, writes and DMA have no effect.
     pub fn unplug(&self) {
         let core = &mut *self.core();
         self.unplugged.store(true, Ordering::Relaxed);
         self.update_link(core);
     }
 
-    /// Puts it back, as it is after power-on.
+    /// Puts the card back, in its state after power-on.
     pub fn plug_in(&self) {
         let core = &mut *self.core();
         self.unplugged.store(false, Ordering::Relaxed);
@@ -420,19 +424,19 @@ impl Card {
         self.reset_function(core);
     }
 
-    /// A reset of the PCI function: also of what says that there is a driver (section 8.2.3.1.3).
+    /// Resets the PCI function, and with it the flag that a driver is loaded (section 8.2.3.1.3).
     fn reset_function(&self, core: &mut Core) {
         self.registers.set(CTRL_EXT::OFFSET, 0);
         self.reset(core);
     }
 
-    /// Its host lets it read and write memory, or does not.
+    /// Sets whether the host lets the card read and write memory.
     fn set_bus_master(&self, on: bool) {
         self.bus_master.store(on, Ordering::Relaxed);
     }
 
-    /// From now on the register at `offset` does not do what a driver waits for; `None` ends it
-    /// (and a reset that was stuck).
+    /// Makes the register at `offset` ignore what a driver waits for; `None` ends that, and completes a reset that
+    /// was stuck.
     pub fn stick(&self, offset: Option<u32>) {
         self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
         if offset.is_none() && self.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
@@ -440,7 +444,7 @@ impl Card {
         }
     }
 
-    /// Whether a queue's function may read and write memory: with bus mastering off no DMA is begun
+    /// Returns whether a queue's function may read and write memory: without bus mastering it begins no DMA
     /// (section 5.2.4.3.2).
     fn may_work(&self, core: &Core, queue: u16) -> bool {
         match self.owner(queue) {
@@ -453,7 +457,7 @@ impl Card {
         }
     }
 
-    /// The address space of a queue's function.
+    /// Returns the address space of a queue's function.
     fn space(&self, core: &Core, queue: u16) -> Arc<Dma> {
         match self.owner(queue) {
             Some(number) => core.virtual_functions[number].dma.clone(),
@@ -469,9 +473,9 @@ impl Card {
         self.stuck.load(Ordering::Relaxed) == u64::from(offset)
     }
 
-    // What a driver reads and writes.
+    // Reads and writes by a driver.
 
-    /// The register at `offset`, if this card has it.
+    /// Returns the register at `offset`, if this card has it.
     fn find(&self, offset: u32) -> Option<Found> {
         Registers::find(offset).filter(|found| self.kind == Kind::X550 || !found.register.section.starts_with("X550"))
     }
@@ -489,7 +493,7 @@ impl Card {
         self.registers.note_use(offset, false);
         match register.kind {
             LINKS::OFFSET => self.update_link(&mut self.core()),
-            // Reading takes the semaphore if it was free (section 10.5.4).
+            // A read takes the semaphore if it was free (section 10.5.4).
             SWSM::OFFSET => {
                 let value = self.registers.get(offset);
                 self.registers.change(offset, SWSM::SMBI, true);
@@ -499,7 +503,7 @@ impl Card {
                 return self.read_interrupt(&mut self.core(), register.kind, n);
             }
             I2CCTL::OFFSET => return self.core().link.module_wires(),
-            // Nothing pulls them.
+            // The lines are not pulled low.
             X550_I2CCTL::OFFSET => return self.registers.get(offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
             SYSTIML::OFFSET
             | SYSTIMH::OFFSET
@@ -514,8 +518,8 @@ impl Card {
         self.registers.read(register, offset)
     }
 
-    /// The physical function's driver writes. It does not know of virtual functions, and cannot tell their drivers when it
-    /// stops all queues: theirs go on.
+    /// Handles a write by the physical function's driver. It knows nothing of virtual functions and cannot warn
+    /// their drivers when it stops all queues, so writes to their queues are ignored.
     fn write(&self, offset: u32, value: u32) {
         let is_theirs = |found: Found| registers::of_queues(found.register) && self.owner(found.n).is_some();
         if !self.find(offset).is_some_and(is_theirs) {
@@ -523,7 +527,7 @@ impl Card {
         }
     }
 
-    /// Any function's driver writes.
+    /// Handles a write by any function's driver.
     fn write_any(&self, offset: u32, value: u32) {
         if self.unplugged.load(Ordering::Relaxed) {
             return;
@@ -544,7 +548,7 @@ impl Card {
             self.oracle.note(Breach::ReservedBits { register: name, value, reserved, section: register.section });
         }
         if self.is_stuck(offset) {
-            // The reset bits stay set; an enable bit stays what it was.
+            // The reset bits stay set; an enable bit keeps its value.
             return if offset == CTRL::OFFSET && value & CTRL::RST == 0 {
                 self.write_ctrl(offset, value);
             } else if offset == CTRL::OFFSET {
@@ -553,7 +557,7 @@ impl Card {
         }
         match register.kind {
             CTRL::OFFSET => self.write_ctrl(offset, value),
-            // 6.5.3.2, access by bits: granted at once, to who asks.
+            // 6.5.3.2, access by bits: a request is granted at once.
             EEC::OFFSET => {
                 let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
                 let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
@@ -587,7 +591,7 @@ impl Card {
                     self.check_semaphore_of_link(old, value);
                 }
                 self.registers.set(offset, value);
-                // Negotiation is over at once.
+                // Negotiation completes at once.
                 self.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
                 self.update_link(&mut self.core());
             }
@@ -615,19 +619,20 @@ impl Card {
                 self.write_clock(&mut self.core(), offset, value);
             }
             RXCTRL::OFFSET => self.write_receive_control(offset, value),
-            // 26 is reserved in the datasheet; Intel's own driver sets it, as TXDCTL's, to flush descriptors.
+            // Bit 26 is reserved in the datasheet; Intel's own driver sets it, as in TXDCTL, to flush descriptors.
             RXDCTL::OFFSET => self.write_control(Direction::Receive, n, offset, value & !RXDCTL::SWFLSH),
             TXDCTL::OFFSET => self.write_control(Direction::Transmit, n, offset, value & !TXDCTL::SWFLSH),
             RDT::OFFSET => self.write_tail(Direction::Receive, n, offset, value),
             TDT::OFFSET => self.write_tail(Direction::Transmit, n, offset, value),
-            // Before receiving begins the head may be written, also of an enabled queue (8.2.3.8.4): DPDK's driver does.
+            // Until receiving begins the head may be written, even of an enabled queue (8.2.3.8.4); DPDK's driver
+            // does so.
             RDH::OFFSET if self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0 => {
                 self.registers.set(offset, value);
                 self.core().rx[n as usize].set_head(value);
             }
-            // DPDK's driver writes the 0 that enabling has put there.
+            // DPDK's driver writes the 0 that enabling has set.
             RDH::OFFSET | TDH::OFFSET if value == old => {}
-            // Whether to drop may change at any time: Linux's driver does so when flow control was agreed on.
+            // DROP_EN may change at any time: Linux's driver changes it after flow control is negotiated.
             SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {
                 self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(register.kind));
@@ -636,14 +641,14 @@ impl Card {
                 self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(register.kind));
             }
             RAH::OFFSET => self.registers.set(offset, value & RAH::BITS),
-            // Linux's self-test writes it, to see that this does nothing.
+            // Linux's self-test writes STATUS, to check that this does nothing.
             STATUS::OFFSET => {}
             _ if register.access == Access::W1C => self.registers.change(offset, value, false),
             _ => self.registers.set(offset, value),
         }
     }
 
-    /// CTRL: the reset bits clear themselves, master disable is answered in STATUS.
+    /// Writes CTRL: the reset bits clear themselves, master disable is acknowledged in STATUS.
     fn write_ctrl(&self, offset: u32, value: u32) {
         let core = &mut *self.core();
         if value & (CTRL::RST | CTRL::LRST) != 0 {
@@ -653,8 +658,8 @@ impl Card {
         self.update_master_status();
     }
 
-    /// STATUS tells that no request is pending once master disable is set, which takes that no new ones come of
-    /// frames (section 5.2.4.3.2).
+    /// Reports in STATUS that no request is pending, once master disable is set and receiving, which would cause
+    /// new requests, is off (section 5.2.4.3.2).
     fn update_master_status(&self) {
         let registers = &self.registers;
         let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
@@ -663,8 +668,8 @@ impl Card {
         registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, !disabled);
     }
 
-    /// AUTOC is the firmware's as well as the driver's: another mode of the link, or a new negotiation, takes the
-    /// semaphore for it (section 10.5.4). An X540's or X550's link is the PHY's.
+    /// Checks the semaphore for AUTOC, which firmware writes as well: it must be held to change the link's mode or
+    /// restart negotiation (section 10.5.4). An X540's or X550's link belongs to the PHY.
     fn check_semaphore_of_link(&self, old: u32, value: u32) {
         let has_phy = matches!(self.kind, Kind::X540 | Kind::X550);
         let changes = (value ^ old) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
@@ -675,10 +680,10 @@ impl Card {
     }
 
     fn reset(&self, core: &mut Core) {
-        // Virtual functions, and what waits for them, go on.
+        // The queues of virtual functions, and what waits for them, keep their state.
         let queues = QUEUES - self.virtual_functions as u16 * virtual_function::QUEUES_EACH;
-        // Pins and semaphores are what they were, and so is what firmware was told of the driver (sections 4.2.2,
-        // 8.2.3.1.3).
+        // Pins and semaphores keep their values, and so does the flag that tells firmware of the driver (sections
+        // 4.2.2, 8.2.3.1.3).
         let kept = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, self.registers.get(offset)));
         let driver = self.registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
         self.registers.reset(queues);
@@ -701,8 +706,7 @@ impl Card {
         self.update_link(core);
     }
 
-    /// What the card reads from its EEPROM after a reset: its address and its link's mode; and what kinds have of
-    /// their own.
+    /// Loads from the EEPROM, as after a reset: the address, the link's mode, and each kind's own values.
     fn load_eeprom(&self, core: &mut Core) {
         self.registers.set(AUTOC::OFFSET, self.kind.autoc());
         (0..8).for_each(|class| self.registers.set(RXPBSIZE::at(class), 0));
@@ -712,7 +716,7 @@ impl Card {
         self.registers.set(RAH::at(0), high | RAH::AV);
     }
 
-    /// RXCTRL: what was prepared is looked at when receiving begins.
+    /// Writes RXCTRL; when receiving begins, checks what was prepared.
     fn write_receive_control(&self, offset: u32, value: u32) {
         let begins = value & !self.registers.get(offset) & RXCTRL::RXEN != 0;
         self.registers.set(offset, value);
@@ -734,7 +738,7 @@ impl Card {
         }
     }
 
-    /// What traffic classes and flow director have of the packet buffer is not more than there is (sections
+    /// Checks that traffic classes and flow director together use no more packet buffer than there is (sections
     /// 8.2.3.8.9 and 8.2.3.21.1).
     fn check_packet_buffers(&self) {
         let of_class = |class| self.registers.get(RXPBSIZE::at(class)) >> RXPBSIZE::KIB_SHIFT & 0x3FF;
@@ -748,7 +752,7 @@ impl Card {
         }
     }
 
-    /// RXDCTL, TXDCTL: a queue is enabled or disabled.
+    /// Writes RXDCTL or TXDCTL, which enable and disable a queue.
     fn write_control(&self, direction: Direction, queue: u16, offset: u32, value: u32) {
         let core = &mut *self.core();
         let space = self.space(core, queue);
@@ -768,7 +772,7 @@ impl Card {
         if value & on == 0 {
             if ring.enabled || ring.bad.is_some() {
                 if direction == Direction::Transmit && ring.enabled {
-                    // A doorbell that was rung before counts.
+                    // A doorbell that was rung before still counts.
                     ring.move_tail(self.registers.get(tail), &self.oracle);
                     self.keep_fetched(&space.maps(), ring, &mut core.transmit);
                 }
@@ -782,7 +786,7 @@ impl Card {
         }
         let base = self.registers.get(low) as u64 | (self.registers.get(high) as u64) << 32;
         let bytes = self.registers.get(len);
-        // What the physical function's driver does first, its virtual functions need not.
+        // Prerequisites bind only the physical function's driver; those of virtual functions rely on it.
         let is_physical = self.owner(queue).is_none();
         if is_physical && direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
@@ -795,16 +799,16 @@ impl Card {
         } else {
             None
         };
-        // Nothing of a receive queue is used before receiving begins: Linux's self-test of registers enables
-        // queues without rings.
+        // A receive queue is not used before receiving begins: Linux's self-test of registers enables queues
+        // without rings.
         let in_use =
             is_physical && (direction == Direction::Transmit || self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0);
         match bad {
             Some(breach) if in_use => self.oracle.note(breach),
             Some(breach) => ring.bad = Some(breach),
             None => {
-                // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on it where
-                // it starts a queue again.
+                // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on
+                // it when it restarts a queue.
                 self.registers.set(head, 0);
                 self.registers.set(tail, 0);
                 ring.enable(base, bytes / 16);
@@ -812,7 +816,7 @@ impl Card {
         }
     }
 
-    /// Registers that may change only while their queue is disabled (sections 4.6.7.1, 4.6.8.1).
+    /// Writes a register that may change only while its queue is disabled (sections 4.6.7.1, 4.6.8.1).
     fn write_of_disabled_queue(&self, control: u32, register: &'static str, queue: u16, offset: u32, value: u32) {
         const ENABLE: u32 = RXDCTL::ENABLE; // and TXDCTL's is the same bit
         if self.registers.get(control) & ENABLE != 0 {
@@ -822,8 +826,8 @@ impl Card {
         self.registers.set(offset, value);
     }
 
-    /// RDT, TDT. In line, the oracle looks at what the card was given at once; on a thread, `step`
-    /// looks later, and a doorbell is one store.
+    /// Writes RDT or TDT. In strict mode the oracle checks the new descriptors at once. Otherwise a doorbell is one
+    /// store, and `step` reads it.
     fn write_tail(&self, direction: Direction, queue: u16, offset: u32, tail: u32) {
         self.registers.set(offset, tail);
         let waits = direction == Direction::Receive && self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0;
@@ -850,21 +854,20 @@ impl Card {
         }
     }
 
-    /// `SRRCTL.BSIZEPACKET` in bytes.
+    /// Returns `SRRCTL.BSIZEPACKET` in bytes.
     fn buffer_bytes(&self, queue: u16) -> usize {
         (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
     }
 
-    /// How much the card may write into one buffer: what the driver said it has room for, but never
-    /// more than the longest frame that the MAC lets in, with a VLAN tag, and without CRC if that is
-    /// stripped.
+    /// Returns how much the card may write into one buffer: the size that the driver set, but at most the longest
+    /// frame that the MAC accepts, with a VLAN tag, and without CRC if that is stripped.
     fn most_written(&self, queue: u16) -> usize {
         let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
         self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)
     }
 }
 
-/// Of registers of rings, the bits that are not ignored.
+/// Returns the bits of a ring register that are not ignored.
 fn kept(kind: u32) -> u32 {
     match kind {
         RDBAL::OFFSET | TDBAL::OFFSET => RDBAL::BITS,
@@ -877,12 +880,12 @@ fn kept(kind: u32) -> u32 {
 #[derive(Clone)]
 pub struct CardBar {
     card: Arc<Card>,
-    /// The thread that runs the card, stopped when the last user of its registers is gone.
+    /// The thread that runs the card; it stops when the last clone of these registers is dropped.
     _runner: Option<Arc<Runner>>,
     _claim: Option<Arc<Claim>>,
 }
 
-/// That a driver has a card's registers, until the last clone of them is gone.
+/// A driver's claim on a card's registers, until the last clone of them is dropped.
 struct Claim(Arc<Card>);
 
 impl Drop for Claim {
@@ -906,7 +909,7 @@ impl Bar for CardBar {
         CardDoorbell { bar: self.clone(), offset }
     }
 
-    /// While a driver waits the card works on.
+    /// Steps the card while its driver waits.
     fn wait(&self, _: Duration) {
         self.card.step(WHILE_WAITING);
         std::thread::yield_now();

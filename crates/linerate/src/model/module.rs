@@ -1,22 +1,22 @@
-//! The SFP+ module in the card's cage, and the two wires on which it tells what it is: I2C, bit by bit through
-//! `I2CCTL` (section 3.7.3), and SFF-8472 for what there is to read.
+//! The SFP+ module in the card's cage, and its two-wire interface: I2C, bit by bit through `I2CCTL` (section
+//! 3.7.3), and SFF-8472 for the contents.
 
 use crate::nic::ixgbe::registers::I2CCTL;
 
 /// The module's memory: the device at address 0xA0 has its description, the one at 0xA2 its measurements.
 pub(super) struct Module {
-    /// It is one for 1 Gbit/s.
+    /// It is a 1 Gbit/s module.
     gigabit: bool,
     clock: bool,
     data: bool,
-    /// What the module itself pulls low.
+    /// The module itself pulls the data wire low.
     pulls: bool,
     state: State,
     address: usize,
     offset: u8,
 }
 
-/// Where in a transfer we are; each counts the bits that have passed.
+/// The state of a transfer; each counts the bits that have passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Idle,
@@ -25,12 +25,12 @@ enum State {
         bits: u8,
         byte: u8,
     },
-    /// Where in its memory.
+    /// The offset in its memory.
     Offset {
         bits: u8,
         byte: u8,
     },
-    /// Bytes for it: taken, and forgotten.
+    /// Bytes written to it, which are ignored.
     Write {
         bits: u8,
     },
@@ -48,7 +48,7 @@ impl Module {
         Module { gigabit: false, clock: true, data: true, pulls: false, state: State::Idle, address: 0, offset: 0 }
     }
 
-    /// One for 1 Gbit/s.
+    /// Makes a 1 Gbit/s module.
     pub fn gigabit() -> Module {
         Module { gigabit: true, ..Module::new() }
     }
@@ -57,13 +57,13 @@ impl Module {
         self.gigabit
     }
 
-    /// What the driver drives the wires to.
+    /// Sets the wires as the driver drives them.
     pub fn write(&mut self, value: u32) {
         let (clock, data) = (value & I2CCTL::CLK_OUT != 0, value & I2CCTL::DATA_OUT != 0);
         let (old_clock, old_data) =
             (std::mem::replace(&mut self.clock, clock), std::mem::replace(&mut self.data, data));
         if clock && old_clock && data != old_data {
-            // Data that changes while the clock is high: falling begins a transfer, rising ends it.
+            // Data that changes while the clock is high: a falling edge begins a transfer, a rising edge ends it.
             self.state = if data { State::Idle } else { State::Device { bits: 0, byte: 0 } };
             self.pulls = false;
         } else if clock && !old_clock {
@@ -73,7 +73,7 @@ impl Module {
         }
     }
 
-    /// The wires as they are.
+    /// Returns the levels of the wires.
     pub fn read(&self) -> u32 {
         let mut value = 0;
         if self.clock {
@@ -88,7 +88,7 @@ impl Module {
         value
     }
 
-    /// The clock rises: a bit of the driver's, or its answer to a byte of ours, is on the wire.
+    /// Handles a rising clock: the wire has a bit from the driver, or its acknowledgement of a byte.
     fn take(&mut self, data: bool) {
         self.state = match self.state {
             State::Device { bits, byte } if bits < 8 => {
@@ -103,14 +103,14 @@ impl Module {
             State::Device { bits: 8, byte } => State::Device { bits: 9, byte },
             State::Offset { bits: 8, byte } => State::Offset { bits: 9, byte },
             State::Write { bits: 8 } => State::Write { bits: 9 },
-            // No answer means that the driver has had enough.
+            // No acknowledgement: the driver wants no more bytes.
             State::Read { bits: 8, .. } if data => State::Idle,
             State::Read { bits: 8, byte } => State::Read { bits: 9, byte },
             other => other,
         };
     }
 
-    /// The clock falls: the module puts its bit on the wire, or lets it go.
+    /// Handles a falling clock: the module drives its bit, or releases the wire.
     fn give(&mut self) {
         self.pulls = false;
         match self.state {
@@ -149,7 +149,7 @@ impl Module {
     }
 }
 
-/// A 10GBASE-SR or 1000BASE-SX module (SFF-8472, table 3-1).
+/// Returns a byte of the memory of a 10GBASE-SR or 1000BASE-SX module (SFF-8472, table 3-1).
 fn memory(gigabit: bool, address: usize, offset: u8) -> u8 {
     const MOST: usize = 96;
     const fn description(gigabit: bool) -> [u8; MOST] {

@@ -1,4 +1,4 @@
-//! Models by name: what `sim:NAME` opens.
+//! Models by name: those that `sim:NAME` opens.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::traffic::{Generator, Rate};
 #[derive(Default)]
 struct Models {
     cards: HashMap<String, Weak<Card>>,
-    /// Ends of cables whose other end was asked for first, by the card that will have them.
+    /// Ends of cables whose other end was opened first, by the card that will have them.
     cables: HashMap<String, Cable>,
     runner: Weak<Runner>,
 }
@@ -23,12 +23,12 @@ fn models() -> &'static Mutex<Models> {
     &MODELS
 }
 
-/// The model that is open as `sim:NAME`.
+/// Returns the model that is open as `sim:NAME`.
 pub fn named(name: &str) -> Option<Arc<Card>> {
     models().lock().unwrap_or_else(PoisonError::into_inner).cards.get(name)?.upgrade()
 }
 
-/// Makes the model that a port's name asks for, and runs it.
+/// Makes the model that a port's name describes, and runs it.
 ///
 /// # Errors
 /// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], [`Error::Wire`].
@@ -39,7 +39,7 @@ pub fn open_named(port: &PortName) -> Result<(Arc<Card>, Arc<Runner>)> {
     models.make(port, wire)
 }
 
-/// As [`open_named`], with a wire that was made before; the name's own does not count.
+/// As [`open_named`], with the given wire; the wire in the name is ignored.
 ///
 /// # Errors
 /// As [`open_named`].
@@ -66,7 +66,7 @@ impl Models {
             Some(runner) => runner,
             None => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                // The last processor is the wire's, so that programs can have the first ones.
+                // The wire gets the last processor, so that programs can have the first ones.
                 Arc::new(Runner::start((cores > 1).then_some(cores - 1))?)
             }
         };
@@ -79,7 +79,7 @@ impl Models {
     }
 }
 
-/// `wire=` and what belongs to it; a generator at full speed with a checking sink if left out.
+/// Makes the wire of the option `wire=`; without it, a generator at full speed with a checking sink.
 fn make_wire(models: &mut Models, port: &PortName) -> Result<Box<dyn Wire>> {
     let wire = port.option("wire").unwrap_or("traffic");
     let (kind, rest) = wire.split_once(':').unwrap_or((wire, ""));
@@ -90,7 +90,7 @@ fn make_wire(models: &mut Models, port: &PortName) -> Result<Box<dyn Wire>> {
         "tap" => Box::new(Tap::open(rest)?),
         "pcap" => Box::new(Replay::open(Path::new(rest))?),
         "sim" => {
-            // The first of two that name each other makes the cable, the second finds its end.
+            // The first of two models that name each other makes the cable, the second finds its end.
             let key = format!("{rest}>{}", port.rest());
             match models.cables.remove(&key) {
                 Some(cable) => Box::new(cable),

@@ -1,12 +1,12 @@
-//! What the card does to packets that leave it: VLAN tags, checksums, and cutting into segments (sections 7.2.3
-//! to 7.2.5), by what a context descriptor says.
+//! Offloads of transmitted packets: VLAN tags, checksums and segmentation (sections 7.2.3 to 7.2.5), as a context
+//! descriptor sets them.
 
 use super::checksum;
 use super::headers::word;
 use super::wire::Frame;
 use crate::nic::ixgbe::descriptor::context;
 
-/// A context descriptor, taken apart (section 7.2.3.2.3).
+/// A parsed context descriptor (section 7.2.3.2.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Context {
     /// Bytes before the IP header, of the IP header, and of the transport's.
@@ -29,16 +29,16 @@ pub(super) enum Protocol {
     Reserved,
 }
 
-/// What a packet's descriptors ask for.
+/// The offloads that a packet's descriptors request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted {
     pub context: Context,
     pub ip_checksum: bool,
     pub transport_checksum: bool,
-    /// Cut it, and how the flags of the first, the middle and the last segment are masked (8.2.3.9.3).
+    /// Segment it, and how the flags of the first, the middle and the last segment are masked (8.2.3.9.3).
     pub segments: bool,
     pub flags: [u8; 3],
-    /// A legacy descriptor's: where what is summed up begins, and where the sum goes.
+    /// Of a legacy descriptor: where the summed bytes begin, and where the checksum goes.
     pub anywhere: Option<(usize, usize)>,
 }
 
@@ -65,13 +65,13 @@ impl Context {
         self.mac + self.ip
     }
 
-    /// All headers together.
+    /// Returns the length of all headers together.
     pub fn headers(&self) -> usize {
         self.transport_start() + self.transport
     }
 }
 
-/// Inserts a VLAN tag behind the addresses.
+/// Inserts a VLAN tag after the addresses.
 pub(super) fn insert_tag(frame: &mut Vec<u8>, ethertype: u16, tag: u16) {
     if frame.len() >= 12 {
         let [a, b] = ethertype.to_be_bytes();
@@ -80,7 +80,7 @@ pub(super) fn insert_tag(frame: &mut Vec<u8>, ethertype: u16, tag: u16) {
     }
 }
 
-/// Inserts the checksums that are wanted; why not, if the descriptors do not fit the packet.
+/// Inserts the requested checksums; fails with the reason if the descriptors do not fit the packet.
 pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), &'static str> {
     let context = &wanted.context;
     if let Some((start, at)) = wanted.anywhere {
@@ -95,7 +95,8 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
             .get_mut(context.mac..context.mac + context.ip)
             .filter(|header| header.len() >= 20)
             .ok_or("the IP header, by MACLEN and IPLEN, is not in the packet (section 7.2.5.1)")?;
-        // What is in the field counts: 0, or what makes up for headers behind the outer one that IPLEN has in it, too.
+        // The field's value is included: 0, or a value that compensates for the headers after the outer one, which
+        // IPLEN includes.
         let sum = checksum::finish(checksum::sum(header, 0));
         header[10..12].copy_from_slice(&sum.to_be_bytes());
     }
@@ -118,9 +119,9 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
         packet[8..12].copy_from_slice(&sum.to_le_bytes());
         return Ok(());
     }
-    // The pseudo header's sum is in its place already (7.2.5.2).
+    // The pseudo header's sum is in the field already (7.2.5.2).
     let sum = match checksum::finish(checksum::sum(packet, 0)) {
-        // 0 would mean that there is none (RFC 768).
+        // 0 would mean that there is no checksum (RFC 768).
         0 if context.protocol == Protocol::Udp => 0xFFFF,
         sum => sum,
     };
@@ -168,7 +169,7 @@ pub(super) fn cut(
             let at = sequence.wrapping_add((n * context.mss) as u32);
             frame[transport + 4..transport + 8].copy_from_slice(&at.to_be_bytes());
             let place = if n + 1 == count { 2 } else { usize::from(n > 0) };
-            // One segment alone is first and last.
+            // A single segment is both first and last.
             let mask = if count == 1 { 0xFF } else { wanted.flags[place] };
             frame[transport + 13] &= mask;
         } else {

@@ -1,4 +1,4 @@
-//! From the wire to memory (sections 1.8.2 and 7.1).
+//! The receive path: from the wire to memory (sections 1.8.2 and 7.1).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,23 +18,23 @@ use super::{Card, Core, Direction, Kind, virtual_function};
 use crate::nic::ixgbe::descriptor::{legacy_receive, receive};
 use crate::nic::ixgbe::registers::*;
 
-/// What lives between two steps.
+/// State that lasts between two steps.
 #[derive(Default)]
 pub(super) struct State {
     frame: Frame,
-    /// Frames on their way to functions of this card: from where, to where.
+    /// Frames to functions of this card: source, destination, frame.
     pub arriving: VecDeque<(Place, Place, Frame)>,
-    /// The packet buffer: packets for queues without a descriptor, and their bytes together.
+    /// The packet buffer: packets for queues without a descriptor, and the sum of their bytes.
     waiting: VecDeque<Arrived>,
     waiting_bytes: usize,
-    /// Packets that segments are put together into.
+    /// Packets that are being coalesced.
     coalescing: Vec<Packet>,
-    /// The partner was told to pause.
+    /// When the partner was last told to pause.
     paused: Option<Instant>,
     counted: Counted,
 }
 
-/// What a packet's descriptors say of it.
+/// The report on a packet in its descriptors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reported {
     /// Word 0: packet type and hash.
@@ -48,7 +48,7 @@ struct Arrived {
     queue: u16,
     frame: Frame,
     reported: Reported,
-    /// Of packets put together: where each segment begins.
+    /// Of a coalesced packet: where each segment begins.
     starts: Vec<usize>,
 }
 
@@ -63,13 +63,13 @@ struct Counted {
     sizes: [u64; 6],
 }
 
-/// Which of the six size counters a frame of `len` bytes with CRC belongs to.
+/// Returns which of the six size counters counts a frame of `len` bytes, CRC included.
 pub(super) fn size_class(len: usize) -> usize {
     [64, 127, 255, 511, 1023].iter().position(|&most| len <= most).unwrap_or(5)
 }
 
 impl State {
-    /// A queue was disabled: what waits for it is lost.
+    /// Drops what waits for a queue that was disabled.
     pub fn forget(&mut self, direction: Direction, queue: u16) {
         if direction == Direction::Receive {
             self.coalescing.retain(|packet| packet.queue != queue);
@@ -79,17 +79,17 @@ impl State {
     }
 }
 
-/// What a frame found at its queue.
+/// The result of delivering a frame to its queue.
 enum Delivery {
     Done,
     NoDescriptor,
 }
 
-/// A frame of flow control between two MACs (IEEE 802.3, annex 31B): where it goes, what it is, and its opcode.
+/// A flow control frame between two MACs (IEEE 802.3, annex 31B): destination, ethertype and opcode.
 const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xC2, 0x00, 0x00, 0x01];
 const MAC_CONTROL: u16 = 0x8808;
 const PAUSE: u16 = 1;
-/// A pause is told in times of 512 bits.
+/// Pause times are in units of 512 bit times.
 const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
 impl Card {
@@ -99,7 +99,7 @@ impl Card {
         if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
-        // The physical function receives when its driver says so; virtual ones with each queue.
+        // The physical function receives when RXCTRL enables it; virtual functions receive with each queue.
         let receives = registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0 && self.may_work(core, 0);
         if !receives && core.virtual_functions.is_empty() {
             return self.lose(core, budget);
@@ -110,7 +110,7 @@ impl Card {
                 ring.move_tail(tail, &self.oracle);
             }
         }
-        // While nobody listens, a wire that waits for room brings nothing.
+        // While no function receives, a wire that waits for room brings no frames.
         let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
         let takes_from_wire = listens && has_link && !self.loops_back();
         let maps = self.dma.maps();
@@ -160,7 +160,7 @@ impl Card {
         moved
     }
 
-    /// Nobody listens: what a sender that does not wait for that sends is lost.
+    /// Drops the frames of a sender that sends without waiting, while no function receives.
     fn lose(&self, core: &mut Core, budget: usize) -> usize {
         let mut frame = std::mem::take(&mut core.receive.frame);
         let mut lost = 0;
@@ -172,8 +172,8 @@ impl Card {
         lost
     }
 
-    /// How many frames may come without any queue running out of descriptors: what a sender that
-    /// honours pause frames would be told.
+    /// Returns how many frames may come before any queue runs out of descriptors, for a sender that honours pause
+    /// frames.
     fn room(&self, core: &Core) -> u32 {
         if !core.receive.waiting.is_empty() {
             return 0;
@@ -188,13 +188,13 @@ impl Card {
         rooms.min().unwrap_or(0)
     }
 
-    /// The longest frame that is let in, with CRC and without VLAN tag (sections 8.2.3.22).
+    /// Returns the longest frame that is accepted, with CRC and without VLAN tag (section 8.2.3.22).
     pub(super) fn longest_frame(&self) -> usize {
         let jumbo = self.registers.get(HLREG0::OFFSET) & HLREG0::JUMBOEN != 0;
         if jumbo { (self.registers.get(MAXFRS::OFFSET) >> MAXFRS::MFS_SHIFT) as usize } else { 1518 }
     }
 
-    /// The MAC and the filters.
+    /// Passes a frame through the MAC and the filters.
     fn accept(&self, core: &mut Core, maps: &Maps, from: Place, frame: &mut Frame) {
         let registers = &self.registers;
         let len = frame.bytes.len() + 4;
@@ -252,7 +252,7 @@ impl Card {
         self.arrive(core, maps, queue, frame, reported, &[]);
     }
 
-    /// Takes a VLAN tag out if the queue wants that, and returns what is reported of it (section 7.4.2).
+    /// Strips a VLAN tag if the queue is set to, and returns the bits that report it (section 7.4.2).
     fn strip_tag(&self, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
         match headers.vlan {
             None => 0,
@@ -264,7 +264,7 @@ impl Card {
         }
     }
 
-    /// A frame for a virtual function, which has said that it wants it.
+    /// Receives a frame for a virtual function that accepts it.
     fn accept_virtual(&self, core: &mut Core, number: usize, from: Place, frame: &mut Frame) {
         if !core.virtual_functions[number].bus_master || frame.bad_crc || frame.bytes.len() < 60 {
             return;
@@ -274,7 +274,7 @@ impl Card {
         if from != Place::Wire {
             status |= receive::LB;
         }
-        // The physical function's hash spreads over its queues (section 7.10.2.2).
+        // The physical function's hash selects among the function's queues (section 7.10.2.2).
         let first = Self::first_queue(number);
         let (spread, word0) = match self.hash(core, &frame.bytes, &headers) {
             Some((kind, hash)) => {
@@ -291,7 +291,7 @@ impl Card {
         self.arrive(core, &space.maps(), queue, frame, reported, &[]);
     }
 
-    /// To the queue, or to the packet buffer until it has a descriptor.
+    /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
     fn arrive(&self, core: &mut Core, maps: &Maps, queue: u16, frame: &Frame, reported: Reported, starts: &[usize]) {
         let registers = &self.registers;
         let ring = &mut core.rx[queue as usize];
@@ -306,7 +306,7 @@ impl Card {
         {
             return;
         }
-        // Without DROP_EN the frame waits in the packet buffer, if that has room (8.2.3.8.7).
+        // Without DROP_EN the frame waits in the packet buffer, if there is room (8.2.3.8.7).
         if registers.get(SRRCTL::at(queue)) & SRRCTL::DROP_EN != 0 {
             return self.drop_at_queue(queue);
         }
@@ -342,7 +342,7 @@ impl Card {
         moved
     }
 
-    /// The frame's queue, and what is reported of how that was found; `None` if a filter drops it.
+    /// Returns the frame's queue, and what is reported of how it was chosen; `None` if a filter drops the frame.
     fn classify(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
         let registers = &self.registers;
         let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
@@ -364,7 +364,7 @@ impl Card {
             }
         }
         let mrqc = registers.get(MRQC::OFFSET);
-        // A hash, or what belongs to fragments, but not both (section 8.2.3.7.5).
+        // Either the hash or the fragment fields are reported, not both (section 8.2.3.7.5).
         let reports_hash = registers.get(RXCSUM::OFFSET) & RXCSUM::PCSD != 0;
         if !reports_hash && headers.is_ipv4() {
             word0 |= u64::from(word(frame, headers.network + 4).unwrap_or(0)) << receive::RSS_HASH_SHIFT;
@@ -382,8 +382,8 @@ impl Card {
         Some((chosen.unwrap_or(queue), Reported { word0, status }))
     }
 
-    /// The queue that the redirection table has for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550's
-    /// table goes on, has 512, and its entries have 6.
+    /// Returns the redirection table's queue for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550 has
+    /// 512 entries of 6 bits.
     fn redirection(&self, hash: u32) -> u16 {
         let (entries, bits) = if self.kind() == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
         let entry = hash as u16 % entries;
@@ -391,7 +391,7 @@ impl Card {
         (self.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
     }
 
-    /// The kind of hash, and the hash (section 7.1.2.8); `None` where no enabled field fits.
+    /// Returns the kind of hash, and the hash (section 7.1.2.8); `None` if no enabled field fits.
     fn hash(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
         let registers = &self.registers;
         let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
@@ -405,7 +405,7 @@ impl Card {
         Some((kind, toeplitz.hash(&input[..len])))
     }
 
-    /// What the checksums were found to be, as bits of word 1 (section 7.1.11).
+    /// Returns the results of the checksum checks as bits of word 1 (section 7.1.11).
     fn check_sums(&self, frame: &[u8], headers: &Headers) -> u64 {
         let checksum::Checked { ip, transport } = checksum::check(frame, headers);
         let bits = |checked: Option<bool>, done: u64, wrong: u64| match checked {
@@ -421,8 +421,8 @@ impl Card {
             && self.registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
     }
 
-    /// Puts a segment to the others of its packet, or begins one. True if it is none that can be put together, and is
-    /// to be delivered as it is; what came before it was, then.
+    /// Adds a segment to its packet, or begins one. True if the frame cannot be coalesced and is to be delivered as
+    /// it is; earlier segments of its flow have then been delivered.
     fn joins(
         &self,
         core: &mut Core,
@@ -463,7 +463,7 @@ impl Card {
         self.arrive(core, maps, packet.queue, &packet.frame, packet.reported, &packet.starts);
     }
 
-    /// Writes a packet to its queue's buffers, and its descriptors back.
+    /// Writes a packet to its queue's buffers, and writes its descriptors back.
     fn deliver(
         &self,
         maps: &Maps,
@@ -497,8 +497,8 @@ impl Card {
             ring.compare(maps, n, words, most_written, &self.oracle);
             Self::write_buffer(maps, ring, words[0], part, &self.oracle);
             let last = n + 1 == count;
-            // Of packets put together each descriptor tells how many segments begin in it, and one more, and where
-            // the packet goes on (section 7.11.5.2).
+            // Of a coalesced packet each descriptor reports how many segments begin in it, plus one, and the next
+            // descriptor (section 7.11.5.2).
             let here = n as usize * room..n as usize * room + part.len();
             let (count_here, next) = match starts.is_empty() {
                 true => (0, 0),
@@ -543,7 +543,7 @@ impl Card {
         }
     }
 
-    /// A frame for the MAC itself: a pause (section 3.7.7.3). True if nobody else is to see it.
+    /// Handles a frame for the MAC itself: a pause (section 3.7.7.3). True if the frame is not to be delivered.
     fn take_control(&self, core: &mut Core, frame: &Frame, destination: [u8; 6]) -> bool {
         let registers = &self.registers;
         let control = registers.get(MFLCN::OFFSET);
@@ -556,7 +556,7 @@ impl Card {
         control & MFLCN::PMCF == 0
     }
 
-    /// Tells the partner to pause while the packet buffer is too full, and to go on (section 3.7.7.4).
+    /// Tells the partner to pause while the packet buffer is too full, and then to go on (section 3.7.7.4).
     fn control_flow(&self, core: &mut Core) {
         let registers = &self.registers;
         let high = registers.get(FCRTH::at(0));
@@ -594,7 +594,7 @@ impl Card {
         core.wire.transmit(&Frame { bytes, bad_crc: false });
     }
 
-    /// A queue's counters, and the interrupt cause, once for all frames of a step.
+    /// Updates a queue's counters and sets the interrupt cause, once for all frames of a step.
     fn count_delivered(&self, core: &mut Core, queue: u16) {
         let place = self.statistics_place(queue);
         let ring = &mut core.rx[queue as usize];

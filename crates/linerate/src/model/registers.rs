@@ -1,31 +1,31 @@
-//! The register file: storage, and what reading and writing does by itself.
+//! The register file: storage, and the side effects of reads and writes on the register itself.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
 
-/// Queues each way; the registers of half of them may lie in another range.
+/// Queues each way; the registers of the second half may lie in another range.
 const QUEUES: u32 = super::QUEUES as u32;
 const HALF: u32 = QUEUES / 2;
 
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
 
-/// Where an access goes.
+/// The register that an access reaches.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub register: &'static Register,
-    /// Its own offset, also if it was reached by another.
+    /// The register's own offset, also if it was reached by an alias.
     pub offset: u32,
-    /// Which one of its kind.
+    /// Its index within its kind.
     pub n: u16,
 }
 
-/// One word per offset. Writes only latch here; what they set off is the card's.
+/// One word per offset. Writes only latch here; `Card` handles their effects.
 pub(super) struct Registers {
     words: Box<[AtomicU32]>,
-    /// By offset: what a driver has done with it since power-on.
+    /// By offset: accesses by drivers since power-on.
     used: Box<[AtomicU8]>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Registers {
 const READ: u8 = 1 << 0;
 const WRITTEN: u8 = 1 << 1;
 
-/// Each queue has one of these.
+/// True if each queue has one of these.
 pub(super) fn of_queues(register: &Register) -> bool {
     register.stride == 0x40 && matches!(register.first + register.count, HALF | QUEUES)
 }
@@ -47,7 +47,7 @@ impl Registers {
         registers
     }
 
-    /// All registers as the datasheet says they are after a reset; those of queues only of the first `queues`.
+    /// Sets all registers to the datasheet's reset values; of registers per queue only the first `queues`.
     pub fn reset(&self, queues: u16) {
         for register in MAP {
             let count = if of_queues(register) {
@@ -61,7 +61,7 @@ impl Registers {
         }
     }
 
-    /// All registers of a queue, and of no other, as they are after a reset.
+    /// Sets all registers of one queue to their reset values.
     pub fn reset_queue(&self, queue: u16) {
         let queue = u32::from(queue);
         let has = |register: &&Register| (register.first..register.first + register.count).contains(&queue);
@@ -70,8 +70,8 @@ impl Registers {
         }
     }
 
-    /// The register at `offset`, or at the place that it is an alias of, and which one of its kind; `None` if
-    /// there is none.
+    /// Returns the register at `offset`, or the one that it is an alias of, with its index; `None` if there is
+    /// none.
     pub fn find(offset: u32) -> Option<Found> {
         static INDEX: OnceLock<Vec<Option<Found>>> = OnceLock::new();
         let index = INDEX.get_or_init(|| {
@@ -92,12 +92,12 @@ impl Registers {
         *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?
     }
 
-    /// Remembers that a driver reads or writes the register.
+    /// Records that a driver reads or writes the register.
     pub fn note_use(&self, offset: u32, write: bool) {
         self.used[(offset / 4) as usize].fetch_or(if write { WRITTEN } else { READ }, Ordering::Relaxed);
     }
 
-    /// Which kinds of registers a driver has read, and which it has written.
+    /// Returns the kinds of registers with whether a driver has read and written them.
     pub fn used(&self) -> impl Iterator<Item = (&'static Register, bool, bool)> {
         MAP.iter().map(|register| {
             let offsets = (0..register.count).map(|n| (register.offset + n * register.stride) / 4);
@@ -110,7 +110,7 @@ impl Registers {
         &self.words[(offset / 4) as usize]
     }
 
-    /// The value without side effects. Acquire: what a driver wrote before it is visible.
+    /// Returns the value without side effects. Acquire: what a driver wrote before it is visible.
     #[inline]
     pub fn get(&self, offset: u32) -> u32 {
         self.word(offset).load(Ordering::Acquire)
@@ -147,12 +147,12 @@ impl Registers {
         }
     }
 
-    /// What a driver reads.
+    /// Reads as a driver does.
     pub fn read(&self, register: &Register, offset: u32) -> u32 {
         match register.access {
             Access::RW | Access::RO => self.get(offset),
             Access::RC => self.word(offset).swap(0, Ordering::Relaxed),
-            // Reading EICR clears it, too (8.2.3.5.1).
+            // A read of EICR clears it as well (8.2.3.5.1).
             Access::W1C => self.word(offset).swap(0, Ordering::AcqRel),
             Access::WO => 0,
         }

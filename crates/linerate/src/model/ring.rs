@@ -1,4 +1,4 @@
-//! A descriptor ring as the card sees it, and what the oracle remembers of it.
+//! A descriptor ring as the card sees it, and the oracle's records of it.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -20,28 +20,28 @@ pub(super) struct Ring {
     pub direction: Direction,
     pub queue: u16,
     pub enabled: bool,
-    /// Enabled, but with a ring that cannot be: noted when it is used.
+    /// Enabled with an invalid ring: noted when the ring is used.
     pub bad: Option<Breach>,
     pub base: u64,
     pub len: u32,
     pub head: u32,
     pub tail: u32,
-    /// In line only: the descriptors from `head` on as they were given, oldest first.
+    /// In strict mode only: the descriptors from `head` on as they were given, oldest first.
     given: VecDeque<Given>,
-    /// Receive: where the buffers of those begin.
+    /// Receive: the start addresses of their buffers.
     buffers: BTreeSet<u64>,
-    /// Transmit: indices whose report is held until a write-back threshold is reached, and how
-    /// many descriptors are through since the last write-back.
+    /// Transmit: indices whose report is held until a write-back threshold is reached, and the number of
+    /// descriptors finished since the last write-back.
     pub reports: VecDeque<u32>,
     pub through: u32,
-    /// Transmit: what data descriptors refer to.
+    /// Transmit: the contexts that data descriptors refer to.
     pub contexts: [Option<Context>; 2],
     /// Receive: frames and bytes delivered in this step.
     pub packets: u64,
     pub octets: u64,
 }
 
-/// A descriptor and its buffer, at the moment that the driver gave them away.
+/// A descriptor and its buffer, as they were when the driver gave them to the card.
 struct Given {
     words: [u64; 2],
     hash: Option<u32>,
@@ -72,7 +72,7 @@ impl Ring {
         *self = Ring { enabled: true, base, len, ..Ring::new(self.direction, self.queue) };
     }
 
-    /// The driver's new head, while nothing is in the ring.
+    /// Sets the head that the driver wrote, while the ring is empty.
     pub fn set_head(&mut self, head: u32) {
         if self.enabled {
             self.head = head % self.len;
@@ -83,7 +83,7 @@ impl Ring {
         *self = Ring::new(self.direction, self.queue);
     }
 
-    /// How many descriptors the card has.
+    /// Returns the number of descriptors that the card owns.
     #[inline]
     pub fn owned(&self) -> u32 {
         if self.tail >= self.head { self.tail - self.head } else { self.len - self.head + self.tail }
@@ -93,7 +93,7 @@ impl Ring {
         (self.head + n) % self.len
     }
 
-    /// The driver's new tail; false, and the old one stays, if it is none.
+    /// Sets the tail that the driver wrote; false, and the old tail stays, if it is invalid.
     pub fn move_tail(&mut self, tail: u32, oracle: &Oracle) -> bool {
         let Ring { direction, queue, len, .. } = *self;
         if tail >= len {
@@ -109,7 +109,7 @@ impl Ring {
         true
     }
 
-    /// The two words of the descriptor `n` after the head; `None` if the ring is not mapped any more.
+    /// Reads the two words of descriptor `n` after the head; `None` if the ring is no longer mapped.
     #[inline]
     pub fn read(&self, maps: &Maps, n: u32, oracle: &Oracle) -> Option<[u64; 2]> {
         let address = self.base.wrapping_add(self.index(n) as u64 * 16);
@@ -117,7 +117,8 @@ impl Ring {
             oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
             return None;
         };
-        // SAFETY: where its rings are the driver says, which promises that no slices are lent of them (`Card::bar`).
+        // SAFETY: the driver chooses where its rings are, and it promises that no slices of them are lent
+        // (`Card::bar`).
         let words = unsafe { memory.words(offset, 2) };
         Some([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
     }
@@ -140,7 +141,7 @@ impl Ring {
         }
     }
 
-    /// The card is through with the first `count` descriptors.
+    /// Releases the first `count` descriptors, which the card has finished.
     pub fn advance(&mut self, count: u32) {
         self.head = self.index(count);
         for given in self.given.drain(..self.given.len().min(count as usize)) {
@@ -148,8 +149,8 @@ impl Ring {
         }
     }
 
-    /// Remembers the descriptors that the last tail added, and checks what can be checked now.
-    /// `receive_bytes`: how much the card may write into each buffer, for receive rings.
+    /// Records the descriptors added by the last tail write, and checks them. `receive_bytes`: how much the card
+    /// may write into each buffer, for receive rings.
     pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
         if receive_bytes == Some(0) {
             let why = "BSIZEPACKET must not be 0 (section 8.2.3.8.7)";
@@ -183,8 +184,7 @@ impl Ring {
         }
     }
 
-    /// Checks, before the card uses the descriptor `n` after the head, that it and its buffer are as
-    /// they were given.
+    /// Checks, before the card uses descriptor `n` after the head, that it and its buffer are as they were given.
     pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
         let Some(given) = self.given.get(n as usize) else { return };
         let (direction, queue, index) = (self.direction, self.queue, self.index(n));
@@ -195,7 +195,7 @@ impl Ring {
         }
     }
 
-    /// What the bytes of a buffer add up to; `None` if they are not mapped.
+    /// Returns the CRC-32 of a buffer; `None` if it is not mapped.
     pub fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
         let mut bytes = vec![0; len];
         maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))

@@ -2,7 +2,7 @@
 
 /// A key, expanded so that hashing costs one look-up per byte of input.
 pub(super) struct Toeplitz {
-    /// `table[i][b]`: what byte `b` at position `i` adds to the hash.
+    /// `table[i][b]`: the contribution of byte `b` at position `i` to the hash.
     table: Box<[[u32; 256]]>,
 }
 
@@ -22,7 +22,7 @@ impl Toeplitz {
         Toeplitz { table: (0..LONGEST).map(|position| std::array::from_fn(|byte| entry(position, byte))).collect() }
     }
 
-    /// The hash of `input`, of which at most 36 bytes count.
+    /// Returns the hash of `input`, of which at most 36 bytes count.
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.table.iter().zip(input).fold(0, |hash, (entries, &byte)| hash ^ entries[byte as usize])
     }

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 
 /// Frames that a card moves each way before the next card's turn.
 const BUDGET: usize = 64;
-/// Turns without work before the thread lets others have the processor.
+/// Idle turns before the thread yields the processor.
 const PATIENCE: usize = 200;
-/// How long it then sleeps, if only wires can wake it: the doorbells of served cards are looked at when they are
+/// How long the thread then sleeps, if only wires can bring work: served cards handle their doorbells when they are
 /// rung.
 const NAP: Duration = Duration::from_micros(50);
 
-/// A thread that steps cards, round and round, until it is dropped.
+/// A thread that steps cards in turn until it is dropped.
 pub struct Runner {
     stop: Arc<AtomicBool>,
     cards: Arc<Mutex<Vec<Weak<Card>>>>,
@@ -27,7 +27,7 @@ impl Runner {
     /// Starts the thread, with no card yet; on processor `core` if given.
     ///
     /// # Errors
-    /// If the system has no room for a thread.
+    /// If the thread cannot be started.
     pub fn start(core: Option<usize>) -> Result<Runner> {
         let (stop, cards) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Weak<Card>>>>::default());
         let (stopped, shared) = (stop.clone(), cards.clone());
@@ -43,7 +43,7 @@ impl Runner {
         Ok(Runner { stop, cards, thread: Some(thread) })
     }
 
-    /// Runs `card`, too, as long as it lives. Its doorbells become single stores.
+    /// Runs `card` as well, as long as it lives. Its doorbells become single stores.
     pub fn run(&self, card: &Arc<Card>) {
         card.stepped_by_hand();
         self.cards.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(card));
@@ -53,7 +53,7 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A card that the thread still holds may be what drops the runner: it cannot join itself.
+        // A card held by the thread may be the one that drops the runner: a thread cannot join itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -83,7 +83,7 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
     }
 }
 
-/// Keeps the calling thread on one processor; where that is not allowed it stays where it is.
+/// Pins the calling thread to one processor; where that is not allowed the thread stays where it is.
 pub(crate) fn pin_to(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);

@@ -5,7 +5,7 @@ use super::wire::Frame;
 use super::{Card, Core, filter};
 use crate::nic::ixgbe::registers::LINKS;
 
-/// Where a frame comes from, or goes to.
+/// A frame's source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Wire,
@@ -14,8 +14,8 @@ pub(super) enum Place {
 }
 
 impl Card {
-    /// Sends a frame of a function's on its way: to other functions of this card that it is for, and to the wire
-    /// unless it was for one of them alone.
+    /// Forwards a frame that a function sent: to the functions of this card that accept it, and to the wire unless
+    /// it was for one of them alone.
     pub(super) fn leave(&self, core: &mut Core, from: Place, frame: &Frame) {
         if self.loops_back() && from == Place::Physical {
             return core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
@@ -49,7 +49,7 @@ impl Card {
         }
     }
 
-    /// A frame has come from the wire: each virtual function that wants it gets a copy.
+    /// Copies a frame from the wire to each virtual function that accepts it.
     pub(super) fn replicate(&self, core: &mut Core, frame: &Frame) {
         let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) else { return };
         let vlan = Headers::parse(&frame.bytes).vlan;

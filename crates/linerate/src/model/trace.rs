@@ -1,4 +1,4 @@
-//! A list of drivers' accesses to registers, in their order, for tests that compare drivers.
+//! A list of drivers' register accesses in order, for tests that compare drivers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::registers::Found;
 pub struct RegisterAccess {
     /// The register's name.
     pub name: &'static str,
-    /// Which one of its kind.
+    /// Its index within its kind.
     pub n: u16,
     /// The value that the driver wrote; `None` for a read.
     pub written: Option<u32>,
@@ -19,7 +19,7 @@ pub struct RegisterAccess {
 /// The most accesses that are kept.
 const MOST: usize = 1 << 20;
 
-/// The list, while it is kept.
+/// The list, while recording is on.
 #[derive(Default)]
 pub(super) struct Trace {
     is_on: AtomicBool,
@@ -37,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// Begins anew, or ends; returns what was noted up to now.
+    /// Starts or stops recording; returns the previous list.
     pub fn record(&self, on: bool) -> Vec<RegisterAccess> {
         self.is_on.store(on, Ordering::Relaxed);
         std::mem::take(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))

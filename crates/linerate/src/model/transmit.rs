@@ -1,4 +1,4 @@
-//! From memory to the wire (sections 1.8.1 and 7.2).
+//! The transmit path: from memory to the wire (sections 1.8.1 and 7.2).
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,50 +13,50 @@ use super::{Card, Core, Direction};
 use crate::nic::ixgbe::descriptor::{context, legacy_transmit, transmit};
 use crate::nic::ixgbe::registers::*;
 
-/// What lives between two steps.
+/// State that lasts between two steps.
 #[derive(Default)]
 pub(super) struct State {
     packet: Frame,
     segment: Frame,
-    /// The queue that comes first in the next step: they take turns.
+    /// The queue that comes first in the next step; queues take turns.
     turn: usize,
-    /// What was fetched of queues that have been disabled since, oldest first.
+    /// Descriptors fetched from queues that have been disabled since, oldest first.
     fetched: VecDeque<Fetched>,
-    /// The partner asked for a pause.
+    /// Until when the partner asked for a pause.
     pub paused_until: Option<Instant>,
     pub counted: Counted,
 }
 
-/// A data descriptor that the card has in its cache; it reads the bytes when it sends them.
+/// A data descriptor in the card's cache; the card reads its buffer when it sends it.
 struct Fetched {
     queue: u16,
     index: u32,
     words: [u64; 2],
-    /// Of the bytes as they were then.
+    /// Hash of the buffer's bytes at the time of the fetch.
     hash: Option<u32>,
 }
 
 impl State {
-    /// A queue was reset: what was fetched of it is forgotten.
+    /// Drops what was fetched from a queue that was reset.
     pub fn forget(&mut self, queue: u16) {
         self.fetched.retain(|fetched| fetched.queue != queue);
     }
 }
 
-/// A packet of descriptors that was gathered.
+/// A packet gathered from its descriptors.
 #[derive(Default)]
 struct Gathered {
-    /// How many they are, those of its context included.
+    /// Number of descriptors, those of its context included.
     descriptors: u32,
     wanted: Wanted,
     vlan: Option<u16>,
     insert_crc: bool,
     stamp: bool,
-    /// It broke the rules in a way that leaves nothing to send.
+    /// It breaks the rules in a way that leaves nothing to send.
     broken: bool,
 }
 
-/// What was sent since the counters were written.
+/// Frames sent since the counters were written.
 #[derive(Default)]
 pub(super) struct Counted {
     packets: u64,
@@ -64,7 +64,7 @@ pub(super) struct Counted {
     multicast: u64,
     broadcast: u64,
     sizes: [u64; 6],
-    /// Packets of the queue whose turn it is.
+    /// Packets of the queue that is being served.
     of_queue: u64,
 }
 
@@ -72,14 +72,14 @@ pub(super) struct Counted {
 const LONGEST: usize = 15_872;
 /// Descriptors of a queue that the card fetches ahead (section 7.2.3.4).
 const FETCHED_AHEAD: u32 = 40;
-/// More than a packet to be cut can have (section 7.2.4.1: 256 KiB).
+/// More than a packet to be segmented can have (section 7.2.4.1: 256 KiB).
 const MOST_GATHERED: usize = 256 << 10;
 
 impl Card {
     pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
         let registers = &self.registers;
-        // Without a link the physical function's frames wait. Its driver ends that with a reset; those of virtual functions
-        // cannot, so theirs go on: to each other, or nowhere.
+        // Without a link the physical function's frames wait; a reset by its driver ends that. Drivers of virtual
+        // functions cannot reset the link, so their frames go on: to each other, or nowhere.
         let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
         if !has_link && core.virtual_functions.is_empty() {
             return 0;
@@ -135,8 +135,8 @@ impl Card {
         sent
     }
 
-    /// A queue is about to be disabled: what the card has fetched of it already it still sends, some time (section
-    /// 4.6.8.2: that is why a driver waits until the queue is empty).
+    /// Keeps the descriptors fetched from a queue that is about to be disabled: the card still sends them later
+    /// (section 4.6.8.2: for this reason a driver waits until the queue is empty).
     pub(super) fn keep_fetched(&self, maps: &Maps, ring: &Ring, state: &mut State) {
         let before = state.fetched.len();
         for n in 0..ring.owned().min(FETCHED_AHEAD) {
@@ -148,7 +148,7 @@ impl Card {
                 state.fetched.push_back(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
             }
         }
-        // The beginning of a packet whose end is never fetched is no packet.
+        // The beginning of a packet whose end was not fetched is dropped.
         while state.fetched.len() > before
             && state.fetched.back().is_some_and(|last| last.words[1] & transmit::EOP == 0)
         {
@@ -156,7 +156,7 @@ impl Card {
         }
     }
 
-    /// Sends what was fetched of disabled queues, with what its buffers hold now.
+    /// Sends the packets fetched from disabled queues, with the current contents of their buffers.
     fn send_fetched(&self, core: &mut Core, budget: usize) -> usize {
         let mut sent = 0;
         while sent < budget && core.wire.ready() {
@@ -183,7 +183,7 @@ impl Card {
     }
 
     /// Gathers the packet at the ring's head into `packet`; `None` if it is not complete yet. A packet that breaks
-    /// the rules is taken as far as it goes.
+    /// the rules is taken as far as possible.
     fn gather(&self, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>) -> Option<Gathered> {
         let Ring { direction, queue, .. } = *ring;
         packet.clear();
@@ -243,7 +243,7 @@ impl Card {
             }
             return Some(self.wanted(ring, n + 1, first.unwrap_or(word), word, packet.len(), announced, &bad));
         }
-        // A context alone is through when it was read.
+        // A context descriptor without a packet is finished once it is read.
         if first.is_none() && ring.owned() > 0 {
             packet.clear();
             return Some(Gathered { descriptors: ring.owned(), broken: true, ..Gathered::default() });
@@ -251,7 +251,7 @@ impl Card {
         None
     }
 
-    /// What the first and the last descriptor of a packet ask for.
+    /// Returns the offloads that the first and the last descriptor of a packet request.
     #[allow(clippy::too_many_arguments)]
     fn wanted(
         &self,
@@ -306,7 +306,7 @@ impl Card {
         gathered
     }
 
-    /// What a packet's descriptors asked for, and then each of its frames to the wire.
+    /// Applies a packet's offloads, and sends each of the resulting frames to the wire.
     fn send(&self, core: &mut Core, packet: &mut Frame, gathered: &Gathered, queue: u16) {
         let index = core.tx[queue as usize].head;
         let bad = |why| {
@@ -328,7 +328,7 @@ impl Card {
         self.send_frame(core, packet, gathered, queue);
     }
 
-    /// The tag, padding and CRC.
+    /// Adds the tag, padding and CRC, and sends the frame.
     fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered, queue: u16) {
         frame.bad_crc = false;
         if let Some(tag) = gathered.vlan {
@@ -336,7 +336,7 @@ impl Card {
             offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
         }
         if !gathered.insert_crc && frame.bytes.len() > 4 {
-            // The driver brings the CRC itself, in the last four bytes.
+            // The driver supplies the CRC itself, in the last four bytes.
             let crc = frame.bytes.split_off(frame.bytes.len() - 4);
             frame.bad_crc = crc != crc32fast::hash(&frame.bytes).to_le_bytes();
         } else if self.registers.get(HLREG0::OFFSET) & HLREG0::TXPADEN != 0 && frame.bytes.len() < 60 {
@@ -357,9 +357,9 @@ impl Card {
         self.leave(core, from, frame);
     }
 
-    /// Writes back the descriptors of a packet that asked for it (section 7.2.3.5).
+    /// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
     fn report(&self, maps: &Maps, ring: &mut Ring, count: u32) {
-        // With a threshold, reports are held until as many descriptors are through (WTHRESH).
+        // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
         let threshold = self.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
         for n in 0..count {
             if let Some([_, word]) = ring.read(maps, n, &self.oracle)
@@ -375,7 +375,7 @@ impl Card {
             let head_address = u64::from(self.registers.get(TDWBAL::at(ring.queue)))
                 | u64::from(self.registers.get(TDWBAH::at(ring.queue))) << 32;
             if head_address & 1 != 0 && !ring.reports.is_empty() {
-                // Instead of each descriptor's status, the head (section 7.2.3.5.2).
+                // The head is written in place of each descriptor's status (section 7.2.3.5.2).
                 ring.reports.clear();
                 maps.write(head_address & !3, &ring.head.to_le_bytes());
             }
@@ -385,7 +385,7 @@ impl Card {
         }
     }
 
-    /// What has left since the last time, pauses included.
+    /// Adds the frames sent since the last call to the counters, pauses included.
     pub(super) fn count_transmitted(&self, core: &mut Core) {
         let registers = &self.registers;
         let Counted { packets, octets, multicast, broadcast, sizes, .. } = std::mem::take(&mut core.transmit.counted);

@@ -1,8 +1,8 @@
-//! Virtual functions: their registers (section 8.3), the mailbox, and what the physical function's driver would
-//! answer there (section 7.10).
+//! Virtual functions: their registers (section 8.3), the mailbox, and the answers of the physical function's driver
+//! (section 7.10).
 //!
-//! A host that cannot make virtual functions, because what is between it and the card hides how, gets each as a card
-//! of its own. Then nobody plays the physical function's part in the mailbox, and the model does.
+//! A host that cannot create virtual functions, because the layer between it and the card hides their control, gets
+//! each as a card of its own. The mailbox then has no driver of a physical function, so the model answers.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use super::{Card, Core, Direction, QUEUES};
 use crate::nic::ixgbe::registers::*;
 use crate::port::MacAddress;
 
-/// Queues each way that a virtual function has.
+/// Queues each way of a virtual function.
 pub(super) const QUEUES_EACH: u16 = 2;
-/// The most that a card has here; its last queues are theirs, so that the physical function keeps its 64.
+/// The most virtual functions of a card here; they get its last queues, so that the physical function keeps its 64.
 pub(super) const MOST: usize = 32;
 /// MSI-X vectors.
 pub(super) const VECTORS: u32 = 3;
 
-/// What the card's host sees of it.
+/// The state of one virtual function.
 #[derive(Default)]
 pub(super) struct VirtualFunction {
     pub dma: Arc<Dma>,
     /// Its own bus mastering.
     pub bus_master: bool,
     pub mac: MacAddress,
-    /// Addresses beside its own, by the index that its driver gave them.
+    /// Further addresses, by the index that its driver gave them.
     more_addresses: Vec<MacAddress>,
     multicast: Vec<u16>,
     promiscuous: bool,
     all_multicast: bool,
     vlans: Vec<u16>,
-    /// What it is let to do: its driver has asked for a reset.
+    /// Set once its driver has requested a reset; only then does it work.
     clear_to_send: bool,
     causes: u32,
     masks: u32,
@@ -44,9 +44,9 @@ pub(super) struct VirtualFunction {
     misc_allocation: u32,
     mailbox: u32,
     message: [u32; 16],
-    /// The message is ours, and its driver has not acknowledged it.
+    /// The mailbox holds our message, not yet acknowledged by the driver.
     unread: bool,
-    /// And there is something new to tell after that.
+    /// Another message is to follow it.
     news: bool,
     packet_split: u32,
     received: (u64, u64, u64),
@@ -90,11 +90,11 @@ mod mailbox {
     pub const STATUS: u32 = 1 << 4;
     pub const ACKNOWLEDGED: u32 = 1 << 5;
     pub const RESET_DONE: u32 = 1 << 7;
-    /// Those that reading clears.
+    /// The bits that a read clears.
     pub const READ_CLEARS: u32 = STATUS | ACKNOWLEDGED | RESET_DONE;
 }
 
-/// Messages: what Intel's drivers of both functions have agreed on.
+/// Messages, as defined by Intel's drivers of both functions.
 mod message {
     pub const RESET: u32 = 0x01;
     pub const SET_ADDRESS: u32 = 0x02;
@@ -111,7 +111,7 @@ mod message {
     pub const FAILURE: u32 = 1 << 30;
     pub const CLEAR_TO_SEND: u32 = 1 << 29;
     pub const INFO_SHIFT: u32 = 16;
-    /// The newest version of the messages that is spoken: 1.4.
+    /// The newest supported version of the messages: 1.4.
     pub const NEWEST: u32 = 5;
 }
 
@@ -120,12 +120,12 @@ impl VirtualFunction {
         VirtualFunction { mac, ..VirtualFunction::default() }
     }
 
-    /// Its driver is there.
+    /// True if its driver is running.
     pub fn listens(&self) -> bool {
         self.clear_to_send && self.bus_master
     }
 
-    /// Whether it takes frames for this address, of this VLAN.
+    /// Returns whether it accepts frames for this address, of this VLAN.
     pub fn accepts(&self, destination: [u8; 6], vlan: Option<u16>) -> bool {
         if !self.clear_to_send || vlan.is_some_and(|tag| !self.vlans.contains(&(tag & 0xFFF)) && !self.promiscuous) {
             return false;
@@ -137,7 +137,7 @@ impl VirtualFunction {
                 && (self.all_multicast || self.multicast.contains(&multicast_hash(destination, 0)))
     }
 
-    /// One of its own addresses.
+    /// Returns whether this is one of its own addresses.
     pub fn is_own(&self, destination: [u8; 6]) -> bool {
         self.clear_to_send
             && (self.mac.0 == destination || self.more_addresses.iter().any(|more| more.0 == destination))
@@ -156,14 +156,14 @@ impl VirtualFunction {
 }
 
 impl Card {
-    /// Which virtual function a queue belongs to, if any.
+    /// Returns the virtual function that a queue belongs to, if any.
     #[inline]
     pub(super) fn owner(&self, queue: u16) -> Option<usize> {
         let number = ((QUEUES - 1 - queue) / QUEUES_EACH) as usize;
         (number < self.virtual_functions).then_some(number)
     }
 
-    /// The first queue of a virtual function.
+    /// Returns the first queue of a virtual function.
     pub(super) fn first_queue(number: usize) -> u16 {
         QUEUES - QUEUES_EACH * (number as u16 + 1)
     }
@@ -242,7 +242,7 @@ impl Card {
         self.interrupt_virtual(core, number);
     }
 
-    /// The physical function's offset of a virtual function's queue register.
+    /// Returns the physical function's offset of a virtual function's queue register.
     pub(super) fn queue_register(number: usize, offset: u32) -> Option<u32> {
         let first = Self::first_queue(number);
         match offset {
@@ -260,7 +260,7 @@ impl Card {
         }
     }
 
-    /// Its queues stop, and its driver has to ask for everything anew.
+    /// Resets a virtual function: its queues stop, and its driver has to set everything up anew.
     pub(super) fn reset_virtual(&self, core: &mut Core, number: usize) {
         let first = Self::first_queue(number);
         for queue in first..first + QUEUES_EACH {
@@ -272,18 +272,18 @@ impl Card {
         }
         let old = &core.virtual_functions[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
-        // Its counters go round, and are never cleared (section 8.3.5.8).
+        // Its counters wrap, and are never cleared (section 8.3.5.8).
         let (received, sent) = (old.received, old.sent);
         let new = VirtualFunction { dma, bus_master, received, sent, ..VirtualFunction::new(self.virtual_mac(number)) };
         core.virtual_functions[number] = new;
     }
 
-    /// The address that a virtual function begins with.
+    /// Returns the initial address of a virtual function.
     pub(super) fn virtual_mac(&self, number: usize) -> MacAddress {
         super::address_of(&format!("{} {number}", self.name))
     }
 
-    /// What the physical function's driver does with a message.
+    /// Answers a message as the physical function's driver would.
     fn answer(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
         let [kind, first, second, ..] = function.message;
@@ -296,7 +296,7 @@ impl Card {
                     dma: function.dma.clone(),
                     bus_master: function.bus_master,
                     clear_to_send: true,
-                    // What its driver has set up stays.
+                    // The driver's settings stay.
                     masks: function.masks,
                     auto_clear: function.auto_clear,
                     auto_mask: function.auto_mask,
@@ -308,7 +308,7 @@ impl Card {
                 };
                 (function.message[1], function.message[2]) = function.mac.words();
                 function.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
-                // Not yet with "clear to send".
+                // Without "clear to send" yet.
                 function.message[0] = message::RESET | message::SUCCESS;
                 function.mailbox |= mailbox::STATUS | mailbox::ACKNOWLEDGED;
                 return self.tell(core, number);
@@ -335,7 +335,7 @@ impl Card {
             }
             message::SET_LENGTH => (64..=9728).contains(&first),
             message::SET_MORE_ADDRESSES => {
-                // Index 0 forgets them all.
+                // Index 0 removes them all.
                 match info {
                     0 => function.more_addresses.clear(),
                     _ if is_unicast(mac) && function.more_addresses.len() < 16 => function.more_addresses.push(mac),
@@ -365,7 +365,7 @@ impl Card {
         self.tell(core, number);
     }
 
-    /// Tells a virtual function's driver that there is something in its mailbox.
+    /// Notifies a virtual function's driver of a message in its mailbox.
     fn tell(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
         function.unread = true;
@@ -375,7 +375,7 @@ impl Card {
         self.interrupt_virtual(core, number);
     }
 
-    /// The link has changed: every driver is told.
+    /// Notifies every driver that the link has changed.
     pub(super) fn tell_all(&self, core: &mut Core) {
         for number in 0..core.virtual_functions.len() {
             if core.virtual_functions[number].clear_to_send {
@@ -384,8 +384,8 @@ impl Card {
         }
     }
 
-    /// Not over a message that is being written, or that has not been read: that would answer a question with something
-    /// else, and its driver would wait for the answer until it gives up.
+    /// Notifies one driver of a change, but never overwrites a message that is being written or is unread. The
+    /// driver would take this one for its answer, and wait for the real answer until it gives up.
     fn tell_change(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
         function.news = function.unread || function.mailbox & mailbox::OWNED != 0;
@@ -408,7 +408,7 @@ impl Card {
         self.interrupt_virtual(core, number);
     }
 
-    /// Raises what is set and allowed (section 7.3.4, as for the physical function).
+    /// Raises the causes that are set and enabled (section 7.3.4, as for the physical function).
     fn interrupt_virtual(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
         function.told &= function.causes & function.masks;
@@ -434,7 +434,7 @@ mod tests {
 
     /// Linux's ixgbe disables all 128 queues when its interface goes down.
     #[test]
-    fn queues_of_virtual_functions_are_not_the_physical_functions_to_stop() {
+    fn the_physical_function_does_not_stop_queues_of_virtual_functions() {
         let card = Card::of_kind(Kind::X82599Sfp, 1, "queues", Box::new(Cable::unplugged()));
         let own = TRANSMIT + (TXDCTL::OFFSET - TDBAL::OFFSET);
         card.write_virtual(0, own, TXDCTL::ENABLE);
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(card.breaches(), []);
     }
 
-    /// Section 8.3.5.8: a driver counts on from what it read last, also after a reset.
+    /// Section 8.3.5.8: a driver continues from its last reading, also after a reset.
     #[test]
     fn a_reset_does_not_clear_the_counters() {
         let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));

@@ -1,4 +1,4 @@
-//! A driver of a few lines, that does what a test wants.
+//! A small driver that does exactly what a test needs.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ pub const LEN: u32 = 64;
 /// A command for a packet in one buffer.
 pub const PACKET: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::EOP | transmit::IFCS | transmit::RS;
 
-/// A card, its memory, and the frames at its outside.
+/// A card, its memory, and the frames on its wire.
 pub struct Bench {
     pub card: Arc<Card>,
     pub bar: CardBar,
@@ -30,25 +30,25 @@ pub struct Bench {
     pub coming: Frames,
 }
 
-/// Registers of a card that nobody drives but a bench.
+/// Returns registers of a card that only a bench drives.
 pub fn registers(card: &Arc<Card>) -> CardBar {
-    // SAFETY: a bench's rings and packets are in memory that is no region's.
+    // SAFETY: a bench's rings and packets are in memory that belongs to no region.
     unsafe { card.bar() }
 }
 
-/// 64-bit words of a bench's memory.
+/// Returns 64-bit words of a bench's memory.
 pub fn words(dma: &DmaMap, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: it is no region's: no slices are lent of it.
+    // SAFETY: the memory belongs to no region, so that no slices of it are lent.
     unsafe { dma.memory().words(offset, count) }
 }
 
 impl Bench {
-    /// Nothing is set up.
+    /// Makes a bench whose card is not set up.
     pub fn bare() -> Bench {
         Bench::of(Kind::default())
     }
 
-    /// As [`bare`](Bench::bare), of another kind.
+    /// As [`bare`](Bench::bare), of the given kind.
     pub fn of(kind: Kind) -> Bench {
         let (came, coming) = (Frames::default(), Frames::default());
         let (out, into) = (came.clone(), coming.clone());
@@ -62,12 +62,12 @@ impl Bench {
         Bench { bar: registers(&card), card, dma, came, coming }
     }
 
-    /// Queue 0 each way, everything received, `srrctl` for the receive queue.
+    /// Sets up queue 0 each way, accepts all frames, and writes `srrctl` for the receive queue.
     pub fn with_queues(srrctl: u32) -> Bench {
         Bench::bare().set_up(srrctl)
     }
 
-    /// The same, of a card that is not set up yet.
+    /// The same, for a card that is not set up yet.
     pub fn set_up(self, srrctl: u32) -> Bench {
         let bench = self;
         let bar = &bench.bar;
@@ -112,7 +112,7 @@ impl Bench {
         [words[0].load(Relaxed), words[1].load(Relaxed)]
     }
 
-    /// The first `len` bytes of buffer `n`.
+    /// Returns the first `len` bytes of buffer `n`.
     pub fn bytes(&self, n: usize, len: usize) -> Vec<u8> {
         let words = words(&self.dma, BUFFERS + n * 2048, len.div_ceil(8));
         words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).take(len).collect()
@@ -127,14 +127,14 @@ impl Bench {
         }
     }
 
-    /// Puts a packet of `len` bytes in buffer 100 + `n` at place `n` of the transmit ring.
+    /// Puts a packet of `len` bytes into buffer 100 + `n`, and its descriptor into place `n` of the transmit ring.
     pub fn place(&self, n: usize, len: usize, command: u64) {
         self.fill(100 + n, &pattern(len));
         let payload = if command & transmit::DEXT != 0 { (len as u64) << transmit::PAYLEN_SHIFT } else { 0 };
         self.set(TX_RING, n, [self.buffer(100 + n), command | len as u64 | payload]);
     }
 
-    /// Sends descriptors, with a buffer in each that has bytes, from the next free place of the ring on.
+    /// Sends descriptors from the next free place of the ring on; those with bytes refer to a buffer each.
     pub fn send(&self, packet: &[u8], descriptors: &[[u64; 2]]) -> Vec<Frame> {
         self.fill(100, packet);
         let mut at = self.bar.read(TDT::at(0));
@@ -147,7 +147,7 @@ impl Bench {
         self.left()
     }
 
-    /// One more receive queue, with a ring of 8.
+    /// Adds a receive queue with a ring of 8.
     pub fn add_receive_queue(&self, queue: u16) {
         let (bar, ring) = (&self.bar, 8192 + usize::from(queue) * 128);
         bar.write(DCA_RXCTRL::at(queue), 0);
@@ -160,7 +160,7 @@ impl Bench {
         bar.write(RDT::at(queue), 7);
     }
 
-    /// The two words that the card wrote for the frame that came last to queue 0.
+    /// Returns the two words that the card wrote for the last frame to queue 0.
     pub fn last(&self) -> [u64; 2] {
         self.get(RX_RING, (self.bar.read(RDH::at(0)) + LEN - 1) as usize % LEN as usize)
     }

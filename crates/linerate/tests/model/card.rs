@@ -1,4 +1,4 @@
-//! Rings, registers, statistics, filters, and what the oracle notes.
+//! Rings, registers, statistics, filters, and the breaches that the oracle notes.
 
 use linerate::memory::DmaMap;
 use linerate::model::{Breach, Card, Direction, Frame};
@@ -23,10 +23,10 @@ fn legacy_descriptors_carry_frames_both_ways() {
 }
 
 #[test]
-fn a_driver_may_bring_the_crc_itself() {
+fn a_driver_may_supply_the_crc() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     let frame = pattern(64);
-    // The CRC-32 of the 64 bytes, from another implementation (zlib's, least significant byte first).
+    // The CRC-32 of the 64 bytes, by another implementation (zlib's, least significant byte first).
     let crc = crc32(&frame);
     for (n, (crc, bad)) in [(crc, false), (crc ^ 1, true)].into_iter().enumerate() {
         bench.place(n, 68, PACKET & !transmit::IFCS);
@@ -35,20 +35,20 @@ fn a_driver_may_bring_the_crc_itself() {
         bench.card.step(1);
         assert_eq!(bench.left(), [Frame { bytes: frame.clone(), bad_crc: bad }]);
     }
-    // And it may want to see it.
+    // A driver may also receive the CRC.
     bench.bar.write(HLREG0::OFFSET, bench.bar.read(HLREG0::OFFSET) & !HLREG0::RXCRCSTRP);
     bench.arrive(frame.clone());
     assert_eq!(bench.bytes(0, 68), [frame, crc.to_le_bytes().to_vec()].concat());
 }
 
-/// IEEE 802.3's CRC, bit by bit.
+/// Returns IEEE 802.3's CRC, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 != 0 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
 }
 
 #[test]
-fn reports_come_where_asked_and_at_the_threshold() {
+fn descriptors_are_written_back_on_request_and_at_the_threshold() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     bench.bar.write(TXDCTL::at(0), TXDCTL::ENABLE | 4 << TXDCTL::WTHRESH_SHIFT);
     (0..6).for_each(|n| bench.place(n, 60, if n == 1 { PACKET & !transmit::RS } else { PACKET }));
@@ -58,7 +58,7 @@ fn reports_come_where_asked_and_at_the_threshold() {
     assert_eq!(done(), [false; 6]);
     bench.card.step(1);
     assert_eq!(done(), [true, false, true, true, false, false]);
-    // The queue runs empty: what is held is written.
+    // The queue runs empty: held write-backs are done.
     bench.card.step(2);
     assert_eq!(done(), [true, false, true, true, true, true]);
     assert_eq!((bench.bar.read(TDH::at(0)), bench.card.breaches()), (6, vec![]));
@@ -73,7 +73,7 @@ fn the_eeprom_has_an_address_and_a_valid_checksum() {
         assert!(value & EERD::DONE != 0);
         (value >> EERD::DATA_SHIFT) as u16
     };
-    // The sections that words 3 to 14 point to count, too, but for their length in front.
+    // The sections that words 3 to 14 point to are included, without the length in front of each.
     let section = |pointer: u32| match word(pointer) {
         0 | 0xFFFF => 0,
         at => (1..=u32::from(word(at.into()))).fold(0u16, |sum, n| sum.wrapping_add(word(u32::from(at) + n))),
@@ -91,7 +91,7 @@ fn the_eeprom_has_an_address_and_a_valid_checksum() {
 fn registers_take_clear_and_set_as_the_datasheet_says() {
     let bench = Bench::bare();
     let bar = &bench.bar;
-    // The semaphore is taken by reading it, and given back by writing 0.
+    // A read takes the semaphore, and writing 0 releases it.
     assert_eq!((bar.read(SWSM::OFFSET) & 1, bar.read(SWSM::OFFSET) & 1), (0, 1));
     bar.write(SWSM::OFFSET, 0);
     assert_eq!(bar.read(SWSM::OFFSET) & 1, 0);
@@ -100,7 +100,7 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
     // Interrupt causes and masks.
     bar.read(EICR::OFFSET);
     bar.write(EICS::OFFSET, 0b1011);
-    // It shows the causes without clearing them: Linux's driver counts on that.
+    // EICS shows the causes without clearing them; Linux's driver relies on that.
     assert_eq!(bar.read(EICS::OFFSET), 0b1011);
     bar.write(EICR::OFFSET, 0b0010);
     assert_eq!((bar.read(EICR::OFFSET), bar.read(EICR::OFFSET)), (0b1001, 0));
@@ -118,7 +118,7 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
     bar.read(EICR::OFFSET);
     bench.card.set_cable(false);
     assert_eq!((bar.read(LINKS::OFFSET), bar.read(EICR::OFFSET)), (0, EICR::LSC));
-    // A reset brings everything back.
+    // A reset restores all values.
     bar.write(VLNCTRL::OFFSET, 0x1234);
     bar.write(CTRL::OFFSET, CTRL::RST);
     assert_eq!((bar.read(CTRL::OFFSET), bar.read(VLNCTRL::OFFSET), bar.read(SRRCTL::at(9))), (0, 0x8100, 0x402));
@@ -126,7 +126,7 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
 }
 
 #[test]
-fn queues_raise_the_cause_that_ivar_gives_them() {
+fn queues_set_the_cause_assigned_by_ivar() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     bench.bar.write(IVAR::at(0), (IVAR::VALID | 3) | (IVAR::VALID | 5) << 8);
     bench.card.step(1);
@@ -203,7 +203,7 @@ fn only_frames_for_this_card_pass_the_filters() {
 
 #[test]
 fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
-    // A wire that does not hold back is needed: the paced generator is one.
+    // This needs a wire that does not hold frames back: the paced generator is one.
     for (drop_en, waiting) in [(0, 100), (SRRCTL::DROP_EN, 0)] {
         let generator = linerate::traffic::Generator::new(1518, 1);
         let traffic = linerate::model::Traffic::new(generator, "1G".parse().ok(), Some(163));
@@ -227,7 +227,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         }
         assert_eq!(bar.read(QPRDC::at(0)), 100 - waiting);
         assert_eq!((bar.read(RXMPC::at(0)), bar.read(QPRC::at(0))), (0, 63));
-        // With descriptors again, what waits comes.
+        // With descriptors again, the waiting frames arrive.
         for n in 0..10 {
             bench.set(RX_RING, n, [bench.buffer(n), 0]);
         }
@@ -274,7 +274,7 @@ fn every_breach_of_the_contract_is_noted() {
     expect("arbiter", bench, &|b| matches!(b, Breach::WrongTime { register: "MTQC", .. }));
     let bench = Bench::bare();
     bench.bar.write(RXDCTL::at(0), RXDCTL::ENABLE);
-    assert_eq!(bench.card.breaches(), [], "nothing is used before receiving begins");
+    assert_eq!(bench.card.breaches(), [], "no ring is used before receiving begins");
     bench.bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
     expect("no ring", bench, &|b| matches!(b, Breach::NoRing { direction: Direction::Receive, .. }));
     let bench = Bench::bare();

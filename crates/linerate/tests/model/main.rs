@@ -1,5 +1,5 @@
-//! The model itself, driven by a driver of a few lines that does what each test wants: also what the
-//! real driver never does, and what it must not do.
+//! The model itself, with a small driver that does what each test needs, including what the real driver never does
+//! and must not do.
 
 mod bench;
 mod card;

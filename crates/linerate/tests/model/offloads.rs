@@ -1,4 +1,4 @@
-//! What the card does to packets: checksums, tags, segments cut and put together.
+//! Offloads of the card: checksums, tags, segmentation and coalescing.
 
 use linerate::model::Breach;
 use linerate::nic::ixgbe::descriptor::{context, legacy_transmit, receive, transmit};
@@ -14,7 +14,7 @@ const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
 const PLAIN_TCP: Transport = Transport::Tcp { sequence: 1000, flags: ACK };
 const IPS: [Ip; 2] = [Ip::V4, Ip::V6];
 
-/// A context descriptor at place 1, of the two that there are.
+/// Returns a context descriptor for place 1 of the two.
 fn context_of(ip: Ip, l4t: u64, l4len: usize, mss: usize, vlan: u16) -> [u64; 2] {
     let first =
         (ETHERNET as u64) << context::MACLEN_SHIFT | ip.header() as u64 | u64::from(vlan) << context::VLAN_SHIFT;
@@ -24,7 +24,7 @@ fn context_of(ip: Ip, l4t: u64, l4len: usize, mss: usize, vlan: u16) -> [u64; 2]
     [first, second | (l4len as u64) << context::L4LEN_SHIFT | (mss as u64) << context::MSS_SHIFT]
 }
 
-/// A descriptor for the packet in buffer 100 that asks for `options`, with the context at place 1.
+/// Returns a descriptor for the packet in buffer 100 that requests `options`, with the context at place 1.
 fn data(bench: &Bench, len: usize, payload: usize, options: u64) -> [u64; 2] {
     let word = PACKET | len as u64 | options | 1 << transmit::IDX_SHIFT | transmit::CC;
     [bench.buffer(100), word | (payload as u64) << transmit::PAYLEN_SHIFT]
@@ -34,7 +34,7 @@ fn l4t(transport: Transport) -> u64 {
     if transport == Transport::Udp { 0 } else { 1 }
 }
 
-/// The packet without its checksums: where the transport's goes is the pseudo header's sum.
+/// Returns the packet without its checksums: the transport's field has the pseudo header's sum.
 fn unfinished(ip: Ip, transport: Transport, mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
     if ip == Ip::V4 {
         bytes[ETHERNET + 10..ETHERNET + 12].fill(0);
@@ -45,7 +45,7 @@ fn unfinished(ip: Ip, transport: Transport, mut bytes: Vec<u8>, length: usize) -
 }
 
 #[test]
-fn checksums_are_what_another_library_computes() {
+fn checksums_equal_those_of_another_library() {
     let bench = Bench::with_queues(ADVANCED);
     for ip in IPS {
         for transport in [PLAIN_TCP, Transport::Udp] {
@@ -58,7 +58,7 @@ fn checksums_are_what_another_library_computes() {
                 let sent = bench.send(&packet, &[context, data(&bench, packet.len(), packet.len(), sums)]);
                 assert_eq!(sent.len(), 1);
                 assert_eq!(sent[0].bytes[..expected.len()], expected, "{ip:?} {transport:?} {len}");
-                // Without being asked it changes nothing.
+                // Without a request the card changes nothing.
                 let sent = bench.send(&packet, &[data(&bench, packet.len(), packet.len(), 0)]);
                 assert_eq!(sent[0].bytes[..packet.len()], packet);
             }
@@ -79,10 +79,10 @@ fn checksums_are_what_another_library_computes() {
 }
 
 #[test]
-fn a_large_packet_leaves_as_the_segments_that_another_library_makes() {
+fn segments_equal_those_of_another_library() {
     let bench = Bench::with_queues(ADVANCED);
     let bar = &bench.bar;
-    // All but the last segment lose FIN and PSH, and the last one CWR.
+    // All segments but the last lose FIN and PSH, and the last loses CWR.
     assert_eq!((bar.read(DTXTCPFLGL::OFFSET), bar.read(DTXTCPFLGH::OFFSET)), (0x0FF6_0FF6, 0x0000_0F7F));
     let payload = pattern(20_000);
     for ip in IPS {
@@ -119,10 +119,11 @@ fn a_large_packet_leaves_as_the_segments_that_another_library_makes() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Segments in tunnels: IPLEN has the outer header, the tunnel's and the inner one; the driver puts into the outer
-/// checksum's field what makes up for all but the outer header (7.2.5.1 sums the field as it is). So Linux does it.
+/// Segments in tunnels: IPLEN includes the outer header, the tunnel's and the inner one. The driver sets the outer
+/// checksum's field to a value that compensates for all but the outer header (7.2.5.1 includes the field in the
+/// sum). Linux does this.
 #[test]
-fn the_outer_checksum_of_segments_in_a_tunnel_is_the_outer_headers() {
+fn the_outer_checksum_of_tunnelled_segments_covers_the_outer_header() {
     let bench = Bench::with_queues(ADVANCED);
     const MSS: usize = 1000;
     for inner in IPS {
@@ -130,7 +131,7 @@ fn the_outer_checksum_of_segments_in_a_tunnel_is_the_outer_headers() {
         let outer = frame(Ip::V4, 7, Transport::Udp, &[])[..ETHERNET + 20].to_vec();
         let mut packet = [outer, packet[ETHERNET..].to_vec()].concat();
         let (start, end) = (ETHERNET + 20, ETHERNET + 20 + inner.header());
-        // Nothing of the inner headers changes from segment to segment: the stack sets them for one.
+        // The inner headers are the same in all segments: the stack sets them for one.
         let sum = |bytes: &[u8]| {
             let sum = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
             let folded = (sum & 0xFFFF) + (sum >> 16);
@@ -181,9 +182,9 @@ fn tags_are_inserted_and_taken_out() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// A legacy descriptor's checksum is of anything, and goes anywhere.
+/// A legacy descriptor's checksum can be of any bytes, and in any place.
 #[test]
-fn a_legacy_descriptor_says_itself_what_is_summed_up() {
+fn a_legacy_descriptor_selects_the_summed_bytes() {
     let bench = Bench::with_queues(ADVANCED);
     let expected = frame(Ip::V4, 1, Transport::Udp, &pattern(99));
     let packet = unfinished(Ip::V4, Transport::Udp, expected.clone(), 107);
@@ -209,7 +210,7 @@ fn descriptors_that_do_not_fit_their_packet_are_noted() {
         (Some(of(1, 32, 0)), cut),
         (Some(of(1, 19, 100)), cut),
         (Some(of(2, 12, 100)), cut),
-        // PAYLEN counts no headers where the packet is cut, and all where it is not.
+        // PAYLEN excludes headers if the packet is segmented, and includes them if not.
         (Some(of(1, 20, 100)), cut),
     ] {
         let bench = Bench::with_queues(ADVANCED);
@@ -218,13 +219,13 @@ fn descriptors_that_do_not_fit_their_packet_are_noted() {
         bench.send(&tcp, &descriptors);
         let breaches = bench.card.breaches();
         assert!(matches!(breaches[..], [Breach::BadDescriptor { .. }, ..]), "{context:x?} {options:x}: {breaches:?}");
-        // The ring goes on.
+        // The ring continues.
         assert!(!bench.send(&tcp, &[data(&bench, tcp.len(), tcp.len(), 0)]).is_empty());
     }
 }
 
 #[test]
-fn what_arrives_is_summed_up_and_named() {
+fn received_packets_are_checked_and_classified() {
     use receive::{IPCS, IPE, L4CS, L4E, TYPE_IPV4, TYPE_IPV6, TYPE_SCTP, TYPE_TCP, TYPE_UDP};
     let bench = Bench::with_queues(ADVANCED);
     let seen = |bytes: Vec<u8>| {
@@ -249,7 +250,7 @@ fn what_arrives_is_summed_up_and_named() {
     }
     assert_eq!(seen(sctp(&pattern(64))), (TYPE_IPV4 | TYPE_SCTP, IPCS | L4CS));
     assert_eq!(crooked(&sctp(&pattern(64)), 70), (TYPE_IPV4 | TYPE_SCTP, IPCS | L4CS | L4E));
-    // UDP without a checksum; padding is no part of a packet; a fragment's transport is unknown.
+    // UDP without a checksum; padding is not part of a packet; a fragment's transport is unknown.
     let mut silent = frame(Ip::V4, 3, Transport::Udp, &pattern(99));
     silent[ETHERNET + 26..ETHERNET + 28].fill(0);
     assert_eq!(seen(silent), (TYPE_IPV4 | TYPE_UDP, IPCS));
@@ -263,9 +264,9 @@ fn what_arrives_is_summed_up_and_named() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Segments that follow each other become one packet, and what does not fit ends it.
+/// Consecutive segments become one packet; a segment that does not fit ends it.
 #[test]
-fn segments_are_put_together() {
+fn segments_are_coalesced() {
     let bench = Bench::with_queues(ADVANCED);
     let bar = &bench.bar;
     bar.write(RSCCTL::at(0), RSCCTL::RSCEN | 3 << RSCCTL::MAXDESC_SHIFT);
@@ -274,7 +275,7 @@ fn segments_are_put_together() {
     let segment = |from: usize, to: usize, flags| {
         frame(Ip::V4, from as u16, Transport::Tcp { sequence: from as u32, flags }, &payload[from..to])
     };
-    // All that come in one step can be put together.
+    // All frames that come in one step can be coalesced.
     let arrive = |frames: Vec<Vec<u8>>| {
         let before = bar.read(RDH::at(0));
         let mut coming = bench.coming.lock().unwrap();
@@ -293,13 +294,13 @@ fn segments_are_put_together() {
         (2048, 0, m as u64)
     );
     assert_eq!(last[1] & receive::EOP, receive::EOP);
-    // Each buffer tells how many segments begin in it, and one more.
+    // Each buffer reports how many segments begin in it, plus one.
     assert_eq!((joined(first[0]), joined(last[0])), (3, 2));
     let mut bytes = bench.bytes(n, 2048);
     bytes.extend(bench.bytes(m, length(last[1])));
     let whole = frame(Ip::V4, 0, Transport::Tcp { sequence: 0, flags: ACK | PUSH }, &payload[..3000]);
     let checksum = ETHERNET + 20 + 16;
-    // The transport's checksum is the last segment's, which nobody looks at again.
+    // The transport's checksum is the last segment's; it is not used again.
     assert!(bytes[..checksum] == whole[..checksum] && bytes[checksum + 2..] == whole[checksum + 2..]);
 
     // A gap; other flags; an end by PSH; a time stamp alone changes nothing.
@@ -319,7 +320,7 @@ fn segments_are_put_together() {
 }
 
 #[test]
-fn the_head_is_written_where_the_driver_wants_it() {
+fn the_head_is_written_back_to_the_drivers_address() {
     let bench = Bench::with_queues(ADVANCED);
     let bar = &bench.bar;
     bar.write(TDWBAL::at(0), bench.address(16_384) as u32 | 1);

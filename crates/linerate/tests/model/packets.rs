@@ -1,4 +1,4 @@
-//! Packets as a library of others' makes them, checksums included.
+//! Packets made by another library, checksums included.
 
 use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader, TcpOptionElement, UdpHeader};
 
@@ -9,7 +9,7 @@ pub enum Ip {
     V6,
 }
 
-/// What a packet carries.
+/// The transport of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// With a time stamp among its options, a sequence number, and its flags.
@@ -46,13 +46,13 @@ impl Transport {
         if self == Transport::Udp { 8 } else { 32 }
     }
 
-    /// Where its checksum lies in it.
+    /// Returns the offset of its checksum.
     pub fn checksum(self) -> usize {
         if self == Transport::Udp { 6 } else { 16 }
     }
 }
 
-/// A frame; `identification` is IPv4's.
+/// Returns a frame; `identification` is IPv4's.
 pub fn frame(ip: Ip, identification: u16, transport: Transport, payload: &[u8]) -> Vec<u8> {
     let headers = match ip {
         Ip::V4 => IpHeaders::Ipv4(
@@ -89,7 +89,8 @@ pub fn frame(ip: Ip, identification: u16, transport: Transport, payload: &[u8]) 
     bytes
 }
 
-/// The sum of the pseudo header, as drivers put it where the checksum will be; for segmentation without the length.
+/// Returns the sum of the pseudo header, as drivers put it into the checksum's field; for segmentation without the
+/// length.
 pub fn pseudo(ip: Ip, transport: Transport, length: usize) -> [u8; 2] {
     let protocol = if transport == Transport::Udp { 17 } else { 6 };
     let addresses = match ip {
@@ -104,7 +105,8 @@ pub fn pseudo(ip: Ip, transport: Transport, length: usize) -> [u8; 2] {
     (sum as u16).to_be_bytes()
 }
 
-/// An IPv4 frame with SCTP: ports, tag, a checksum by the polynomial itself (RFC 9260, appendix A), and `data`.
+/// Returns an IPv4 frame with SCTP: ports, tag, a checksum by the polynomial itself (RFC 9260, appendix A), and
+/// `data`.
 pub fn sctp(data: &[u8]) -> Vec<u8> {
     let mut packet = [&FROM_PORT.to_be_bytes()[..], &TO_PORT.to_be_bytes(), &[1, 2, 3, 4], &[0; 4], data].concat();
     let crc = packet.iter().fold(u32::MAX, |crc, &byte| {
@@ -119,14 +121,14 @@ pub fn sctp(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With a VLAN tag behind the addresses.
+/// Inserts a VLAN tag after the addresses.
 pub fn tagged(mut frame: Vec<u8>, tag: u16) -> Vec<u8> {
     let [high, low] = tag.to_be_bytes();
     frame.splice(12..12, [0x81, 0x00, high, low]);
     frame
 }
 
-/// Makes UDP's checksum come out as 0, which is sent as all ones.
+/// Returns a packet whose UDP checksum is 0, which is sent as all ones.
 pub fn udp_that_sums_to_zero(ip: Ip) -> Vec<u8> {
     let with_zeros = frame(ip, 0, Transport::Udp, &[0, 0, 1, 2]);
     let at = ETHERNET + ip.header() + 6;

@@ -1,4 +1,4 @@
-//! Which queue a frame meets, and which it does not.
+//! The selection of a queue for a frame.
 
 use linerate::model::Kind;
 use linerate::nic::ixgbe::descriptor::receive;
@@ -8,7 +8,7 @@ use linerate::pci::Bar;
 use crate::bench::{Bench, pattern};
 use crate::packets::{ACK, DESTINATION, ETHERNET, FROM_PORT, Ip, SOURCE, SYN, TO_PORT, Transport, frame, tagged};
 
-/// Queues 0 to 4; and the one that a frame comes to.
+/// Queues 0 to 4 of a card.
 struct Queues(Bench);
 
 impl Queues {
@@ -22,14 +22,14 @@ impl Queues {
         Queues(bench)
     }
 
-    /// The queue, or `None` if the frame was dropped.
+    /// Returns the frame's queue, or `None` if it was dropped.
     fn of(&self, bytes: Vec<u8>) -> Option<u16> {
         let heads = || (0..5).map(|queue| self.0.bar.read(RDH::at(queue))).collect::<Vec<_>>();
         let before = heads();
         self.0.arrive(bytes);
         let after = heads();
         let queue = (0..5).find(|&queue| before[usize::from(queue)] != after[usize::from(queue)])?;
-        // The same descriptor is the card's again.
+        // Gives the same descriptor to the card again.
         let len = self.0.bar.read(RDLEN::at(queue)) / 16;
         let used = before[usize::from(queue)];
         let ring = if queue == 0 { crate::bench::RX_RING } else { 8192 + usize::from(queue) * 128 };
@@ -68,7 +68,7 @@ fn an_x550_spreads_over_a_longer_table() {
         }
         assert_eq!(hit, [false, expected[0], expected[1]], "{kind}");
         assert_eq!(queues.0.card.breaches(), []);
-        // What only the X550 has is a breach on others.
+        // A register of the X550 is a breach on other cards.
         bar.read(ERETA::at(0));
         assert_eq!(queues.0.card.breach_count(), u64::from(kind != Kind::X550));
     }
@@ -82,7 +82,7 @@ fn an_ethertype_or_a_syn_has_its_queue() {
     ptp[12..14].copy_from_slice(&[0x88, 0xF7]);
     assert_eq!(queues.of(ptp.clone()), Some(0));
     bar.write(ETQF::at(3), ETQF::ENABLE | 0x88F7);
-    assert_eq!(queues.of(ptp.clone()), Some(0), "without a queue selected it is only named");
+    assert_eq!(queues.of(ptp.clone()), Some(0), "without a queue the match is only reported");
     bar.write(ETQS::at(3), ETQS::ENABLE | 2 << ETQS::QUEUE_SHIFT);
     assert_eq!(queues.of(ptp), Some(2));
     bar.write(SYNQF::OFFSET, SYNQF::ENABLE | 3 << SYNQF::QUEUE_SHIFT);
@@ -109,13 +109,13 @@ fn five_tuples_have_queues_by_priority() {
     assert_eq!(queues.of(udp()), Some(0));
     set(5, all, 1, 1, 1);
     assert_eq!([udp(), tcp(ACK)].map(|frame| queues.of(frame)), [1, 0].map(Some));
-    // Each field alone makes the difference.
+    // Each field alone makes a difference.
     for at in [ETHERNET + 15, ETHERNET + 19, ETHERNET + 21, ETHERNET + 23] {
         let mut other = udp();
         other[at] ^= 1;
         assert_eq!(queues.of(other), Some(0), "byte {at}");
     }
-    // Ports do not count in one of a lower priority, nor the protocol.
+    // A filter of a lower priority that ignores ports and protocol.
     set(1, FTQF::SOURCE | FTQF::DESTINATION, 0, 0, 2);
     let mut other = udp();
     other[ETHERNET + 21] ^= 1;
@@ -160,7 +160,7 @@ fn the_flow_director_steers_and_drops() {
     set(8, TCP, 0, true);
     assert_eq!(bar.read(FDIRFREE::OFFSET), free - 2);
     assert_eq!([udp(), tcp(ACK)].map(|frame| queues.of(frame)), [Some(3), None]);
-    // Its name is in the descriptor.
+    // The filter's name is in the descriptor.
     let [first, second] = queues.0.get(8192 + 3 * 128, 0);
     assert_eq!((first, second), (queues.0.buffer(200 + 24), 0), "given back");
     for at in [ETHERNET + 15, ETHERNET + 19, ETHERNET + 21, ETHERNET + 23] {
@@ -169,7 +169,7 @@ fn the_flow_director_steers_and_drops() {
         assert_eq!(queues.of(other), Some(0), "byte {at}");
     }
     assert_eq!((bar.read(FDIRMATCH::OFFSET), bar.read(FDIRMISS::OFFSET)), (2, 4));
-    // A mask of ports is written in reverse; one of addresses is not.
+    // A mask of ports is written bit-reversed; a mask of addresses is not.
     bar.write(FDIRUDPM::OFFSET, u32::from(1u16.reverse_bits()) << 16);
     let mut port = udp();
     port[ETHERNET + 23] ^= 1;
@@ -180,11 +180,11 @@ fn the_flow_director_steers_and_drops() {
     assert_eq!(queues.of(address.clone()), Some(3));
     address[ETHERNET + 14] ^= 1;
     assert_eq!(queues.of(address), Some(0));
-    // A tag counts once the mask says so.
+    // The tag is compared once the mask includes it.
     assert_eq!(queues.of(tagged(udp(), 5)), Some(3));
     bar.write(FDIRM::OFFSET, FDIRM::VLANP | FDIRM::POOL | FDIRM::FLEX | FDIRM::DIPV6);
     assert_eq!([tagged(udp(), 5), udp()].map(|frame| queues.of(frame)), [0, 3].map(Some));
-    // Found, removed, and not found.
+    // A filter is found, removed, and not found.
     command(7, FDIRCMD::CMD_QUERY);
     assert_ne!(bar.read(FDIRCMD::OFFSET) & FDIRCMD::VALID, 0);
     command(7, FDIRCMD::CMD_REMOVE);
@@ -194,13 +194,13 @@ fn the_flow_director_steers_and_drops() {
     command(7, FDIRCMD::CMD_REMOVE);
     assert_eq!(bar.read(FDIRFSTAT::OFFSET), 1 << FDIRFSTAT::REMOVE_SHIFT);
     begin();
-    assert_eq!(queues.of(tcp(ACK)), Some(0), "all filters are gone");
+    assert_eq!(queues.of(tcp(ACK)), Some(0), "all filters are removed");
     assert_eq!(queues.0.card.breaches(), []);
 }
 
-/// What matched is named in the descriptor, where the hash would be.
+/// The matching filter is named in the descriptor, in the place of the hash.
 #[test]
-fn a_match_is_named_in_the_descriptor() {
+fn a_match_is_reported_in_the_descriptor() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     let bar = &bench.bar;
     bar.write(FDIRCTRL::OFFSET, 1 | FDIRCTRL::PERFECT_MATCH | FDIRCTRL::REPORT_STATUS);

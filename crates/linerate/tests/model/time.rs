@@ -20,16 +20,16 @@ fn time(bar: &impl Bar) -> u64 {
 }
 
 #[test]
-fn the_clock_goes_by_what_the_driver_says() {
+fn the_clock_runs_at_the_rate_set_by_the_driver() {
     let bench = Bench::bare();
     let bar = &bench.bar;
-    assert_eq!(time(bar), time(bar), "it stands while TIMINCA is 0");
+    assert_eq!(time(bar), time(bar), "the clock stops while TIMINCA is 0");
     bar.write(SYSTIML::OFFSET, 5);
     bar.write(SYSTIMH::OFFSET, 7);
     assert_eq!(time(bar), 7 << 32 | 5);
     bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1);
     while time(bar) <= 7 << 32 | 5 {}
-    // Forth and back by more than passes meanwhile.
+    // Adjustments both ways, by more than the time that passes.
     let before = time(bar);
     bar.write(TIMADJL::OFFSET, 0);
     bar.write(TIMADJH::OFFSET, 1 << 16);
@@ -59,7 +59,7 @@ fn an_x550_counts_nanoseconds() {
     assert_eq!(card.breaches(), []);
 }
 
-/// How long something takes, at least and at most: `read` is called at its beginning and at its end.
+/// Returns the least and the most time that something took: `read` is called at its beginning and at its end.
 fn between<T>(read: impl Fn() -> T) -> (T, T, Duration, Duration) {
     let outer = Instant::now();
     let first = read();
@@ -79,13 +79,13 @@ fn an_x540_has_no_period() {
     let passed = Duration::from_nanos((last - first) >> 28);
     // Ticks are 6.4 ns.
     let slack = Duration::from_nanos(20);
-    assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed, and it says {passed:?}");
+    assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed, measured {passed:?}");
     assert_eq!(card.breaches(), []);
 }
 
-/// An X550's `TIMINCA` makes it faster or slower, by parts of 12.5 ns (2^-32 ns each tick).
+/// An X550's `TIMINCA` adjusts its rate, in units of 2^-32 ns per tick of 12.5 ns.
 #[test]
-fn an_x550_is_made_faster_and_slower() {
+fn the_clock_of_an_x550_is_adjusted() {
     let card = Card::of_kind(Kind::X550, 0, "adjusted", Box::new(Traffic::sink()));
     let bar = registers(&card);
     let now = || {
@@ -100,7 +100,7 @@ fn an_x550_is_made_faster_and_slower() {
         let (first, last, least, most) = between(now);
         let passed = (last - first).as_secs_f64();
         let (least, most) = (least.as_secs_f64() * rate, most.as_secs_f64() * rate);
-        assert!(passed > least * 0.9999 && passed < most * 1.0001, "{rate}: {least} to {most}, and it says {passed}");
+        assert!(passed > least * 0.9999 && passed < most * 1.0001, "{rate}: {least} to {most}, measured {passed}");
     }
     assert_eq!(card.breaches(), []);
 }
@@ -121,14 +121,14 @@ fn the_first_stamp_stays_until_it_was_read() {
         bench.arrive(bytes);
         bench.last()[1] & receive::TS != 0
     };
-    assert!(!stamped(ptp(0)), "it is off");
+    assert!(!stamped(ptp(0)), "stamping is off");
     // Events of version 2, over Ethernet or UDP.
     bar.write(TSYNCRXCTL::OFFSET, TSYNCRXCTL::ENABLE | 5 << TSYNCRXCTL::TYPE_SHIFT);
-    assert!(!stamped(pattern(60)) && !stamped(ptp(0xB)), "no event");
+    assert!(!stamped(pattern(60)) && !stamped(ptp(0xB)), "not an event");
     let before = time(bar);
     assert!(stamped(ptp(0)));
     let after = time(bar);
-    assert!(!stamped(ptp(0)), "the last one was not read");
+    assert!(!stamped(ptp(0)), "the last stamp was not read");
     assert_ne!(bar.read(TSYNCRXCTL::OFFSET) & TSYNCRXCTL::VALID, 0);
     let low = u64::from(bar.read(RXSTMPL::OFFSET));
     let stamp = low | u64::from(bar.read(RXSTMPH::OFFSET)) << 32;
@@ -154,7 +154,7 @@ fn the_first_stamp_stays_until_it_was_read() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// A frame that asks its receiver to be silent for so many times of 512 bits.
+/// Returns a pause frame for `quanta` times of 512 bits.
 fn pause(quanta: u16) -> Vec<u8> {
     let mut bytes = vec![0; 60];
     bytes[..6].copy_from_slice(&[0x01, 0x80, 0xC2, 0x00, 0x00, 0x01]);
@@ -169,11 +169,11 @@ fn a_pause_holds_frames_back_for_its_time() {
     let bar = &bench.bar;
     let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT;
     bar.write(MFLCN::OFFSET, MFLCN::RFCE);
-    // The longest pause is 3 ms, which may be over before the frame is looked at; not each time.
+    // The longest pause is 3 ms and may end before the frame is checked, but not each time.
     let held = (0..1000).any(|_| {
         bench.arrive(pause(0xFFFF));
         let held = bench.send(&pattern(60), &[[bench.buffer(100), word]]).is_empty();
-        // Another of no time ends it.
+        // A pause of no time ends it.
         bench.arrive(pause(0));
         bench.card.step(64);
         assert_eq!(bench.left().len(), usize::from(held));
@@ -182,20 +182,20 @@ fn a_pause_holds_frames_back_for_its_time() {
     assert!(held);
     assert!(bar.read(LXOFFRXCNT::OFFSET) > 0 && bar.read(LXONRXCNT::OFFSET) > 0);
     assert_eq!(bar.read(RDH::at(0)), 0, "the MAC keeps them");
-    // It ends by itself, too.
+    // It also ends by itself.
     bench.arrive(pause(0xFFFF));
     let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
     while sent == 0 {
         bench.card.step(64);
         sent = bench.left().len();
     }
-    // Who wants to see them does.
+    // A driver can receive pause frames if it selects them.
     bar.write(MFLCN::OFFSET, MFLCN::RFCE | MFLCN::PMCF);
     bench.arrive(pause(0));
     assert_eq!(bar.read(RDH::at(0)), 1);
     bar.write(MFLCN::OFFSET, 0);
     bench.arrive(pause(0xFFFF));
-    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "who agreed on nothing is not held");
+    assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "no flow control, no pause");
     assert_eq!(bench.card.breaches(), []);
 }
 
@@ -214,14 +214,14 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     bar.write(FCRTL::at(0), FCRTL::XONE | 4 << 10);
     bar.write(FCCFG::OFFSET, FCCFG::TFCE_LINK);
     bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
-    // 7 have descriptors, 12 more make more than 16 KiB.
+    // 7 have descriptors, and 12 more exceed 16 KiB.
     while bench.card.wire_report().unwrap().sent < 30 {
         bench.card.step(1);
     }
     assert!(bar.read(LXOFFTXC::OFFSET) > 0);
     assert_eq!(bar.read(LXONTXC::OFFSET), 0);
     let has_room = (0..10_000).any(|_| {
-        // All are the card's again, once it has used them.
+        // Gives each used descriptor to the card again.
         let (head, ring) = (bar.read(RDH::at(0)), 8192);
         while bar.read(RDT::at(0)) != (head + 7) % 8 {
             let at = bar.read(RDT::at(0));
@@ -236,9 +236,9 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// A pause is for MACs, not for programs that merely look like one.
+/// Pauses are for the MAC; other control frames are not pauses.
 #[test]
-fn other_control_frames_are_no_pause() {
+fn other_control_frames_do_not_pause() {
     let bench = Bench::with_queues(ADVANCED);
     bench.bar.write(MFLCN::OFFSET, MFLCN::RFCE);
     let mut other = pause(0xFFFF);

@@ -1,11 +1,11 @@
-//! Paths over several packets at a time beside the one over single ones.
+//! Vector paths compared with the scalar path.
 
 use linerate::port::Vectors;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Lets every path that this processor has go through 2,000 schedules; `trace` tells all that can be seen after each step,
-/// which must be what is seen of the path over single ones.
+/// Runs every path of this processor through 2,000 schedules; `trace` returns all observable state after each step,
+/// which must equal the scalar path's.
 pub fn all_do_the_same<S: Strategy>(schedules: &S, trace: impl Fn(Vectors, &S::Value) -> Vec<u64>) {
     let paths = [Vectors::Best, Vectors::Avx2, Vectors::Avx512];
     let paths: Vec<_> = paths.into_iter().filter(|path| path.is_there()).collect();

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Frame, Wire};
 
-/// Frames that are on their way in one direction before the sender is held back: the other card takes them, or loses
-/// them, as soon as it is stepped.
+/// Frames in one direction before the sender is held back; the other card receives or drops them as soon as it is
+/// stepped.
 const LENGTH: usize = 1024;
 
 /// One direction of a cable.
 struct Lane {
     frames: Mutex<VecDeque<Frame>>,
-    /// The signal of its sender, in Mbit/s; 0 while there is none.
+    /// The sender's signal, in Mbit/s; 0 while there is none.
     signal: AtomicU32,
 }
 
@@ -31,14 +31,14 @@ impl Lane {
 }
 
 impl Cable {
-    /// Both ends.
+    /// Makes both ends of a cable.
     pub fn pair() -> (Cable, Cable) {
         let (a, b) = (Lane::new(), Lane::new());
         let (to_a, to_b) = (Arc::downgrade(&a), Arc::downgrade(&b));
         (Cable { out: a, back: to_b }, Cable { out: b, back: to_a })
     }
 
-    /// An end whose other end is in nothing: no link.
+    /// Makes an end whose other end is not plugged in: no link.
     pub fn unplugged() -> Cable {
         Cable { out: Lane::new(), back: Weak::new() }
     }

@@ -11,8 +11,7 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use super::{Frame, Report, Wire};
 use crate::error::{Error, Result};
 
-/// Replays a capture file once, as fast as the card takes it. Frames that leave the card are
-/// counted and vanish.
+/// Replays a capture file once, as fast as the card takes it. Frames that leave the card are counted and dropped.
 pub struct Replay {
     source: Source,
     parser: PcapParser,
@@ -22,20 +21,20 @@ pub struct Replay {
     finished: bool,
 }
 
-/// Bytes of a file that were read and not yet parsed. The crate's own reader holds eight million of them for each file, and
-/// reports an error for ever.
+/// Bytes of a file that were read and not yet parsed. The crate's own reader buffers eight million bytes per file,
+/// and repeats an error for ever.
 struct Source {
     reader: Box<dyn Read + Send>,
     bytes: Vec<u8>,
     begin: usize,
 }
 
-/// Bytes that are read at once, and the longest record: more than any frame has (libpcap's MAXIMUM_SNAPLEN), and its header.
+/// Bytes read at once; and the longest record, larger than any frame (libpcap's MAXIMUM_SNAPLEN), with its header.
 const CHUNK: u64 = 64 << 10;
 const LONGEST: usize = (256 << 10) + 16;
 
 impl Source {
-    /// Parses what comes next; `None` at the end of the file.
+    /// Parses the next item; `None` at the end of the file.
     fn parse<T>(
         &mut self,
         mut parse: impl FnMut(&[u8]) -> std::result::Result<(&[u8], T), PcapError>,
@@ -74,7 +73,7 @@ impl Replay {
         Replay::of(Box::new(file), path)
     }
 
-    /// Replays what `reader` gives.
+    /// Replays the bytes of `reader`.
     fn of(reader: Box<dyn Read + Send>, path: &Path) -> Result<Replay> {
         let mut source = Source { reader, bytes: Vec::new(), begin: 0 };
         let parser = source.parse(PcapParser::new).and_then(|parser| parser.ok_or(PcapError::IncompleteBuffer));
@@ -122,8 +121,9 @@ impl Wire for Replay {
     }
 }
 
-/// Records the frames that leave the card, in front of another wire. The file is complete when the wire is finished, or this
-/// value is dropped. At the first frame that cannot be written the recording ends, which the [`Report`] says; the frames go on.
+/// Records the frames that leave the card, in front of another wire. The file is complete when the wire is
+/// finished, or this value is dropped. Recording ends at the first frame that cannot be written, as the [`Report`]
+/// shows; the frames go on.
 pub struct Record {
     file: BufWriter<File>,
     inner: Box<dyn Wire>,
@@ -134,7 +134,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Creates the file, replacing one that is there.
+    /// Creates the file, or replaces an existing one.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -152,7 +152,7 @@ impl Record {
         Ok(Record { file, inner, sent: 0, is_cut: false, is_finished: false })
     }
 
-    /// Seconds, nanoseconds, and the length that is in the file and that the frame had.
+    /// Writes seconds, nanoseconds, and the length in the file and of the frame.
     fn write(&mut self, frame: &[u8]) -> std::io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let len = frame.len() as u32;
@@ -217,7 +217,7 @@ pub(crate) mod fuzzing {
 
     use super::{Frame, Replay, Wire};
 
-    /// A capture file: it ends, and gives no more bytes than it has.
+    /// Reads a capture file: it ends, and yields no more bytes than it has.
     pub fn capture(data: &[u8]) {
         let Ok(mut replay) = Replay::of(Box::new(std::io::Cursor::new(data.to_vec())), Path::new("fuzzed")) else {
             return;
@@ -228,7 +228,7 @@ pub(crate) mod fuzzing {
             bytes += frame.bytes.len();
             assert!(24 + 16 * frames + bytes <= data.len(), "more than the file has");
         }
-        assert!(!replay.receive(&mut frame), "it begins again");
+        assert!(!replay.receive(&mut frame), "the replay begins again");
         let report = replay.report().unwrap_or_default();
         assert_eq!(report.sent, frames as u64);
         assert_eq!(report.unreadable == 0, 24 + 16 * frames + bytes == data.len(), "an end without an error");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_capture_ends_and_says_that_it_was() {
+    fn a_corrupt_capture_ends_and_is_reported() {
         let good: (u32, u32, &[u8]) = (60, 60, &[0x55; 60]);
         for (file, frames, unreadable) in [
             (capture(&[good, good]), 2, 0),

@@ -1,9 +1,9 @@
-//! What is at the card's outside.
+//! The other end of the card's cable.
 //!
-//! A [`Wire`] takes the frames that the card sends and gives those that it receives, without CRC.
-//! [`Cable`] leads to another model, [`Traffic`] to a generator and a checking sink, [`Tap`] to an
-//! interface of Linux, [`Port`] to any port of ours, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a
-//! test; [`Timed`] goes around any of them.
+//! A [`Wire`] takes the frames that the card sends and supplies those that it receives, without CRC. [`Cable`]
+//! leads to another model, [`Traffic`] to a generator and a checking sink, [`Tap`] to an interface of Linux,
+//! [`Port`] to any port of this library, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a test;
+//! [`Timed`] wraps any of them.
 
 mod cable;
 mod capture;
@@ -28,12 +28,12 @@ pub use crate::traffic::Report;
 pub struct Frame {
     /// From the destination address to the last byte before the CRC.
     pub bytes: Vec<u8>,
-    /// Its CRC is wrong.
+    /// The CRC is wrong.
     pub bad_crc: bool,
 }
 
 impl Frame {
-    /// Where it goes to; `None` if it is too short to say.
+    /// Returns the destination address; `None` if the frame is too short.
     pub(super) fn destination(&self) -> Option<[u8; 6]> {
         self.bytes.first_chunk().copied()
     }
@@ -46,49 +46,49 @@ pub trait Wire: Send {
         true
     }
 
-    /// The card's laser or PHY sends a signal from now on, for so many Mbit/s, or none (0): without one the other end
-    /// has no link.
+    /// Takes note of the signal that the card's laser or PHY sends, in Mbit/s, or that there is none (0): then the
+    /// other end has no link.
     fn signal(&mut self, _mbits: u32) {}
 
-    /// The most Mbit/s that the other end can; any number if it does not matter.
+    /// Returns the most Mbit/s that the other end supports; `u32::MAX` if it does not matter.
     fn speed(&self) -> u32 {
         u32::MAX
     }
 
-    /// True if it can take a frame now; while it cannot, the card keeps its frames, as it does
-    /// when it receives pause frames.
+    /// True if the wire can take a frame now; otherwise the card keeps its frames, as it does after a pause frame.
     fn ready(&mut self) -> bool {
         true
     }
 
-    /// A frame leaves the card.
+    /// Takes a frame that leaves the card.
     fn transmit(&mut self, frame: &Frame);
 
     /// Puts the next frame for the card into `frame`; false if there is none now.
     fn receive(&mut self, frame: &mut Frame) -> bool;
 
-    /// True if it holds frames back while the card has no room, as a sender that honours pause
-    /// frames does. Otherwise they are lost.
+    /// True if it holds frames back while the card has no room, as a sender that honours pause frames does.
+    /// Otherwise they are lost.
     fn holds_back(&self) -> bool {
         true
     }
 
-    /// True if frames come also while nobody listens: they are lost then. Otherwise they begin when somebody does.
+    /// True if frames come also while the card does not receive, and are then lost. Otherwise they begin when it
+    /// receives.
     fn comes_unasked(&self) -> bool {
         false
     }
 
-    /// Brings no new frames from now on.
+    /// Stops bringing new frames.
     fn finish(&mut self) {}
 
-    /// What it has counted and checked; `None` if it does not.
+    /// Returns what the wire has counted and checked; `None` if it does neither.
     fn report(&self) -> Option<Report> {
         None
     }
 }
 
-/// A wire made of two functions: `transmit` is called with each frame that leaves the card,
-/// `receive` fills in the next one that comes and answers whether there is one.
+/// Makes a wire of two functions: `transmit` is called with each frame that leaves the card; `receive` fills in the
+/// next one for it and returns whether there is one.
 pub fn from_fn(
     transmit: impl FnMut(&Frame) + Send + 'static,
     receive: impl FnMut(&mut Frame) -> bool + Send + 'static,

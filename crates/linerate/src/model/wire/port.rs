@@ -1,4 +1,5 @@
-//! Any port of ours as the other end: what the card sends leaves there, and what arrives there comes to the card.
+//! Any port of this library as the other end: frames that the card sends leave there, and packets received there go
+//! to the card.
 
 use std::sync::Arc;
 
@@ -15,18 +16,18 @@ pub struct Port {
     tx: TxQueue,
     pool: Arc<Pool>,
     received: Batch,
-    /// What the port had no room for yet.
+    /// Packets that the port had no room for yet.
     sending: Batch,
-    /// How many packets of `received` the card has.
+    /// The number of packets of `received` that the card has taken.
     taken: usize,
     count: usize,
 }
 
 impl Port {
-    /// Connects a card with `device`, of which nobody else may use the first queues.
+    /// Connects a card with `device`, whose first queues must be free.
     ///
     /// # Errors
-    /// If somebody does.
+    /// If they are in use.
     pub fn new(mut device: crate::port::Port) -> Result<Port> {
         let (rx, tx) = (device.rx(0)?, device.tx(0)?);
         let pool = device.pool().clone();
@@ -48,7 +49,7 @@ impl Wire for Port {
     }
 
     fn transmit(&mut self, frame: &Frame) {
-        // Without a free buffer it is lost, as on a wire.
+        // Without a free buffer the frame is lost, as on a wire.
         if self.sending.push(&self.pool, &frame.bytes) {
             self.tx.send(&mut self.sending);
         }

@@ -1,4 +1,4 @@
-//! A TAP interface of Linux as the other end: what the kernel sends there arrives at the card.
+//! A TAP interface of Linux as the other end: frames that the kernel sends there arrive at the card.
 
 use tappers::{Interface, Tap as Device};
 
@@ -6,7 +6,7 @@ use super::{Frame, Wire};
 use crate::error::{Error, Result};
 use crate::nic::ixgbe::MAX_FRAME;
 
-/// The kernel's end is an ordinary interface; give it an address and use it.
+/// A TAP interface. The kernel's end is an ordinary interface; give it an address and use it.
 pub struct Tap {
     device: Device,
     bytes: Box<[u8]>,
@@ -16,11 +16,10 @@ pub struct Tap {
 const SHORTEST: usize = 60;
 
 impl Tap {
-    /// Opens TAP interface `name`, making it if there is none (then it goes when this value does),
-    /// and sets it up.
+    /// Opens TAP interface `name` and sets it up. An interface that it creates is removed with this value.
     ///
     /// # Errors
-    /// Without `/dev/net/tun` or the capability CAP_NET_ADMIN, or for a name that cannot be.
+    /// Without `/dev/net/tun` or the capability CAP_NET_ADMIN, or if the name is invalid.
     pub fn open(name: &str) -> Result<Tap> {
         let fail = |what: &str, e: std::io::Error| {
             let hint = match e.kind() {
@@ -40,7 +39,7 @@ impl Tap {
 
 impl Wire for Tap {
     fn transmit(&mut self, frame: &Frame) {
-        // An interface that is down, or whose queue is full, loses frames as any other does.
+        // An interface that is down, or whose queue is full, drops frames as any other does.
         let _ = self.device.send(&frame.bytes);
     }
 

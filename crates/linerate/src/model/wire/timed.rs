@@ -1,18 +1,18 @@
-//! Times of frames as they enter and leave, as a card with hardware timestamps notes them.
+//! Times at which frames enter and leave, as a card with hardware timestamps records them.
 
 use std::sync::Arc;
 
 use super::{Frame, Report, Wire};
 use crate::traffic::Latency;
 
-/// A wire that notes when each frame enters the card, or leaves it.
+/// A wire that records when each frame enters or leaves the card.
 pub struct Timed {
     inner: Box<dyn Wire>,
     latency: Arc<Latency>,
 }
 
 impl Timed {
-    /// Around `inner`. The wire at which frames leave may be another card's, with the same `latency`.
+    /// Wraps `inner`. The wire at which frames leave may be another card's, with the same `latency`.
     pub fn new(inner: Box<dyn Wire>, latency: Arc<Latency>) -> Timed {
         Timed { inner, latency }
     }

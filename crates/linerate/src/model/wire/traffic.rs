@@ -3,7 +3,7 @@
 use super::{Frame, Report, Wire};
 use crate::traffic::{Checker, Generator, Pacer, Rate};
 
-/// Sends recognisable frames to the card, and checks all that come back.
+/// A wire that sends recognisable frames to the card, and checks all that come back.
 pub struct Traffic {
     generator: Generator,
     pacer: Option<Pacer>,
@@ -12,13 +12,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Frames of `generator`, at `rate` or as fast as the card takes them, at most `count`.
+    /// Sends frames of `generator`, at `rate` or as fast as the card takes them, at most `count`.
     pub fn new(generator: Generator, rate: Option<Rate>, count: Option<u64>) -> Traffic {
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
         Traffic { generator, pacer, count: count.unwrap_or(u64::MAX), checker: Checker::default() }
     }
 
-    /// Nothing comes, and all that leaves is checked.
+    /// Sends nothing, and checks all frames that leave the card.
     pub fn sink() -> Traffic {
         Traffic::new(Generator::default(), None, Some(0))
     }
@@ -40,7 +40,7 @@ impl Wire for Traffic {
         true
     }
 
-    /// A paced sender does not wait: what comes too fast is lost, as on a real wire.
+    /// A paced sender does not wait: frames that come too fast are lost, as on a real wire.
     fn holds_back(&self) -> bool {
         self.pacer.is_none()
     }
