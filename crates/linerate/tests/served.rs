@@ -217,7 +217,7 @@ fn invalid_socket_paths_are_explained() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let function = || Box::new(Function::new(bench.card.clone()).unwrap());
     let message = Server::start(&bench.path, function()).map(drop).unwrap_err().with_hint();
-    assert!(message.contains("somebody serves there already"), "{message}");
+    assert!(message.contains("a server is listening there already"), "{message}");
     let message = Server::start("/proc/nothing/here".as_ref(), function()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("choose a path"), "{message}");
     // A socket left by a killed server is replaced.
@@ -227,7 +227,7 @@ fn invalid_socket_paths_are_explained() {
     assert!(!old.exists(), "it is removed with its server");
     let message = VfioUser::connect("/nowhere").map(drop).unwrap_err().with_hint();
     assert!(
-        message.contains("nobody can be reached") && message.contains("linerate sim --socket /nowhere"),
+        message.contains("no server can be reached") && message.contains("linerate sim --socket /nowhere"),
         "{message}"
     );
 }

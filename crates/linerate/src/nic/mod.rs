@@ -1,8 +1,7 @@
-//! Drivers for network cards, generic over how the registers are reached
-//! ([`Bar`](crate::pci::Bar)). They know memory, ports and PCI; nothing in them knows whether a
-//! card is real or the [model](crate::model).
+//! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They know memory,
+//! ports and PCI. They do not know whether a card is real or the [model](crate::model).
 //!
-//! - [`intel`]: what Intel's cards have in common, receive and send first of all; read this next
+//! - [`intel`]: the parts that Intel's cards share, receive and send above all; read this next
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
 //! - [`virtio`]: the card of virtual machines
 //!
@@ -23,7 +22,7 @@ use crate::pci::{Bus, Fault, PciDevice};
 use crate::port::Device;
 pub use crate::port::{Config, DEFAULT_FRAME};
 
-/// Which driver of ours drives a card.
+/// The driver for a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// [`ixgbe`].
@@ -34,7 +33,7 @@ pub enum Driver {
     Virtio,
 }
 
-/// Vendor, device, what it is, and who drives it.
+/// Vendor, device, description and driver.
 const CARDS: [(u16, u16, &str, Driver); 18] = [
     (0x8086, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe),
     (0x8086, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe),
@@ -56,7 +55,7 @@ const CARDS: [(u16, u16, &str, Driver); 18] = [
     (0x8086, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb),
 ];
 
-/// What a card is, and which driver drives it; `None` for cards that none does.
+/// Returns a card's description and driver; `None` if no driver supports the card.
 pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
     let known = CARDS.iter().find(|(of, number, ..)| (*of, *number) == (vendor, device));
     known.map(|(_, _, name, driver)| (*name, *driver))
@@ -65,10 +64,10 @@ pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
 /// Drives a card that was opened over uio or vfio.
 ///
 /// # Errors
-/// All that the driver answers.
+/// Any error of the driver.
 ///
 /// # Safety
-/// Nothing else uses the card, through this `device` or another way, as long as the port or one of its queues is there.
+/// Nothing else uses the card, through `device` or otherwise, until the port and all its queues are dropped.
 pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
     // SAFETY: the registers go to one driver, and the caller gives them to no other.
     let bar = || unsafe { device.map_bar(0) };
@@ -80,10 +79,10 @@ pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) 
     }
 }
 
-/// Drives a card that another process serves: its registers are reached by messages.
+/// Drives a card that another process serves; messages access its registers.
 ///
 /// # Errors
-/// All that the driver answers, and for VirtIO that it cannot.
+/// Any error of the driver; always fails for VirtIO.
 ///
 /// # Safety
 /// As for [`drive`].
@@ -95,14 +94,14 @@ pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config
         Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
         Driver::Virtio => Err(Error::Card {
             card: config.name,
-            why: "VirtIO's registers are only reached where they can be mapped".to_string(),
-            mend: "let a guest have it: its VirtIO devices are reached over vfio or uio".to_string(),
+            why: "VirtIO needs registers that can be mapped, and messages access those of this card".to_string(),
+            mend: "give the device to a guest, which opens it over vfio or uio".to_string(),
         }),
     }
 }
 
-/// An error if the system wants the card back, or the IOMMU has stopped it; `queue_of` tells whose
-/// descriptors name an address.
+/// Fails if the system wants the card back, or the IOMMU has stopped the card. `queue_of` returns the queue whose
+/// descriptors contain an address.
 fn check_bus(
     bus: &dyn Bus,
     port: &str,
@@ -119,19 +118,19 @@ fn check_bus(
     Err(Error::DmaFault { port: port.to_string(), address, write, queue })
 }
 
-/// What the card `card` is, and which driver drives it.
+/// Returns the description and driver of the card `card`.
 ///
 /// # Errors
-/// [`Error::Card`] if none does.
+/// [`Error::Card`] if no driver supports it.
 pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
     recognise(vendor, device).ok_or_else(|| no_driver(card, vendor, device))
 }
 
-/// The error for a card that no driver of ours knows.
+/// Returns the error for a card that no driver supports.
 pub(crate) fn no_driver(card: &str, vendor: u16, device: u16) -> Error {
     Error::Card {
         card: card.to_string(),
         why: format!("there is no driver for {vendor:04x}:{device:04x}"),
-        mend: "see which cards here can be used: linerate ports".to_string(),
+        mend: "linerate ports, which lists the cards that can be used".to_string(),
     }
 }

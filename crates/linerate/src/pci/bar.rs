@@ -1,4 +1,4 @@
-//! How a driver reaches a card's registers.
+//! Access to a card's registers.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -10,10 +10,10 @@ use crate::memory::Mapping;
 
 /// The registers behind a base address register, 32 bits each.
 ///
-/// A driver is generic over it: mapped memory for a real card ([`MappedBar`], where a register
-/// access is one load or store), a function call for the [model](crate::model).
+/// A driver is generic over it: mapped memory for a real card ([`MappedBar`], one load or store per access), a
+/// function call for the [model](crate::model).
 pub trait Bar: Clone + Send + Sync + 'static {
-    /// A register that is written once per batch.
+    /// A register written once per batch.
     type Doorbell: Doorbell;
 
     /// Reads the register at byte `offset`.
@@ -22,10 +22,10 @@ pub trait Bar: Clone + Send + Sync + 'static {
     /// Writes the register at byte `offset`.
     fn write(&self, offset: u32, value: u32);
 
-    /// The register at byte `offset` as a doorbell, looked up once so that ringing it is one store.
+    /// Returns the register at byte `offset` as a doorbell, looked up once, so that ringing it is one store.
     fn doorbell(&self, offset: u32) -> Self::Doorbell;
 
-    /// Waits: for a real card in real time, for a model in its own.
+    /// Waits: a real card in real time, a model in its own time.
     fn wait(&self, time: Duration) {
         std::thread::sleep(time);
     }
@@ -33,7 +33,7 @@ pub trait Bar: Clone + Send + Sync + 'static {
 
 /// A queue's tail register.
 pub trait Doorbell: Send {
-    /// Tells the card how far it may go. All writes to memory before it are visible to the card first.
+    /// Writes the tail. All earlier writes to memory are visible to the card first.
     fn ring(&self, tail: u32);
 }
 
@@ -44,12 +44,12 @@ pub struct MappedBar {
 }
 
 impl MappedBar {
-    /// The registers that `memory` maps.
+    /// Wraps the registers that `memory` maps.
     ///
     /// # Safety
-    /// `memory` is a BAR, or memory of which nothing is lent as a slice. Registers tell a device where to read and write, so
-    /// whoever has this (and each of its clones) writes no register by which the device touches memory that a slice is
-    /// lent of, or that is not the program's: only one driver at a time uses a card.
+    /// `memory` is a BAR, or memory of which nothing is lent as a slice. Registers tell a device where to read and
+    /// write: the caller, also through clones, must write no register by which the device accesses memory that is
+    /// lent as a slice, or that is not the program's. So only one driver at a time uses a card.
     pub unsafe fn new(memory: Arc<Mapping>) -> MappedBar {
         MappedBar { memory }
     }
@@ -57,9 +57,9 @@ impl MappedBar {
     /// Reads a register of 8, 16 or 32 bits.
     ///
     /// # Panics
-    /// If it is not inside the BAR, or not aligned to its size.
+    /// If the register is not inside the BAR, or not aligned to its size.
     pub fn load<T: Register>(&self, offset: u32) -> T {
-        // SAFETY: `register` checked that it is mapped and aligned; device memory is read volatile.
+        // SAFETY: `register` checked that it is mapped and aligned; device memory needs volatile reads.
         let value = unsafe { self.register::<T>(offset).read_volatile() };
         after_device();
         value
@@ -75,7 +75,7 @@ impl MappedBar {
         unsafe { self.register::<T>(offset).write_volatile(value) }
     }
 
-    /// The register of 8, 16 or 32 bits at byte `offset` as a doorbell.
+    /// Returns the register of 8, 16 or 32 bits at byte `offset` as a doorbell.
     ///
     /// # Panics
     /// As [`load`](MappedBar::load).
@@ -83,7 +83,7 @@ impl MappedBar {
         MappedDoorbell { register: self.register(offset), _memory: self.memory.clone() }
     }
 
-    /// Bytes of registers.
+    /// Returns the length of the BAR in bytes.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.memory.len()
@@ -95,7 +95,7 @@ impl MappedBar {
     }
 }
 
-/// What a register can be.
+/// The type of a register.
 pub trait Register: Copy + sealed::Sealed {}
 impl Register for u8 {}
 impl Register for u16 {}
@@ -124,7 +124,7 @@ impl Bar for MappedBar {
     }
 }
 
-/// A doorbell of a [`MappedBar`]; it keeps the BAR mapped.
+/// A doorbell of a [`MappedBar`], which keeps the BAR mapped.
 pub struct MappedDoorbell<T = u32> {
     register: NonNull<T>,
     _memory: Arc<Mapping>,
@@ -134,7 +134,7 @@ pub struct MappedDoorbell<T = u32> {
 unsafe impl<T> Send for MappedDoorbell<T> {}
 
 impl<T: Register> MappedDoorbell<T> {
-    /// Writes the register. All writes to memory before it are visible to the card first.
+    /// Writes the register. All earlier writes to memory are visible to the card first.
     #[inline(always)]
     pub fn write(&self, value: T) {
         before_device();
@@ -143,11 +143,11 @@ impl<T: Register> MappedDoorbell<T> {
     }
 }
 
-/// Orders all writes to memory before a write to a device after it.
+/// Orders all earlier writes to memory before later writes to a device.
 ///
-/// A fence of the language is for processors, which share their caches ("inner shareable" on aarch64). A device that
-/// reads memory is an observer beyond them: there the barrier has to reach the outer shareable domain (Arm Architecture
-/// Reference Manual, B2.3.12). Nothing on x86, where stores stay in order.
+/// A fence of the language orders processors, which share their caches ("inner shareable" on aarch64). A device that
+/// reads memory is an observer beyond them, so the barrier must reach the outer shareable domain (Arm Architecture
+/// Reference Manual, B2.3.12). On x86, where stores stay in order, it is nothing.
 #[inline(always)]
 fn before_device() {
     fence(Ordering::Release);
@@ -158,7 +158,7 @@ fn before_device() {
     }
 }
 
-/// Orders a read of a device before all reads of memory after it.
+/// Orders an earlier read of a device before all later reads of memory.
 #[inline(always)]
 fn after_device() {
     fence(Ordering::Acquire);

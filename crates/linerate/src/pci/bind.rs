@@ -1,8 +1,8 @@
 //! Taking a card from the kernel, and giving it back.
 //!
-//! A card is never taken silently: one whose interface is up, has an address or a route is refused
-//! unless the caller insists. What was taken is written down in `/run/linerate`, so that a process
-//! that is killed leaves a trace, and [`give_back`] can mend it.
+//! A card is never taken silently: one whose interface is up, has an address or a route is refused unless forced.
+//! Taken cards are recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was
+//! killed.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,10 @@ use super::NetworkCard;
 use super::sysfs::group_members;
 use crate::error::Result;
 
-/// Through which of the kernel's interfaces a card shall be used.
+/// The kernel interface through which to use a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Through {
-    /// vfio where the machine has an IOMMU, uio otherwise.
+    /// vfio if the machine has an IOMMU, uio otherwise.
     #[default]
     Either,
     /// vfio, behind the IOMMU.
@@ -24,16 +24,16 @@ pub enum Through {
     Uio,
 }
 
-/// A card that was taken from a driver of the kernel, in `/run/linerate`.
+/// The record in `/run/linerate` of a card taken from a kernel driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The card's address.
     pub address: String,
-    /// The driver that it came from, if any had it.
+    /// The driver that the card was taken from, if any.
     pub driver: Option<String>,
-    /// The interfaces that it was then.
+    /// Its interfaces at that time.
     pub interfaces: Vec<String>,
-    /// The process that took it for itself; none if it was taken with `linerate bind`.
+    /// The process that took it for itself; none after `linerate bind`.
     pub process: Option<u32>,
 }
 
@@ -42,17 +42,17 @@ const DRIVERS: &str = "/sys/bus/pci/drivers";
 const VFIO_DRIVER: &str = "vfio-pci";
 const UIO_DRIVER: &str = "uio_pci_generic";
 
-/// True for a driver that leaves the card to programs.
+/// Returns whether this driver leaves the card to programs.
 pub(super) fn is_for_programs(driver: Option<&str>) -> bool {
     matches!(driver, None | Some(VFIO_DRIVER | UIO_DRIVER | "igb_uio"))
 }
 
-/// True for the driver of vfio.
+/// Returns whether this is vfio's driver.
 pub(super) fn is_vfio(driver: Option<&str>) -> bool {
     driver == Some(VFIO_DRIVER)
 }
 
-/// A card taken for as long as this value lives.
+/// A card taken until this value is dropped.
 pub(super) struct Claim {
     address: String,
 }
@@ -65,7 +65,7 @@ impl Drop for Claim {
     }
 }
 
-/// Takes the card until the claim is dropped; none for a card that programs have already.
+/// Takes the card until the claim is dropped; `None` if it is bound to a driver for programs already.
 pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result<Option<Claim>> {
     if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
         return Ok(None);
@@ -77,8 +77,8 @@ pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result
 /// Takes a card from its driver, until [`give_back`].
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card) if it is in use and `force` is not given, if the module that
-/// shall have it is not loaded, if there is no IOMMU for vfio, or without privileges.
+/// [`Error::Card`](crate::Error::Card) if the card is in use and `force` is not set, the needed module is not loaded,
+/// there is no IOMMU for vfio, or privileges are missing.
 pub fn take(card: &NetworkCard, through: Through, force: bool) -> Result<()> {
     take_for(card, through, force, None)
 }
@@ -88,7 +88,7 @@ fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u
     if !reasons.is_empty() && !force {
         return Err(card.error(
             &format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
-            &format!("if you can do without: sudo linerate bind --force {}", card.address),
+            &format!("sudo linerate bind --force {}, if you can do without it", card.address),
         ));
     }
     let driver = match through {
@@ -99,7 +99,7 @@ fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u
                 &format!("boot with intel_iommu=on or amd_iommu=on, or: sudo linerate bind --uio {}", card.address),
             ));
         }
-        // Polling needs no driver at all.
+        // Polling needs no driver.
         _ => Path::new(DRIVERS).join(UIO_DRIVER).exists().then_some(UIO_DRIVER),
     };
     if driver == Some(VFIO_DRIVER) && !Path::new(DRIVERS).join(VFIO_DRIVER).exists() {
@@ -108,7 +108,7 @@ fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u
     if card.driver.as_deref() == driver {
         return Ok(());
     }
-    // Taken over from programs' drivers it still goes back to where it came from first.
+    // A card already taken keeps the driver that it was taken from first.
     let earlier = taken().into_iter().find(|taken| taken.address == card.address);
     let note = Taken {
         address: card.address.clone(),
@@ -130,12 +130,12 @@ fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u
 /// Gives a card back to the driver that it came from, or to the one that Linux would choose.
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card) without privileges, or where no driver wants it.
+/// [`Error::Card`](crate::Error::Card) without privileges, or if no driver takes the card.
 pub fn give_back(address: &str) -> Result<()> {
     let card = NetworkCard::find(address)?;
     let note = taken().into_iter().find(|taken| taken.address == card.address);
     if !is_for_programs(card.driver.as_deref()) {
-        // It is back already.
+        // The card is back already.
         let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
         return Ok(());
     }
@@ -146,17 +146,17 @@ pub fn give_back(address: &str) -> Result<()> {
     let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
     let wanted = note.and_then(|note| note.driver);
     match &wanted {
-        // It may be one that Linux would not choose by itself.
+        // Linux might not choose this driver by itself.
         Some(driver) => fs::write(Path::new(DRIVERS).join(driver).join("bind"), &card.address),
         None => fs::write("/sys/bus/pci/drivers_probe", &card.address),
     }
     .map_err(|error| {
         let driver = wanted.as_deref().unwrap_or("its driver");
-        card.error(&format!("{driver} does not take it back: {error}"), &format!("sudo modprobe {driver}, then again"))
+        card.error(&format!("{driver} did not take it back: {error}"), &format!("sudo modprobe {driver}, then again"))
     })
 }
 
-/// What is written down as taken.
+/// Returns the records of taken cards.
 pub fn taken() -> Vec<Taken> {
     let entries = fs::read_dir(NOTES).into_iter().flatten().flatten();
     entries
@@ -180,7 +180,7 @@ pub fn taken() -> Vec<Taken> {
 }
 
 impl Taken {
-    /// True if the process that took the card is gone without having given it back.
+    /// Returns whether the process that took the card ended without giving it back.
     pub fn is_left_behind(&self) -> bool {
         self.process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
     }
@@ -200,16 +200,16 @@ fn write_note(taken: &Taken) -> io::Result<()> {
 fn refused(card: &NetworkCard, error: &io::Error) -> crate::Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied => card.error(
-            "to take a card from the kernel, or to give it back, needs root",
+            "taking a card from the kernel, or giving it back, needs root",
             &format!("sudo linerate bind {}", card.address),
         ),
-        _ => card.error(&format!("the kernel does not move it: {error}"), "dmesg may tell more"),
+        _ => card.error(&format!("the kernel did not rebind it: {error}"), "dmesg, which may have the reason"),
     }
 }
 
 fn unbind(card: &NetworkCard) -> io::Result<()> {
     match fs::write(card.folder().join("driver/unbind"), &card.address) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // none has it
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // no driver is bound
         outcome => outcome,
     }
 }
@@ -223,7 +223,7 @@ fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
     }
 }
 
-/// What of Linux depends on the card: `eth0 is up`, `eth0 has 10.0.0.1` ...
+/// Returns Linux's uses of the card: `eth0 is up`, `eth0 has the address 10.0.0.1` ...
 pub fn in_use(card: &NetworkCard) -> Vec<String> {
     let mut reasons = Vec::new();
     for interface in &card.interfaces {
@@ -247,18 +247,18 @@ pub fn in_use(card: &NetworkCard) -> Vec<String> {
             text.lines().any(|line| line.split_whitespace().nth(column) == Some(interface))
         };
         if uses("/proc/net/route", 0) || uses("/proc/net/ipv6_route", 9) {
-            reasons.push(format!("routes lead over {interface}"));
+            reasons.push(format!("{interface} has routes"));
         }
         if let Ok(master) = fs::read_link(folder.join("master")) {
             let master = master.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            reasons.push(format!("{interface} is a part of {master}"));
+            reasons.push(format!("{interface} belongs to {master}"));
         }
     }
     reasons
 }
 
-/// Other devices that the IOMMU cannot keep apart from the card, and their drivers: they can be used
-/// by nobody else while a program has the card.
+/// Returns other devices in the card's IOMMU group, with their drivers. They cannot be used otherwise while a program
+/// has the card.
 pub fn companions(card: &NetworkCard) -> Vec<String> {
     let Some(group) = card.iommu_group else { return Vec::new() };
     let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);

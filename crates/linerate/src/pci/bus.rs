@@ -1,4 +1,4 @@
-//! What a card is plugged into.
+//! A driver's view of a card's bus and device.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -7,32 +7,30 @@ use super::{Fault, Interrupt, IoPorts, MappedBar};
 use crate::error::Result;
 use crate::memory::DmaSpace;
 
-/// What a driver needs of a card's surroundings, beside its registers: how the card sees memory, how
-/// it interrupts, and whether it is about to go.
+/// A card's environment, apart from its registers: its view of memory, its interrupts, and its removal.
 pub trait Bus: DmaSpace {
-    /// `count` interrupts, numbered from 0, which the card raises by their numbers.
+    /// Creates `count` interrupts, numbered from 0, which the card raises by number.
     ///
     /// # Errors
-    /// Where the card, or what it is plugged into, has fewer.
+    /// The card, or its bus, has fewer.
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>>;
 
-    /// Lets the card read and write memory by itself. A driver calls this once it has reset the card: one that was left
-    /// running still has the addresses of whoever had it before.
+    /// Enables bus mastering. A driver calls this after it has reset the card: a card left running still has the
+    /// addresses of its previous driver.
     ///
-    /// # Errors
+    /// The kernel refuses, or the card is gone.
     /// Where the kernel refuses, or the card is gone.
     ///
     /// # Safety
     /// The card was reset since it was opened.
     unsafe fn allow_dma(&self) -> Result<()>;
 
-    /// The next access of the card that the IOMMU stopped, if there was one and this user may know.
+    /// Returns the next access stopped by the IOMMU, if any, and if this user may read the kernel's log.
     fn fault(&self) -> Option<Fault> {
         None
     }
 
-    /// True once the system wants the card back, because somebody unplugs it: the driver should stop
-    /// using it.
+    /// Returns whether the system wants the card back because it is being unplugged: the driver should stop using it.
     fn is_leaving(&self) -> bool {
         false
     }
@@ -40,15 +38,15 @@ pub trait Bus: DmaSpace {
 
 /// A PCI device of this machine, held open through uio or vfio.
 ///
-/// Configuration space is reached in accesses of 1, 2 or 4 bytes, BARs by their numbers, 0 to 5.
+/// Configuration space takes accesses of 1, 2 or 4 bytes; BARs have numbers 0 to 5.
 pub trait PciDevice: Bus {
-    /// `domain:bus:device.function`.
+    /// Returns the address, `domain:bus:device.function`.
     fn address(&self) -> &str;
 
     /// Reads configuration space.
     ///
     /// # Errors
-    /// Where the kernel refuses, or the card is gone.
+    /// The kernel refuses, or the card is gone.
     fn read_config(&self, offset: u16, bytes: &mut [u8]) -> Result<()>;
 
     /// Writes configuration space.
@@ -57,28 +55,28 @@ pub trait PciDevice: Bus {
     /// As [`read_config`](PciDevice::read_config).
     ///
     /// # Safety
-    /// As for [`map_bar`](PciDevice::map_bar): it has addresses that the card writes messages to, and lets the card reach
-    /// those that it was told before.
+    /// As for [`map_bar`](PciDevice::map_bar): configuration space contains addresses that the card writes messages
+    /// to, and enables access to addresses set earlier.
     unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()>;
 
     /// Maps a BAR that is memory.
     ///
     /// # Errors
-    /// Where the card has no such BAR, or it is no memory.
+    /// The card has no such BAR, or it is not memory.
     ///
     /// # Safety
-    /// As for [`MappedBar::new`]: whoever has the registers orders what memory the card reads and writes.
+    /// As for [`MappedBar::new`]: registers determine the memory that the card reads and writes.
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar>;
 
     /// Opens a BAR that is I/O ports.
     ///
     /// # Errors
-    /// Where the card has no such BAR, or it is memory.
+    /// The card has no such BAR, or it is memory.
     ///
     /// # Safety
     /// As for [`map_bar`](PciDevice::map_bar).
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts>;
 
-    /// This device as what its driver needs.
+    /// Returns this device as its driver's bus.
     fn bus(self: Arc<Self>) -> Arc<dyn Bus>;
 }

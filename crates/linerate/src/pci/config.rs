@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use super::PciDevice;
 use crate::error::Result;
 
-/// Where the command register lies.
+/// The offset of the command register.
 const COMMAND: u16 = 0x04;
 const COMMAND_IO: u16 = 1 << 0;
 const COMMAND_MEMORY: u16 = 1 << 1;
@@ -17,12 +17,12 @@ const COMMAND_MASTER: u16 = 1 << 2;
 const COMMAND_NO_LINE: u16 = 1 << 10;
 const STATUS: u16 = 0x06;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-/// Where the list of capabilities begins.
+/// The offset of the pointer to the first capability.
 const CAPABILITIES: u16 = 0x34;
 
-/// A capability's id for what its vendor defines (6.7, and appendix H).
+/// The ID of a vendor-specific capability (6.7, and appendix H).
 pub const VENDOR: u8 = 0x09;
-/// A capability's id for MSI-X.
+/// The ID of the MSI-X capability.
 pub const MSI_X: u8 = 0x11;
 
 /// Reads 16 bits of configuration space.
@@ -45,51 +45,51 @@ pub fn read_32(device: &dyn PciDevice, offset: u16) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Lets the card answer at its BARs, but not read or write memory by itself: one that was left running would do so at
-/// once, where the last program had its rings.
+/// Enables the card's BARs, and disables bus mastering: a card left running would at once access the rings of its
+/// previous program.
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
 pub fn enable(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? & !COMMAND_MASTER | COMMAND_IO | COMMAND_MEMORY;
-    // SAFETY: it names no address, and the card reaches no memory.
+    // SAFETY: no address is written, and the card accesses no memory.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
-/// Lets the card read and write memory by itself.
+/// Enables bus mastering.
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
 ///
 /// # Safety
-/// The card was reset since it was opened: what it was told to do before touches memory that is not its own any more.
+/// The card was reset since it was opened: addresses set earlier are of memory that no longer belongs to the program.
 pub unsafe fn enable_master(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? | COMMAND_MASTER;
-    // SAFETY: it names no address; of those that the card has, the caller knows.
+    // SAFETY: no address is written; the caller vouches for those that the card has.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
-/// Forbids the card to read and write memory by itself.
+/// Disables bus mastering.
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
 pub fn disable_master(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? & !COMMAND_MASTER;
-    // SAFETY: from here on the card reaches no memory.
+    // SAFETY: from here on the card accesses no memory.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
-/// Opens the card's interrupt line again, which uio closes each time that it is raised.
+/// Enables the card's interrupt line again, which uio disables each time it is raised.
 pub(super) fn allow_line(config: &File) {
     let mut bytes = [0; 2];
-    // A card that is gone raises nothing more.
+    // A card that is gone raises no interrupts.
     if config.read_exact_at(&mut bytes, COMMAND.into()).is_ok() {
         let command = u16::from_le_bytes(bytes) & !COMMAND_NO_LINE;
         let _ = config.write_all_at(&command.to_le_bytes(), COMMAND.into());
     }
 }
 
-/// The capabilities' ids and places, in the card's order.
+/// Returns the capabilities' IDs and offsets, in list order.
 ///
 /// # Errors
 /// As [`PciDevice::read_config`].
@@ -99,7 +99,7 @@ pub fn capabilities(device: &dyn PciDevice) -> Result<Vec<(u8, u16)>> {
         return Ok(list);
     }
     let mut at = read_16(device, CAPABILITIES)? & 0xFC;
-    // At most 48 fit; a card whose list goes round does not keep us here.
+    // At most 48 fit; the limit ends a circular list.
     while at >= 0x40 && list.len() < 48 {
         let [id, next] = read_16(device, at)?.to_le_bytes();
         list.push((id, at));
@@ -116,7 +116,7 @@ mod tests {
     use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
     use crate::pci::{Bus, Interrupt, IoPorts, MappedBar};
 
-    /// A card that is nothing but a command register.
+    /// A card with only a command register.
     struct Command(Mutex<u16>);
 
     impl DmaSpace for Command {
@@ -160,9 +160,9 @@ mod tests {
         }
     }
 
-    /// One that a killed process has left running has its bus mastering on.
+    /// A killed process leaves its card with bus mastering enabled.
     #[test]
-    fn a_card_that_was_left_running_reaches_no_memory_before_its_driver_says_so() {
+    fn a_running_card_accesses_no_memory_before_its_driver_allows_it() {
         let card = Command(Mutex::new(COMMAND_MASTER | COMMAND_NO_LINE));
         enable(&card).unwrap();
         assert_eq!(*card.0.lock().unwrap(), COMMAND_IO | COMMAND_MEMORY | COMMAND_NO_LINE);

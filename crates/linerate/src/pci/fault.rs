@@ -1,5 +1,5 @@
-//! What the IOMMU has stopped, as the kernel tells it in its log (dev-kmsg(5) of the kernel's
-//! documentation, ABI/testing/dev-kmsg): nobody else is told.
+//! Accesses that the IOMMU stopped, from the kernel's log (ABI/testing/dev-kmsg in the kernel's documentation): the
+//! kernel reports them nowhere else.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -8,24 +8,24 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::memory::DeviceAddress;
 
-/// An access of a card that the IOMMU stopped, because nothing is mapped there.
+/// An access of a card that the IOMMU stopped, because nothing is mapped at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The page, or the byte.
+    /// The address of the page, or of the byte.
     pub address: DeviceAddress,
-    /// The card wanted to write, otherwise to read.
+    /// Whether it was a write; a read otherwise.
     pub write: bool,
 }
 
-/// The kernel's log, from when it was opened on.
+/// The kernel's log, from the moment it was opened.
 pub(super) struct FaultLog {
     log: Mutex<File>,
-    /// The card, as the log names it.
+    /// The card's address.
     card: String,
 }
 
 impl FaultLog {
-    /// None where this user may not read the log; then faults go unnoticed here.
+    /// Opens the log. Returns `None` if this user may not read it; then faults go unnoticed.
     pub fn open(address: &str) -> Option<FaultLog> {
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let mut log = OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg").ok()?;
@@ -33,7 +33,7 @@ impl FaultLog {
         Some(FaultLog { log: Mutex::new(log), card: address.to_string() })
     }
 
-    /// The next fault of this card, if there was one.
+    /// Returns the next fault of this card, if any.
     pub fn next(&self) -> Option<Fault> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = [0; 8192];
@@ -44,7 +44,7 @@ impl FaultLog {
                         return Some(fault);
                     }
                 }
-                // Records that were overwritten before they were read.
+                // Records were overwritten before they were read.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 _ => return None,
             }
@@ -52,7 +52,7 @@ impl FaultLog {
     }
 }
 
-/// Intel's IOMMU names a card `[01:00.0]` in domain 0, AMD's by the kernel's device in front.
+/// Parses a record. Intel's IOMMU writes `[01:00.0]` for a card in domain 0, AMD's its full name in front.
 fn parse(record: &str, card: &str) -> Option<Fault> {
     let short = card.strip_prefix("0000:").unwrap_or(card);
     let hex = |key: &str| {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_vendors_faults_are_understood() {
+    fn faults_of_both_vendors_are_parsed() {
         let intel = "3,100,2000,-;DMAR: [DMA Write NO_PASID] Request device [01:00.0] fault addr 0x1c0000000 \
                      [fault reason 0x05] PTE Write access is not set";
         assert_eq!(parse(intel, "0000:01:00.0"), Some(Fault { address: 0x1_C000_0000, write: true }));

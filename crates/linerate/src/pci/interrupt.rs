@@ -1,4 +1,4 @@
-//! Interrupts, as something that a thread can wait for.
+//! Interrupts that a thread can wait for.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -8,48 +8,48 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{Error, Result};
 
-/// One interrupt of a card: readable once it was raised, until it is [cleared](Interrupt::clear).
+/// One interrupt of a card: readable from when it is raised until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
     event: OwnedFd,
-    /// Where the line is opened again that uio closes when it is raised: the card's configuration space.
+    /// The card's configuration space, to enable the line again that uio disables when it is raised.
     line: Option<File>,
 }
 
 impl Interrupt {
-    /// New ones for a card that has `there`.
+    /// Creates `wanted` interrupts for a card that has `there`.
     ///
     /// # Errors
-    /// If it has fewer than are wanted; and without descriptors.
+    /// The card has fewer, or the process has no descriptors left.
     pub(crate) fn several(wanted: u16, there: u32, card: &str) -> Result<Vec<Interrupt>> {
         if there < wanted.into() {
             return Err(Error::Card {
                 card: card.to_string(),
-                why: format!("it has {there} interrupts (MSI-X), and {wanted} are needed, one for each queue"),
+                why: format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
                 mend: "use fewer queues, or poll: --wait poll".to_string(),
             });
         }
         (0..wanted).map(|_| Interrupt::new()).collect()
     }
 
-    /// An eventfd (eventfd(2)), for the kernel or a model to raise.
+    /// Creates an eventfd (eventfd(2)), for the kernel or a model to raise.
     ///
     /// # Errors
-    /// Where the process has no descriptors left.
+    /// The process has no descriptors left.
     pub fn new() -> Result<Interrupt> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::system("eventfd", e))?;
         Ok(Interrupt { event, line: None })
     }
 
-    /// A uio device's descriptor, and its configuration space.
+    /// Wraps a uio device's descriptor, with its configuration space.
     pub(super) fn from_line(event: OwnedFd, line: File) -> Interrupt {
         Interrupt { event, line: Some(line) }
     }
 
-    /// An eventfd of another process, to be raised; raising it does not wait.
+    /// Wraps another process's eventfd, to be raised; raising it does not block.
     ///
     /// # Errors
-    /// `INVAL` for any other file: raising that would write into it.
+    /// `INVAL` for any other file, since raising would write into it.
     pub(super) fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
         if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
@@ -59,30 +59,30 @@ impl Interrupt {
         Ok(Interrupt { event, line: None })
     }
 
-    /// True for an interrupt line, which the card holds until its driver has asked for the reason.
+    /// Returns whether this is an interrupt line, which the card holds until its driver reads the cause.
     pub fn is_line(&self) -> bool {
         self.line.is_some()
     }
 
-    /// The same interrupt once more, for who raises it.
+    /// Returns the same interrupt again, for the side that raises it.
     ///
     /// # Errors
-    /// Where the process has no descriptors left.
+    /// The process has no descriptors left.
     pub fn try_clone(&self) -> Result<Interrupt> {
         let event = self.event.try_clone().map_err(|e| Error::system("dup", e))?;
         let line = self.line.as_ref().map(File::try_clone).transpose().map_err(|e| Error::system("dup", e))?;
         Ok(Interrupt { event, line })
     }
 
-    /// Raises it, as a card does.
+    /// Raises the interrupt, as a card does.
     pub fn raise(&self) {
-        // It fails only when the counter is full, and then it is raised already.
+        // This fails only if the counter is full, and then the interrupt is raised already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Takes note of it, so that the next one can be waited for.
+    /// Clears the interrupt, so that the next one can be waited for.
     pub fn clear(&self) {
-        // uio counts in 4 bytes, an eventfd in 8; nothing to read means that nothing was raised.
+        // uio counts in 4 bytes, an eventfd in 8. Nothing to read means that no interrupt was raised.
         let mut count = [0; 8];
         let len = if self.line.is_some() { 4 } else { 8 };
         let _ = rustix::io::read(&self.event, &mut count[..len]);

@@ -1,15 +1,15 @@
-//! Reaching a PCI device: finding it, taking it from the kernel, its configuration space, registers,
-//! memory and interrupts.
+//! Access to a PCI device: finding it, taking it from the kernel, its configuration space, registers, memory and
+//! interrupts.
 //!
-//! - `sysfs`: which cards there are, as Linux sees them: [`network_cards`]
+//! - `sysfs`: the machine's cards, as Linux sees them: [`network_cards`]
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
-//! - `bus`: what a driver sees of all this: [`Bus`], [`PciDevice`]
+//! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: what the IOMMU has stopped
-//! - `uio`, `vfio`: the kernel's two ways to a card; [`vfio_user`]: a process that serves one, or is served
+//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: accesses that the IOMMU stopped
+//! - `uio`, `vfio`: the kernel's two interfaces to a card; [`vfio_user`]: client and server of a card in a process
 //!
-//! Drivers are generic over [`Bar`] and see [`Bus`]; nothing in this room knows a driver. Read
-//! [`PciDevice`], then [`crate::nic`].
+//! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
+//! [`crate::nic`].
 
 mod bar;
 mod bind;
@@ -35,22 +35,22 @@ pub use sysfs::{NetworkCard, network_cards};
 
 use crate::error::Result;
 
-/// Whether, and how, a card that the kernel has is taken from it.
+/// How to take a card from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// Through which of the kernel's interfaces.
+    /// The kernel interface to use.
     pub through: Through,
-    /// Even if Linux is using the card.
+    /// Take the card even if Linux is using it.
     pub force: bool,
 }
 
-/// Opens a card over uio or vfio, whichever it is bound to. With `take` one that the kernel has is taken
-/// from it first, and given back when the last user of the device is gone.
+/// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
+/// it first, and given back when the last user of the device is gone.
 ///
-/// Also tells which way it was opened, for people.
+/// Also returns the interface used, for display.
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card): what stands in the way, and the command that mends it.
+/// [`Error::Card`](crate::Error::Card): the obstacle, and the command that removes it.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
         Some(Take { through, force }) => bind::claim(card, through, force)?,
@@ -60,7 +60,7 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     let driver = card.driver.as_deref();
     if !bind::is_for_programs(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
-        let mend = format!("sudo linerate bind {}, or take it for this run only: --bind", card.address);
+        let mend = format!("sudo linerate bind {}, or --bind to take it for this run only", card.address);
         return Err(card.error(&why, &mend));
     }
     if bind::is_vfio(driver) {

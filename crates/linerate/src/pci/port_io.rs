@@ -1,4 +1,4 @@
-//! A BAR of I/O ports, reached through the kernel: sysfs's resource files, or vfio's regions.
+//! A BAR of I/O ports, accessed through the kernel: sysfs's resource files, or vfio's regions.
 
 #![allow(unsafe_code)]
 
@@ -6,20 +6,19 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// I/O ports of a card. Each access is one system call of exactly the register's width, as the
-/// device sees it.
+/// I/O ports of a card. Each access is one system call with exactly the register's width.
 #[derive(Clone)]
 pub struct IoPorts {
     file: Arc<File>,
-    /// Where port 0 lies in the file.
+    /// The file offset of port 0.
     start: u64,
 }
 
 impl IoPorts {
-    /// The ports that begin at byte `start` of `file`.
+    /// Wraps the ports that begin at byte `start` of `file`.
     ///
     /// # Safety
-    /// As for [`MappedBar::new`](super::MappedBar::new): ports tell a device where to read and write.
+    /// As for [`MappedBar::new`](super::MappedBar::new): ports determine the memory that a device reads and writes.
     pub unsafe fn new(file: File, start: u64) -> IoPorts {
         IoPorts { file: Arc::new(file), start }
     }
@@ -33,7 +32,7 @@ impl IoPorts {
         }
     }
 
-    /// Writes 1, 2 or 4 bytes; a card that is gone takes none.
+    /// Writes 1, 2 or 4 bytes; ignored if the card is gone.
     pub fn write<const WIDTH: usize>(&self, port: u16, bytes: [u8; WIDTH]) {
         let _ = self.file.write_all_at(&bytes, self.start + u64::from(port));
     }

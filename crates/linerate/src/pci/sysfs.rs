@@ -1,4 +1,4 @@
-//! What sysfs says about the machine's network cards. Reading only.
+//! The machine's network cards as listed in sysfs. Read only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ pub struct NetworkCard {
     pub vendor: u16,
     /// Device id.
     pub device: u16,
-    /// The kernel driver that has it, if any.
+    /// The kernel driver bound to it, if any.
     pub driver: Option<String>,
-    /// What the IOMMU cannot keep apart has one number; none without an IOMMU.
+    /// The IOMMU group, of devices that the IOMMU cannot isolate; none without an IOMMU.
     pub iommu_group: Option<u32>,
-    /// The NUMA node that it is near to, where the machine has several.
+    /// The nearest NUMA node, if the machine has several.
     pub numa_node: Option<u32>,
-    /// The network interfaces that this driver made of it.
+    /// The network interfaces that this driver created.
     pub interfaces: Vec<String>,
 }
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// All network controllers (PCI class 02) under `/sys/bus/pci/devices`, by address; none where
-/// there is no PCI bus.
+/// Returns all network controllers (PCI class 02) under `/sys/bus/pci/devices`, sorted by address; none without a PCI
+/// bus.
 pub fn network_cards() -> Vec<NetworkCard> {
     let mut cards: Vec<NetworkCard> =
         names(Path::new(DEVICES)).into_iter().filter_map(|address| read(&address)).collect();
@@ -36,10 +36,10 @@ pub fn network_cards() -> Vec<NetworkCard> {
 }
 
 impl NetworkCard {
-    /// The card at an address; its domain may be left out.
+    /// Finds the card at an address; the domain may be omitted.
     ///
     /// # Errors
-    /// [`Error::Card`] if there is nothing, or no network card.
+    /// [`Error::Card`] if there is no device, or no network card.
     pub fn find(address: &str) -> Result<NetworkCard> {
         let address = match address.matches(':').count() {
             1 => format!("0000:{address}"),
@@ -51,34 +51,38 @@ impl NetworkCard {
                 true => "there is a device at this address, but it is no network card",
                 false => "there is no PCI device at this address",
             };
-            Error::Card { card: address, why: why.to_string(), mend: "see what is here: linerate ports".to_string() }
+            Error::Card {
+                card: address,
+                why: why.to_string(),
+                mend: "linerate ports, which lists the cards".to_string(),
+            }
         })
     }
 
-    /// Its folder in sysfs.
+    /// Returns the card's folder in sysfs.
     pub fn folder(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.address)
     }
 
-    /// An error about this card.
+    /// Returns an error about this card.
     pub(super) fn error(&self, why: &str, mend: &str) -> Error {
         Error::Card { card: self.address.clone(), why: why.to_string(), mend: mend.to_string() }
     }
 
-    /// How the IOMMU treats it (`identity`, `DMA`, `DMA-FQ` ...); `None` without one.
+    /// Returns the IOMMU's domain type (`identity`, `DMA`, `DMA-FQ` ...); `None` without an IOMMU.
     pub(super) fn iommu_domain(&self) -> Option<String> {
         self.iommu_group?;
         Some(fs::read_to_string(self.folder().join("iommu_group/type")).ok()?.trim().to_string())
     }
 
-    /// The device file that vfio has for this one card, on kernels with iommufd.
+    /// Returns vfio's device file of this card, on kernels with iommufd.
     pub(super) fn vfio_device_file(&self) -> Option<PathBuf> {
         let name = names(&self.folder().join("vfio-dev")).into_iter().next()?;
         Some(Path::new("/dev/vfio/devices").join(name))
     }
 }
 
-/// The devices of an IOMMU group, and who has them.
+/// Returns the devices of an IOMMU group, and their drivers.
 pub(super) fn group_members(group: u32) -> Vec<(String, Option<String>)> {
     let mut members: Vec<_> = names(Path::new(&format!("/sys/kernel/iommu_groups/{group}/devices")))
         .into_iter()
@@ -121,7 +125,7 @@ fn read(address: &str) -> Option<NetworkCard> {
         device: number("device")? as u16,
         driver: driver_of(&folder),
         iommu_group: group.and_then(|link| link.file_name()?.to_str()?.parse().ok()),
-        // -1 where the machine has one node.
+        // -1 on machines with one node.
         numa_node: node.and_then(|text| text.trim().parse().ok()),
         interfaces,
         address: address.to_string(),

@@ -1,8 +1,8 @@
-//! uio: a card through sysfs's files, as root, without an IOMMU between it and the machine's memory.
+//! uio: access to a card through sysfs's files, as root, without an IOMMU between the card and the machine's memory.
 //!
-//! No driver of the kernel is needed to poll; `uio_pci_generic` brings one interrupt. The card uses
-//! the machine's own addresses, so packets live in hugepages, which the kernel does not move.
-//! Kernel documentation: driver-api/uio-howto.rst, PCI/sysfs-pci.rst.
+//! Polling needs no kernel driver; `uio_pci_generic` adds one interrupt. The card uses physical addresses, so packets
+//! are in hugepages, which the kernel does not move. Kernel documentation: driver-api/uio-howto.rst,
+//! PCI/sysfs-pci.rst.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
@@ -18,33 +18,36 @@ use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Paged};
 
-/// A card that no driver of the kernel has, or `uio_pci_generic`.
+/// A card without a kernel driver, or bound to `uio_pci_generic`.
 pub(super) struct Uio {
     card: NetworkCard,
-    /// Configuration space; locked, so that two of our processes do not share a card.
+    /// Configuration space; locked, so that two processes cannot use the card.
     config: File,
     _claim: Option<Claim>,
 }
 
 impl Uio {
-    /// Opens the card. Once it has been reset it reaches all of the machine's memory.
+    /// Opens the card. After its reset it can access all of the machine's memory.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => card.error(
                 "without an IOMMU a card reaches all memory of the machine, so uio is for root only",
-                &format!("sudo linerate bind {} and then use it over vfio as yourself, or run as root", card.address),
+                &format!("sudo linerate bind {}, to use it over vfio without privileges, or run as root", card.address),
             ),
-            _ => card.error(&format!("{} cannot be opened: {error}", path.display()), "is it still there?"),
+            _ => card.error(
+                &format!("{} cannot be opened: {error}", path.display()),
+                "linerate ports, which lists the cards",
+            ),
         })?;
         flock(&config, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| card.error("another process has it open", "end that process, or choose another card"))?;
         if let Some(kind) = card.iommu_domain().filter(|kind| kind != "identity") {
             return Err(card.error(
                 &format!(
-                    "the machine's IOMMU translates its addresses (domain {kind}), so that it reaches nothing over uio"
+                    "the machine's IOMMU translates the card's addresses (domain {kind}), so it cannot work over uio"
                 ),
-                &format!("sudo linerate bind {} binds it to vfio-pci", card.address),
+                &format!("sudo linerate bind {}, which binds it to vfio-pci", card.address),
             ));
         }
         let uio = Uio { card: card.clone(), config, _claim: claim };
@@ -64,10 +67,10 @@ impl Uio {
             })
             .unwrap_or_default();
         let [start, end, flags] = line[..] else {
-            return Err(self.card.error("sysfs does not tell its BARs", "is it still there?"));
+            return Err(self.card.error("sysfs does not list its BARs", "linerate ports, which lists the cards"));
         };
         if bar > 5 || end <= start {
-            return Err(self.card.error(&format!("it has no BAR {bar}"), "is it the right card?"));
+            return Err(self.card.error(&format!("it has no BAR {bar}"), "linerate ports, which lists the cards"));
         }
         let path: PathBuf = self.card.folder().join(format!("resource{bar}"));
         let file = OpenOptions::new()
@@ -89,7 +92,7 @@ impl DmaSpace for Uio {
         Ok(Addresses::Paged(Paged::new(memory.physical_pages()?, pages.bytes())))
     }
 
-    /// There is nothing to undo: the pages go with the mapping.
+    /// Does nothing: pinned pages are freed with the mapping.
     unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
@@ -98,7 +101,7 @@ impl Bus for Uio {
         let folder = fs::read_dir(self.card.folder().join("uio")).into_iter().flatten().flatten().next();
         let Some(name) = folder.map(|entry| entry.file_name()).filter(|_| count == 1) else {
             return Err(self.card.error(
-                "over uio a card has one interrupt for one queue, if uio_pci_generic has it",
+                "over uio a card has one interrupt, for one queue, and only with uio_pci_generic",
                 "use one queue and `modprobe uio_pci_generic` before `linerate bind --uio`, or vfio, or --wait poll",
             ));
         };
@@ -114,12 +117,12 @@ impl Bus for Uio {
     }
 
     unsafe fn allow_dma(&self) -> Result<()> {
-        // SAFETY: it was reset, as the caller promises.
+        // SAFETY: the card was reset, as the caller promises.
         unsafe { config::enable_master(self) }
     }
 
     fn is_leaving(&self) -> bool {
-        // The files of its BARs go first, then the folder.
+        // The files of the BARs are removed first, then the folder.
         !(0..6).any(|bar| self.card.folder().join(format!("resource{bar}")).exists())
     }
 }
@@ -144,17 +147,21 @@ impl PciDevice for Uio {
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let (file, len, is_io) = self.resource(bar)?;
         if is_io {
-            return Err(self.card.error(&format!("its BAR {bar} is I/O ports, not memory"), "is it the right card?"));
+            return Err(self
+                .card
+                .error(&format!("its BAR {bar} is I/O ports, not memory"), "linerate ports, which lists the cards"));
         }
         let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
-        // SAFETY: it is a BAR; what is done with its registers the caller promises.
+        // SAFETY: it is a BAR; the caller promises how its registers are used.
         Ok(unsafe { MappedBar::new(memory) })
     }
 
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let (file, _, is_io) = self.resource(bar)?;
         if !is_io {
-            return Err(self.card.error(&format!("its BAR {bar} is memory, not I/O ports"), "is it the right card?"));
+            return Err(self
+                .card
+                .error(&format!("its BAR {bar} is memory, not I/O ports"), "linerate ports, which lists the cards"));
         }
         // SAFETY: as above.
         Ok(unsafe { IoPorts::new(file, 0) })
@@ -166,7 +173,7 @@ impl PciDevice for Uio {
 }
 
 impl Drop for Uio {
-    /// The card reaches no memory of a process that has ended.
+    /// Disables bus mastering, so that the card accesses no memory of a process that has ended.
     fn drop(&mut self) {
         let _ = config::disable_master(self);
     }

@@ -1,8 +1,8 @@
 //! Intel 82576: 1 Gbit/s, 16 queues each way.
 //!
-//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63); section
-//! numbers are its own. Receive and send are those of all cards with advanced descriptors:
-//! [`intel`](super::intel). `docs/driver.md` goes through this file step by step.
+//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63); section numbers are its own.
+//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel). `docs/driver.md`
+//! explains this file step by step.
 //!
 //! - [`registers`]: the card's registers
 //! - here: bring-up, queues, link, filters, interrupts and statistics, in this order
@@ -18,7 +18,7 @@ use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
 use registers::*;
 
-/// An open card; its queues are those of all [`Intel`] cards.
+/// An open card; its queues are those of every [`Intel`] card.
 pub type Igb<B> = Intel<B, X82576>;
 
 /// The 82576.
@@ -43,7 +43,7 @@ impl Controller for X82576 {
         TDT::at(queue)
     }
 
-    /// Section 4.5, "Software Initialization Sequence".
+    /// Follows section 4.5, "Software Initialization Sequence".
     fn bring_up<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
         let bar = &hardware.bar;
         hardware.check_alive()?;
@@ -54,21 +54,21 @@ impl Controller for X82576 {
         hardware.forget_queues();
         hardware.allow_dma()?;
 
-        // 4.3.1: the EEPROM has been read again when the card's own address is there.
+        // 4.3.1: the EEPROM is reloaded once the card's MAC address is valid.
         hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
-        // 4.5.7: the PHY or SerDes negotiates, and SLU lets the MAC follow it.
+        // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows it.
         hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
         match hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK {
             CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,
             CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
             _ => {}
         }
-        // 4.5.8: what was counted before the reset is not ours.
+        // 4.5.8: discard what was counted before the reset.
         for offset in STATISTICS {
             bar.read(offset);
         }
 
-        // 4.5.9: filters closed, frames as long as asked for, CRCs taken off.
+        // 4.5.9: filters closed, frame length as configured, CRCs stripped.
         (0..128).for_each(|n| bar.write(MTA::at(n), 0));
         (0..128).for_each(|n| bar.write(UTA::at(n), 0));
         (0..128).for_each(|n| bar.write(VFTA::at(n), 0));
@@ -77,14 +77,14 @@ impl Controller for X82576 {
         bar.write(MRQC::OFFSET, 0);
         // 4.5.10: transmit; short frames are padded.
         hardware.change(TCTL::OFFSET, TCTL::EN | TCTL::PSP, TCTL::EN | TCTL::PSP);
-        // Tells firmware that a driver is in charge (8.2.3).
+        // Tells firmware that a driver is loaded (8.2.3).
         hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, CTRL_EXT::DRV_LOAD);
         Ok(())
     }
 
     fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
         stop_and_reset(hardware)?;
-        // Firmware is in charge again (8.2.3).
+        // Returns control to firmware (8.2.3).
         hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
         Ok(())
     }
@@ -98,29 +98,29 @@ impl Controller for X82576 {
         hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
     }
 
-    /// Section 4.5.9.1.
+    /// Follows section 4.5.9.1.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let bar = &hardware.bar;
         let (_, _, base) = hardware.ring(queue);
         bar.write(RDBAL::at(queue), base as u32);
         bar.write(RDBAH::at(queue), (base >> 32) as u32);
         bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
-        // With one queue a frame that finds no descriptor waits in the card's packet buffer; with
-        // several, one that is full must not hold up the others (8.10.2).
+        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
+        // must not hold up the others (8.10.2).
         let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
-        // Each descriptor is reported at once (WTHRESH 1 would be the same; 8.10.10).
+        // Each descriptor is written back at once (WTHRESH 1 would be the same; 8.10.10).
         bar.write(RXDCTL::at(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
         let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
         hardware.wait_for(offset, enable, enable, "RXDCTL", format_args!("[{queue}].ENABLE"), "4.5.9.1")?;
-        // The head is 0 after a reset, and after the queue was enabled; one descriptor less than the
-        // ring holds: RDT = RDH would mean that the card has none (7.1.8).
+        // The head is 0 after a reset, and after enabling the queue. The tail is one less than the ring holds: RDT =
+        // RDH would mean an empty ring (7.1.8).
         bar.write(RDH::at(queue), 0);
         bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
         Ok(())
     }
 
-    /// Section 4.5.9.2.
+    /// Follows section 4.5.9.2.
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
         hardware.change(offset, enable, 0);
@@ -129,7 +129,7 @@ impl Controller for X82576 {
         Ok(())
     }
 
-    /// Section 4.5.10.1.
+    /// Follows section 4.5.10.1.
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let bar = &hardware.bar;
         let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
@@ -138,13 +138,13 @@ impl Controller for X82576 {
         bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
         bar.write(TDH::at(queue), 0);
         bar.write(TDT::at(queue), 0);
-        // 7.2.2.3: few descriptors ask for a report, and those get it at once.
+        // 7.2.2.3: few descriptors have RS, and those are written back at once.
         bar.write(TXDCTL::at(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
         let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
         hardware.wait_for(offset, enable, enable, "TXDCTL", format_args!("[{queue}].ENABLE"), "4.5.10.1")
     }
 
-    /// Section 4.5.10.2: the queue is disabled when it is empty, since descriptors have been fetched ahead.
+    /// Disables the queue once it is empty, since the card has prefetched descriptors (section 4.5.10.2).
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let tail = hardware.bar.read(TDT::at(queue));
         let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.5.10.2");
@@ -173,7 +173,7 @@ impl Controller for X82576 {
         hardware.change(RCTL::OFFSET, both, if on { both } else { 0 });
     }
 
-    /// Section 7.1.1.7. The table has 128 entries, four to a register.
+    /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
         let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
@@ -181,7 +181,7 @@ impl Controller for X82576 {
         }
         X82576::set_table(hardware, rss);
         if hardware.config.rx_queues > 1 {
-            // Without PCSD the descriptor has a checksum where the hash would be.
+            // Without PCSD the descriptor contains a checksum in place of the hash.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             bar.write(MRQC::OFFSET, MRQC::RSS | fields);
@@ -192,11 +192,11 @@ impl Controller for X82576 {
         (0..32).for_each(|register| hardware.bar.write(RETA::at(register), rss.register(register)));
     }
 
-    /// Section 7.3: receive queue n raises vector n, which masks itself when it is raised. Over uio there
-    /// is one interrupt line instead, for one queue, and the older causes of `ICR`.
+    /// Lets receive queue n raise vector n, which masks itself when raised (section 7.3). Over uio, one interrupt
+    /// line serves one queue, with the older causes of `ICR`.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
         let bar = &hardware.bar;
-        // 8.8.14: an interval in µs, 13 bits.
+        // 8.8.14: the interval in µs has 13 bits.
         let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
         if hardware.has_line() {
             bar.write(GPIE::OFFSET, GPIE::NSICR);
@@ -207,7 +207,7 @@ impl Controller for X82576 {
         bar.write(EIAM::OFFSET, (1 << queues) - 1);
         for queue in 0..queues {
             bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
-            // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receiving.
+            // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receive.
             let shift = u32::from(queue / 8) * 16;
             hardware.change(IVAR::at(queue % 8), 0xFF << shift, (u32::from(queue) | IVAR::VALID) << shift);
         }
@@ -223,17 +223,17 @@ impl Controller for X82576 {
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
         if hardware.has_line() {
             hardware.bar.write(IMC::OFFSET, ICR::RXDW);
-            hardware.bar.read(ICR::OFFSET); // takes the line back
+            hardware.bar.read(ICR::OFFSET); // releases the interrupt line
         } else {
             hardware.bar.write(EIMC::OFFSET, 1 << queue);
         }
     }
 
-    /// Section 8.18. `GORC` counts the CRCs, although they are taken off.
+    /// Adds up the card's counters (section 8.18). `GORC` counts CRCs although they are stripped.
     fn count<B: Bar>(hardware: &Hardware<B, X82576>, sum: &mut Statistics) {
         const CRC: u64 = 4;
         let read = |offset: u32| hardware.bar.read(offset) as u64;
-        // The low half first: reading it holds the high half.
+        // The low half first: reading it latches the high half.
         let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
         let packets = read(GPRC::OFFSET);
         sum.rx_packets += packets;
@@ -250,31 +250,31 @@ impl Controller for X82576 {
     }
 }
 
-/// Section 5.2.3.3 stops all DMA, 4.3.1 resets.
+/// Stops all DMA (section 5.2.3.3) and resets (4.3.1).
 fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-    // Frames that come in would make new requests.
+    // Frames received now would cause new requests.
     hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
     hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
     let enabled = STATUS::GIO_MASTER_ENABLE;
     match hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3") {
-        // A request that nobody answers ends with the reset, too.
+        // A request that is never completed ends with the reset, too.
         Ok(()) | Err(Error::Timeout { .. }) => {}
         gone => return gone,
     }
     hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
-    // 4.3.1: the EEPROM is read again; nothing may be touched for 3 ms.
+    // 4.3.1: the EEPROM is reloaded; no access for 3 ms.
     hardware.bar.wait(Duration::from_millis(3));
-    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would tell the same; QEMU's card has no such bit.)
+    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would do as well, but QEMU's card lacks it.)
     hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
 }
 
-/// Lets the PHY begin to negotiate a speed with its neighbour (8.2.4; the PHY's register 0 is that of
-/// IEEE 802.3, 22.2.4.1). Firmware uses the PHY, too.
+/// Starts the PHY's negotiation of a speed (8.2.4; its register 0 is that of IEEE 802.3, 22.2.4.1). Takes a
+/// semaphore, since firmware uses the PHY, too.
 fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     const CONTROL: u32 = 0;
-    const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enabled, and started again
+    const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enable and restart auto-negotiation
     let semaphores = Semaphores { swsm: SWSM::OFFSET, sync: SW_FW_SYNC::OFFSET, has_regsmp: false, section: "8.6.14" };
-    // Four ports have the bits 1, 2, 10 and 11 of 8.6.16.
+    // The four ports have the bits 1, 2, 10 and 11 of 8.6.16.
     let port = hardware.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 0x3;
     let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
     hardware.with_semaphore(&semaphores, phy, || {
@@ -284,8 +284,8 @@ fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     })
 }
 
-/// 4.5.7.2, of cards for fiber and backplanes: power for what is behind the pin that has it, and negotiation by the MAC
-/// itself (IEEE 802.3, clause 37).
+/// Starts negotiation of cards for fiber and backplanes (4.5.7.2): powers the part behind the SDP pin, and lets the
+/// MAC negotiate (IEEE 802.3, clause 37).
 fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
     hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::SDP7_DATA, 0);
     hardware.change(PCS_CFG::OFFSET, PCS_CFG::PCS_EN, PCS_CFG::PCS_EN);

@@ -1,8 +1,7 @@
-//! The 82576's registers that are used here, one line each.
+//! The registers of the 82576 used here, one line each.
 //!
-//! Names, bits and sections are those of Intel's "82576EB Gigabit Ethernet Controller Datasheet"
-//! (revision 2.63). A register is a type: `RXDCTL::at(3)` is the offset of queue 3's,
-//! `RXDCTL::ENABLE` one of its bits.
+//! Names, bits and sections are those of Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63). A
+//! register is a type: `RXDCTL::at(3)` is the offset of queue 3's register, `RXDCTL::ENABLE` one of its bits.
 #![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheet documents them
 
 macro_rules! registers {
@@ -13,10 +12,10 @@ macro_rules! registers {
             pub struct $name;
 
             impl $name {
-                /// The first one's offset in BAR 0.
+                /// The offset of number 0 in BAR 0.
                 pub const OFFSET: u32 = $offset;
 
-                /// The offset of number `n`.
+                /// Returns the offset of number `n`.
                 pub const fn at(n: u16) -> u32 {
                     assert!((n as u32) < $count);
                     $offset + n as u32 * $stride
@@ -38,7 +37,7 @@ registers! {
     SWSM     0x05B50 [1 x 0]  "8.6.14" {} "Software Semaphore";
     SW_FW_SYNC 0x05B5C [1 x 0] "8.6.16" { SW_PHY_SM0 = 1 << 1 } "Software-Firmware Synchronization";
 
-    // 8.17 The physical coding sublayer of SerDes
+    // 8.17 Physical coding sublayer of SerDes
     PCS_CFG  0x04200 [1 x 0]  "8.17.1" { PCS_EN = 1 << 3 } "PCS Configuration";
     PCS_LCTL 0x04208 [1 x 0]  "8.17.2" { FORCE_LINK = 1 << 5, AN_ENABLE = 1 << 16, AN_RESTART = 1 << 17, AN_TIMEOUT_EN = 1 << 18 } "PCS Link Control";
 
@@ -102,7 +101,7 @@ registers! {
     RQDPC    0x0C030 [16 x 0x40] "8.18.58" {} "Receive Queue Drop Packet Count";
 }
 
-/// The statistics, to be read before they count for us.
+/// The statistics registers, read once at bring-up to clear them.
 pub const STATISTICS: [u32; 14] = [
     CRCERRS::OFFSET,
     RXERRC::OFFSET,

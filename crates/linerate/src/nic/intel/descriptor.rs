@@ -1,10 +1,9 @@
 //! The words of a descriptor, shared by the driver and the model.
 //!
-//! Section numbers are those of the 82599's datasheet; the 82576 has the same descriptors but for one
-//! bit.
+//! Section numbers are those of the 82599's datasheet; the 82576's descriptors differ in one bit.
 //!
-//! A descriptor is two 64-bit words: the driver writes them (read format), the card writes its
-//! answer over them (write-back format).
+//! A descriptor is two 64-bit words. The driver writes them (read format), and the card overwrites them (write-back
+//! format).
 
 /// Advanced receive descriptors (datasheet section 7.1.6).
 ///
@@ -17,7 +16,7 @@
 ///  word 1  |     VLAN tag      |     length      |   errors   |         status         |
 /// ```
 pub mod receive {
-    /// Word 1: descriptor done, the card has finished with it.
+    /// Word 1: descriptor done, the card has written it back.
     pub const DD: u64 = 1 << 0;
     /// Word 1: end of packet, the packet does not continue in the next descriptor.
     pub const EOP: u64 = 1 << 1;
@@ -27,29 +26,29 @@ pub mod receive {
     pub const RXE_82576: u64 = 1 << 31;
     /// Word 1: bytes in this buffer, 16 bits from here on.
     pub const LENGTH_SHIFT: u32 = 32;
-    /// Word 1: the length in its place.
+    /// Word 1: the mask of the length.
     pub const LENGTH_MASK: u64 = 0xFFFF << LENGTH_SHIFT;
-    /// Word 1: a filter of the flow director's matched.
+    /// Word 1: a flow director filter matched.
     pub const FLM: u64 = 1 << 2;
-    /// Word 1: there was a VLAN tag; if it was stripped it is in the VLAN field.
+    /// Word 1: the packet had a VLAN tag; if stripped, it is in the VLAN field.
     pub const VP: u64 = 1 << 3;
-    /// Word 1: the transport's checksum was looked at.
+    /// Word 1: the transport's checksum was verified.
     pub const L4CS: u64 = 1 << 5;
-    /// Word 1: IPv4's header checksum was looked at.
+    /// Word 1: IPv4's header checksum was verified.
     pub const IPCS: u64 = 1 << 6;
-    /// Word 1: its time was taken.
+    /// Word 1: the packet was timestamped.
     pub const TS: u64 = 1 << 16;
-    /// Word 1: it came from another function of this card.
+    /// Word 1: the packet came from another function of this card.
     pub const LB: u64 = 1 << 18;
     /// Word 1: the transport's checksum is wrong.
     pub const L4E: u64 = 1 << 30;
     /// Word 1: IPv4's header checksum is wrong.
     pub const IPE: u64 = 1 << 31;
-    /// Word 1: of packets put together, where the packet goes on, 16 bits from here on; instead of errors.
+    /// Word 1: the next descriptor of a coalesced packet, 16 bits from here on; in place of errors.
     pub const NEXTP_SHIFT: u32 = 4;
     /// Word 1: the VLAN tag, 16 bits from here on.
     pub const VLAN_SHIFT: u32 = 48;
-    /// Word 0: how many segments were put together, 4 bits from here on.
+    /// Word 0: the count of coalesced segments, 4 bits from here on.
     pub const RSCCNT_SHIFT: u32 = 17;
     /// Word 0: the packet type's bits (section 7.1.6.2).
     pub const TYPE_IPV4: u64 = 1 << 4;
@@ -65,9 +64,9 @@ pub mod receive {
     pub const TYPE_UDP: u64 = 1 << 9;
     /// Word 0: SCTP.
     pub const TYPE_SCTP: u64 = 1 << 10;
-    /// Word 0: a filter of ethertypes matched; its number is in bits 6 to 4.
+    /// Word 0: an ethertype filter matched; its number is in bits 6 to 4.
     pub const TYPE_ETQF: u64 = 1 << 15;
-    /// Word 0: which fields the hash is of (section 7.1.2.8), 4 bits.
+    /// Word 0: the fields that the hash covers (section 7.1.2.8), 4 bits.
     pub const RSS_TYPE_MASK: u64 = 0xF;
     /// Word 0: the RSS hash, 32 bits from here on.
     pub const RSS_HASH_SHIFT: u32 = 32;
@@ -80,15 +79,15 @@ pub mod legacy_receive {
     pub const DD: u64 = 1 << 32;
     /// Word 1: end of packet.
     pub const EOP: u64 = 1 << 33;
-    /// Word 1: there was a VLAN tag.
+    /// Word 1: the packet had a VLAN tag.
     pub const VP: u64 = 1 << 35;
-    /// Word 1: the transport's checksum was looked at.
+    /// Word 1: the transport's checksum was verified.
     pub const L4CS: u64 = 1 << 37;
-    /// Word 1: IPv4's header checksum was looked at.
+    /// Word 1: IPv4's header checksum was verified.
     pub const IPCS: u64 = 1 << 38;
     /// Word 1: the transport's checksum is wrong.
     pub const L4E: u64 = 1 << 46;
-    /// Word 1: IPv4's header checksum, or the MAC, found an error.
+    /// Word 1: an error in IPv4's header checksum, or a MAC error.
     pub const RXE: u64 = 1 << 47;
 }
 
@@ -101,11 +100,11 @@ pub mod legacy_receive {
 pub mod transmit {
     /// DTYP: a context descriptor.
     pub const DTYP_CONTEXT: u64 = 0b0010 << 20;
-    /// MAC: take the time when it leaves.
+    /// MAC: timestamp the packet when it leaves.
     pub const TSTAMP: u64 = 1 << 19;
-    /// CC: look at the context.
+    /// CC: check the context.
     pub const CC: u64 = 1 << 39;
-    /// IDX: which of two contexts, 1 bit from here on.
+    /// IDX: the context, one of two, 1 bit from here on.
     pub const IDX_SHIFT: u32 = 36;
     /// POPTS: insert IPv4's header checksum.
     pub const IXSM: u64 = 1 << 40;
@@ -135,13 +134,13 @@ pub mod transmit {
     pub const PAYLEN_SHIFT: u32 = 46;
     /// Bits that must be 0: 16 and 17, and in DCMD bits 26 and 28.
     pub const RESERVED: u64 = 0b11 << 16 | 1 << 26 | 1 << 28;
-    /// The shortest packet that hardware can pad by itself.
+    /// The shortest packet that hardware can pad.
     pub const SHORTEST: usize = 17;
-    /// The most descriptors that a packet may have.
+    /// The most descriptors of a packet.
     pub const MOST_DESCRIPTORS: usize = 40;
 }
 
-/// Advanced transmit context descriptors (section 7.2.3.2.3): what data descriptors after it refer to.
+/// Advanced transmit context descriptors (section 7.2.3.2.3): the context of later data descriptors.
 ///
 /// ```text
 ///           63      48 47    40 39 38 36  32 31    24 23  20 19    9 8           0
@@ -165,13 +164,12 @@ pub mod context {
     pub const MSS_SHIFT: u32 = 48;
 }
 
-/// Legacy transmit descriptors (section 7.2.3.2.2): word 1 is `VLAN, CSS, reserved, STA, CMD, CSO,
-/// length` in 16, 8, 4, 4, 8, 8 and 16 bits. CMD and STA have EOP, IFCS, RS, DEXT, VLE and DD where
-/// advanced descriptors have them.
+/// Legacy transmit descriptors (section 7.2.3.2.2): word 1 is `VLAN, CSS, reserved, STA, CMD, CSO, length` in 16, 8,
+/// 4, 4, 8, 8 and 16 bits. EOP, IFCS, RS, DEXT, VLE and DD are at the same bits as in advanced descriptors.
 pub mod legacy_transmit {
     /// CMD: insert a checksum.
     pub const IC: u64 = 1 << 26;
-    /// Where it goes, and where what it is of begins, 8 bits each from here on.
+    /// The checksum's offset, and the offset where the summed data begins, 8 bits each from here on.
     pub const CSO_SHIFT: u32 = 16;
     /// See `CSO_SHIFT`.
     pub const CSS_SHIFT: u32 = 40;

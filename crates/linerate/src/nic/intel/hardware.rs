@@ -1,4 +1,4 @@
-//! The card as the driver sees it: its registers, what its queues share, and waiting with a bound.
+//! The card as the driver sees it: registers, the state that its queues share, and bounded waits.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -13,41 +13,41 @@ use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 use crate::port::{QueueCounters, Rss, Statistics};
 
-/// Bytes of a descriptor.
+/// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
 
-/// The status register, on all of them; it never reads all ones.
+/// The status register of all these cards; it never reads all ones.
 const STATUS: u32 = 0x00008;
 
-/// One card, shared by its [`Intel`](super::Intel) and its queues; the last of them stops the card
-/// before the memory that the card can reach goes away.
+/// One card, shared by its [`Intel`](super::Intel) and its queues. The last owner stops the card before the memory
+/// that it can reach is freed.
 pub struct Hardware<B: Bar, C: Controller> {
     pub(in crate::nic) bar: B,
     pub(in crate::nic) config: Config,
     pub(super) rx: Box<[QueuePlace]>,
     pub(super) tx: Box<[QueuePlace]>,
-    /// One for each receive queue, or none.
+    /// The interrupt of each receive queue, or none.
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
-    /// What the card has counted so far; sent bytes with their CRCs.
+    /// The card's counters so far; bytes sent include CRCs.
     counted: Mutex<Statistics>,
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
     receiving: Mutex<Receiving>,
-    /// Buffers of queues that the card did not let go; free again once it has been reset.
+    /// Buffers of queues that did not stop; free again after a reset.
     aside: Mutex<Vec<u32>>,
-    /// The last to go: it may give the card back to the kernel.
+    /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
     _controller: PhantomData<C>,
 }
 
-/// When the card may begin to receive: once every queue that RSS can choose is there, so that
-/// nothing is lost to a queue that nobody polls yet. From then on nothing is directed to one that is stopped.
+/// When the card may receive: once every queue in the RSS table has started, so that no packet is lost in a queue
+/// without an owner. From then on, no packets are directed to a stopped queue.
 #[derive(Default)]
 struct Receiving {
-    /// Between which queues packets are spread.
+    /// The RSS settings.
     rss: Option<Rss>,
-    /// Queues that are there, by bits.
+    /// The started queues, one bit each.
     started: u64,
     on: bool,
 }
@@ -57,12 +57,12 @@ impl Receiving {
         self.started >> queue & 1 != 0
     }
 
-    /// True once all queues that packets are spread between are there.
+    /// Returns whether all queues in the RSS table have started.
     fn is_ready(&self) -> bool {
         self.started != 0 && self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
     }
 
-    /// The table as it is while the card receives: others of the queues take the part of those that are stopped.
+    /// Returns the table in effect while the card receives: started queues replace stopped ones.
     fn directed(&self) -> Option<Rss> {
         let mut rss = self.rss.clone()?;
         let started: Vec<u16> = (0..64).filter(|&queue| self.is_started(queue)).collect();
@@ -75,7 +75,7 @@ impl Receiving {
     }
 }
 
-/// What remains of a queue when its owner drops it.
+/// A queue's state that outlives its owner.
 #[derive(Default)]
 pub(super) struct QueuePlace {
     pub taken: AtomicBool,
@@ -83,7 +83,7 @@ pub(super) struct QueuePlace {
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Checks the configuration and maps the memory. The card is not touched yet.
+    /// Checks the configuration and maps the memory, without accessing the card.
     pub(super) fn new(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Hardware<B, C>> {
         check::<C>(&config)?;
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
@@ -113,75 +113,73 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         })
     }
 
-    /// Where ring number `ring` lies (transmit queues come after receive queues): its memory, the
-    /// byte offset therein, and the device's address of it.
+    /// Returns the memory of ring number `ring` (transmit queues follow receive queues), its byte offset, and its
+    /// device address.
     ///
-    /// A ring is as long as a power of two, so that it lies in one page of any size.
+    /// A ring's length is a power of two, so it lies in one page of any size.
     pub(in crate::nic) fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, DeviceAddress) {
         let offset = ring as usize * self.config.ring * DESCRIPTOR;
         (self.rings.memory(), offset, self.rings.addresses().at(offset))
     }
 
-    /// True where the card has an interrupt line instead of vectors.
+    /// Returns whether the card has an interrupt line instead of vectors.
     pub(in crate::nic) fn has_line(&self) -> bool {
         self.interrupts.first().is_some_and(|interrupt| interrupt.is_line())
     }
 
-    /// Where the card sees the region.
+    /// Returns the region's device addresses.
     pub(super) fn packets(&self) -> &Addresses {
         self.packets.addresses()
     }
 
-    /// What the card has counted so far.
+    /// Returns the card's counters so far.
     pub(super) fn counted(&self) -> MutexGuard<'_, Statistics> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that the card may write into one buffer, in the whole KiB that `SRRCTL.BSIZEPACKET`
-    /// has (section 8.2.3.8.7).
+    /// Returns the buffer size to write to `SRRCTL.BSIZEPACKET`, in KiB (section 8.2.3.8.7).
     ///
-    /// A frame that fits behind the headroom is never cut: the card drops what is longer than
-    /// `MAXFRS`, so rounding up cannot make it write beyond the buffer. Otherwise it is rounded
-    /// down, and long frames become chains.
+    /// If the longest frame fits behind the headroom, the size is rounded up: the card drops frames longer than
+    /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise it is rounded down, and long frames become chains.
     pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
         let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
         kib.min(16) as u32
     }
 
-    /// The most that the card writes for one frame: the MAC lets a VLAN tag more through than
-    /// `MAXFRS` says (section 8.2.3.22).
+    /// Returns the most bytes that the card writes for a frame: the MAC accepts a VLAN tag beyond `MAXFRS` (section
+    /// 8.2.3.22).
     pub(in crate::nic) fn longest_written(&self) -> usize {
         self.config.max_frame + 4
     }
 
-    /// Where in a buffer the card writes.
+    /// Returns where the card writes in a buffer.
     pub(in crate::nic) fn placement(&self) -> Placement {
         Placement::new(self.config.pool.region(), self.longest_written())
     }
 
-    /// Bytes that a receive descriptor may report.
+    /// Returns the most bytes that a receive descriptor may report.
     pub(in crate::nic) fn longest_slot(&self) -> usize {
         (self.buffer_kib() as usize * 1024).min(self.placement().room())
     }
 
-    /// Sets the bits of `mask` to those of `value`.
+    /// Replaces the bits of `mask` by those of `value`.
     pub(in crate::nic) fn change(&self, offset: u32, mask: u32, value: u32) {
         self.bar.write(offset, self.bar.read(offset) & !mask | value);
     }
 
-    /// Reads a register of which all ones means that nobody is there.
+    /// Reads a register that reads all ones only if the card is gone.
     pub(in crate::nic) fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
         match self.bar.read(offset) {
-            // It may be leaving.
+            // The card may be leaving.
             u32::MAX => self.check_bus().and(Err(Error::CardGone { port: self.config.name.clone(), register })),
             value => Ok(value),
         }
     }
 
-    /// The card has been reset: it may reach memory from now on.
+    /// Allows DMA; the card must have been reset.
     pub(in crate::nic) fn allow_dma(&self) -> Result<()> {
-        // SAFETY: as its name says, drivers call this behind their reset.
+        // SAFETY: drivers call this after their reset, as documented.
         unsafe { self.bus.allow_dma() }
     }
 
@@ -189,19 +187,19 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
     }
 
-    /// An error if the card is gone.
+    /// Fails if the card is gone.
     pub(in crate::nic) fn check_alive(&self) -> Result<()> {
         self.check_bus()?;
         self.read_live(STATUS, "STATUS").map(drop)
     }
 
-    /// Whose ring or descriptors an address of the card's belongs to.
+    /// Returns the queue whose ring or descriptors contain a device address.
     fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
         let (rx, queues) = (self.config.rx_queues, self.config.rx_queues + self.config.tx_queues);
         let is_of = |ring: u16| {
             let (memory, offset, base) = self.ring(ring);
-            // SAFETY: memory of rings, of which no slices are lent.
+            // SAFETY: no slices of the rings' memory are lent.
             let words = unsafe { memory.words(offset, self.config.ring * 2) };
             let ring = base..base + (self.config.ring * DESCRIPTOR) as u64;
             ring.contains(&address)
@@ -211,8 +209,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Some(if ring < rx { ("receive", ring.into()) } else { ("transmit", (ring - rx).into()) })
     }
 
-    /// Waits until the bits of `mask` are `want`, for 200 ms at most; on cards that work it is
-    /// some microseconds, 10 ms after a reset.
+    /// Waits until the bits of `mask` equal `want`, at most 200 ms. A working card needs microseconds, 10 ms after a
+    /// reset.
     pub(in crate::nic) fn wait_for(
         &self,
         offset: u32,
@@ -236,7 +234,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// The card has been reset and does not receive.
+    /// Resets the state of queues; the card has been reset and does not receive.
     pub(in crate::nic) fn forget_queues(&self) {
         *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
     }
@@ -251,7 +249,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.receive_if_ready(&mut receiving)
     }
 
-    /// A receive queue has been started.
+    /// Records a started receive queue, and enables receive if it was the last one needed.
     pub(super) fn queue_started(&self, queue: u16) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started |= 1 << queue;
@@ -261,8 +259,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.receive_if_ready(&mut receiving)
     }
 
-    /// A receive queue is about to be stopped: no more packets are directed to it, and none are received when there
-    /// is no other.
+    /// Directs packets away from a receive queue about to stop; disables receive if no other queue is left.
     pub(super) fn queue_stops(&self, queue: u16) {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started &= !(1 << queue);
@@ -291,22 +288,22 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// Keeps buffers away from the pool because the card may still write to them.
+    /// Quarantines buffers that the card may still write to: they do not return to the pool.
     pub(in crate::nic) fn set_aside(&self, bufs: &[u32]) {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
     }
 
-    /// The card has been reset and has forgotten all addresses.
+    /// Returns quarantined buffers to the pool; the card has been reset and holds no addresses.
     pub(in crate::nic) fn free_aside(&self) {
         let bufs = std::mem::take(&mut *self.aside.lock().unwrap_or_else(PoisonError::into_inner));
         self.config.pool.give(&bufs);
     }
 }
 
-/// Whether a card can be opened like this.
+/// Checks the configuration for a card of this kind.
 ///
 /// # Errors
-/// What is not possible, and what is.
+/// The setting that is not possible, and what is.
 pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     config.check_ring()?;

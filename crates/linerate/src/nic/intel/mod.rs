@@ -1,14 +1,14 @@
-//! What Intel's cards have in common since the 82575: advanced descriptors, and the rings of them.
+//! The common part of Intel's cards since the 82575: advanced descriptors, and their rings.
 //!
-//! A card's own room ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) says what its registers are, as a
-//! [`Controller`]; everything that moves packets is here, once.
+//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) contributes its registers as a [`Controller`];
+//! everything that moves packets is here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - [`descriptor`]: the words that the card and we exchange, shared with the [model](crate::model)
+//! - [`descriptor`]: the words of a descriptor, shared with the [model](crate::model)
 //! - `vector`: several descriptors at a time, for `queue`
-//! - `start`: starting and stopping a queue, and where its buffers come from and go
-//! - `semaphore`: what a driver shares with firmware
-//! - `hardware`: the card as its driver sees it; waiting for it with a bound; what queues share
+//! - `start`: starting and stopping a queue; the source and destination of its buffers
+//! - `semaphore`: resources that a driver shares with firmware
+//! - `hardware`: the card as its driver sees it, bounded waits, the state that queues share
 //! - here: the control side, [`Intel`]
 
 pub mod descriptor;
@@ -32,64 +32,63 @@ pub use hardware::Hardware;
 use queue::{IntelRx, IntelTx};
 pub(super) use semaphore::Semaphores;
 
-/// What one of Intel's controllers does its own way: registers, and the order in which they want to
-/// be written.
+/// The controller-specific part of a driver: registers, and the order in which they are written.
 pub trait Controller: Sized + Send + Sync + 'static {
     /// The driver's name.
     const DRIVER: &'static str;
-    /// Queues each way that can be used.
+    /// The most queues each way.
     const MAX_QUEUES: u16;
-    /// Queues that receive-side scaling can reach.
+    /// The most queues that receive-side scaling can reach.
     const MAX_RSS_QUEUES: u16;
-    /// Queues that can have an interrupt each.
+    /// The most queues with an interrupt each.
     const MAX_INTERRUPTS: u16;
     /// The longest frame, in bytes without CRC.
     const MAX_FRAME: usize;
-    /// Of a receive descriptor's word 1: the MAC found an error.
+    /// Bits of a receive descriptor's word 1 for a MAC error.
     const RX_ERRORS: u64;
 
-    /// The offset of a receive queue's tail register.
+    /// Returns the offset of a receive queue's tail register.
     fn receive_tail(queue: u16) -> u32;
-    /// The offset of a transmit queue's tail register.
+    /// Returns the offset of a transmit queue's tail register.
     fn transmit_tail(queue: u16) -> u32;
 
-    /// Brings the card from any state to one where queues can be started, with receive disabled.
+    /// Brings the card from any state to one in which queues can be started, with receive disabled.
     fn bring_up<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
-    /// Stops all DMA and resets the card, so that it forgets all addresses.
+    /// Stops all DMA and resets the card, so that it holds no addresses.
     fn halt<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
-    /// Lets frames come in.
+    /// Enables receive.
     fn enable_receive<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
-    /// Lets no more frames come in.
+    /// Disables receive.
     fn disable_receive<B: Bar>(hardware: &Hardware<B, Self>);
 
-    /// Starts a receive queue whose descriptors are filled, all but the last the card's.
+    /// Starts a receive queue whose descriptors are filled; the card gets all but the last.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
-    /// After this the card does not touch the queue's memory.
+    /// Stops a receive queue: the card accesses its memory no more.
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
     /// Starts an empty transmit queue.
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
-    /// After this the card does not touch the queue's memory.
+    /// Stops a transmit queue: the card accesses its memory no more.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
 
-    /// The link as it is now.
+    /// Returns the current state of the link.
     fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
-    /// The registers that hold the card's own address, low and high.
+    /// Returns the registers of the card's own MAC address, low and high.
     fn address_registers() -> (u32, u32);
-    /// Receives all frames, or only the card's own, multicast as it was set, and broadcast.
+    /// Receives all frames, or only unicast to the card, the multicast set, and broadcast.
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
-    /// Writes key and table; its queues have been checked.
+    /// Writes RSS key and table, whose queues are valid.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
-    /// Writes the table alone.
+    /// Writes the RSS table alone.
     fn set_table<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
 
-    /// Gives each receive queue an interrupt of its own, throttled; none of them is allowed yet.
+    /// Gives each receive queue its own interrupt, throttled; all are masked.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
-    /// Lets the next packet of a queue interrupt once; one that has come already does so at once.
+    /// Unmasks a queue's interrupt for one packet; one that has arrived interrupts at once.
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
-    /// No interrupts of this queue.
+    /// Masks a queue's interrupt.
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
 
-    /// Adds what the card has counted since the last time; sent bytes with their CRCs.
+    /// Adds the counters since the last call; bytes sent include CRCs.
     fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
 }
 
@@ -102,10 +101,10 @@ pub struct Intel<B: Bar, C: Controller> {
 }
 
 impl<B: Bar, C: Controller> Intel<B, C> {
-    /// Resets the card behind `bar` and brings it up; `bus` is what it is plugged into.
+    /// Resets the card behind `bar` and brings it up; the card is plugged into `bus`.
     ///
     /// # Errors
-    /// A [`Config`] that cannot be, memory that cannot be mapped, or a card that does not answer.
+    /// An invalid [`Config`], memory that cannot be mapped, or a card that does not answer.
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
@@ -114,10 +113,10 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         Ok(device)
     }
 
-    /// Whether a card of this kind can be opened like this.
+    /// Checks the configuration for a card of this kind.
     ///
     /// # Errors
-    /// What is not possible, and what is.
+    /// The setting that is not possible, and what is.
     pub(crate) fn check(config: &Config) -> Result<()> {
         hardware::check::<C>(config)
     }
@@ -188,7 +187,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        /// RAH.AV: the address counts.
+        /// RAH.AV: the address is valid.
         const VALID: u32 = 1 << 31;
         self.hardware.check_alive()?;
         let ((low, high), (first, last)) = (C::address_registers(), mac.words());
@@ -211,7 +210,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
                 Some(format!("the table has {} entries; it must have 1 to 128", rss.table.len()))
             }
             Some(queue) => Some(format!(
-                "the table names queue {queue}; this card can spread over queues 0 to {} here (its entries have 4 bits)",
+                "the table contains queue {queue}; this port can use queues 0 to {} (table entries have 4 bits)",
                 queues - 1
             )),
             None => None,
@@ -230,17 +229,17 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         if queues > 0 {
             return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
         }
-        // What the card has counted is added up before the reset clears it.
+        // Save the counters before the reset clears them.
         hardware.statistics()?;
         self.bring_up()
     }
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Adds what the card has counted since the last time, and what the queues have.
+    /// Returns the card's and the queues' counters.
     ///
-    /// The card's counters are 32 bits wide and cleared by reading. They are added up whenever
-    /// somebody asks; at 10 Gbit/s a card counts to 2^32 in 288 s, and asked less often stops there.
+    /// The card's counters have 32 bits and are cleared by reading; each call adds them up. They stop at 2^32, which
+    /// takes at least 288 s at 10 Gbit/s.
     fn statistics(&self) -> Result<Statistics> {
         self.check_alive()?;
         const CRC: u64 = 4;

@@ -1,18 +1,18 @@
-//! Receive and send, top-down: what happens to a packet between the card's ring and a batch.
+//! Receive and send, top-down: a packet's way between the card's ring and a batch.
 //!
-//! A ring is an array of descriptors in memory that the card and we share (7.1.9, 7.2.3.3):
+//! A ring is an array of descriptors in memory shared with the card (7.1.9, 7.2.3.3):
 //!
 //! ```text
 //!                next                                  tail (RDT, TDT)
-//!   receive   [ ours | done | done | card's | card's | ours ]    we take what is done, from `next`
-//!               clean                next                        on, and refill in place
-//!   transmit  [ done | done | card's | free | free | free ]      we fill from `next` on, and take
-//!                                                                back what is done, from `clean` on
+//!   receive   [ ours | done | done | card's | card's | ours ]    done descriptors are taken from
+//!               clean                next                        `next` on, and refilled in place
+//!   transmit  [ done | done | card's | free | free | free ]      packets are added at `next`, and
+//!                                                                taken back from `clean` on
 //! ```
 //!
-//! Beside each ring an array of `u32` holds the buffer of each descriptor. Receiving exchanges a
-//! full buffer for an empty one of the batch, sending a packet's for those that the card has
-//! finished with, so a program that forwards touches nothing but descriptors, slots and these.
+//! Beside each ring, an array of `u32` holds the buffer of each descriptor. Receiving replaces a full buffer by an
+//! empty one of the batch; sending returns the buffers that the card is done with. So a program that forwards touches
+//! only descriptors, slots and these arrays.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, Receive, Transmit};
 use crate::slot::Slot;
 
-/// How far apart descriptors are that ask the card to report: one in 32, which is one write of the
-/// card and one read of ours per batch.
+/// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
+/// batch.
 pub(super) const REPORT_EVERY: usize = 32;
-/// So many received descriptors are given back at a time; a quarter of the shortest ring.
+/// The count of received descriptors returned to the card at a time; a quarter of the shortest ring.
 const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
@@ -41,20 +41,20 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
     pub(super) next: usize,
-    /// Up to where the card knows that it has descriptors back.
+    /// The card owns the descriptors returned before this one; RDT is one less.
     pub(super) given: usize,
     pub(super) doorbell: B::Doorbell,
-    /// Several at a time, where the processor can.
+    /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// Where the card sees the region.
+    /// The region's device addresses.
     pub(super) addresses: L,
     pub(super) placement: Placement,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// The beginning of a packet whose end has not come yet.
+    /// The beginning of a packet whose end has not arrived.
     pub(super) partial: Vec<Slot>,
-    /// What follows belongs to a packet that is being dropped.
+    /// The next descriptors belong to a packet that is being dropped.
     pub(super) dropping: bool,
     /// For batches of another region.
     pub(super) copies: Batch,
@@ -98,7 +98,7 @@ impl<B: Bar, C: Controller, L: Locate> Receive for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
-    /// Into a batch of our own region; a way of its own for few packets, which pay nothing for groups.
+    /// Receives into a batch of the queue's own region; generic, so that small batches do not pay for groups.
     #[inline(never)]
     fn recv_own<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
         let (before, first) = (batch.len(), self.next);
@@ -113,22 +113,22 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         if self.next != first {
             self.counters.moved(received);
         }
-        // Of small batches several share a doorbell; at the latest when nothing more has come.
+        // Small batches share a doorbell, which is rung at the latest when nothing more arrives.
         let owed = self.next.wrapping_sub(self.given) & (self.bufs.len() - 1);
         if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
             self.given = self.next;
-            // Off by one, otherwise RDT = RDH would tell the card that it has none (7.1.9).
+            // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }
         received
     }
 
-    /// Goes on where the first packets, if any, did not fill the batch.
+    /// Continues behind the first `received` packets, which did not fill the batch.
     #[inline(never)]
     fn recv_rest<const GROUPS: bool>(&mut self, batch: &mut Batch, mut received: usize) {
-        // Once round the ring at most, so that a card that lies cannot keep us here.
+        // At most once round the ring, so that a malicious card cannot keep the thread here.
         for _ in 0..self.bufs.len() {
-            // At the ring's end there may be more whole packets at its beginning.
+            // At the ring's end, more whole packets may follow at its beginning.
             if (received == 0 || self.next != 0) && !self.take_careful(batch) {
                 break;
             }
@@ -140,8 +140,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Exchanges the buffers of packets in one buffer each for fresh ones, until a descriptor is
-    /// anything else, or the ring or a slice ends. Returns how many.
+    /// Replaces the buffers of packets in one buffer each by fresh ones, until a descriptor has anything else, or the
+    /// ring or a slice ends. Returns the count.
     #[inline(always)]
     fn take_run<const GROUPS: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let done = if GROUPS { self.take_groups(slots, fresh) } else { 0 };
@@ -151,7 +151,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         done + self.take_singly(&mut slots[done..], &fresh[done..])
     }
 
-    /// The same for groups of packets, where the processor can.
+    /// As [`take_run`](Self::take_run), for groups of packets.
     #[inline(always)]
     fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
@@ -161,7 +161,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         done
     }
 
-    /// The same one by one.
+    /// As [`take_run`](Self::take_run), one packet at a time.
     #[inline(never)]
     fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         const WHOLE: u64 = receive::DD | receive::EOP;
@@ -170,7 +170,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
         for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
-            // Acquire: the packet's bytes are read after the card's word that it is done.
+            // Acquire: the packet's bytes are read after the DD bit.
             let word = descriptor[1].load(Acquire);
             let length = word & receive::LENGTH_MASK;
             if word & (WHOLE | C::RX_ERRORS) != WHOLE || length > longest {
@@ -186,14 +186,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         done
     }
 
-    /// The next descriptor's word that tells whether it is done.
+    /// Returns word 1 of the next descriptor, with its DD bit.
     #[inline(always)]
     fn status(&self) -> u64 {
         self.descriptors[self.next][1].load(Acquire)
     }
 
-    /// Takes the packet that begins at the next descriptor where it is a chain, or drops it where it
-    /// is faulty. False if there is nothing more to take now.
+    /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if
+    /// nothing more can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
         (self.status() & receive::DD != 0 || batch.ends_in_chain()) && self.take_chain(batch)
@@ -201,7 +201,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     #[cold]
     fn take_chain(&mut self, batch: &mut Batch) -> bool {
-        // A batch that has no place for a packet still takes the rest of one that it began.
+        // A full batch still takes the rest of a packet whose beginning it has.
         if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
             return false;
         }
@@ -220,7 +220,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             };
             let more = word & receive::EOP == 0;
             if !batch.push_slot(&mut self.placement.slot(self.bufs[self.next], length, more)) {
-                batch.put(&[new]); // longer than any card may make it
+                batch.put(&[new]); // longer than a card may make it
                 return self.drop_packet(batch, word);
             }
             self.bufs[self.next] = new;
@@ -231,14 +231,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
+    /// Keeps the beginning of a packet until its end arrives, since packets are delivered whole. Returns false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
         batch.keep_beginning(&mut self.partial);
         false
     }
 
-    /// Drops the packet of which the next descriptor is a part, and what came of it before. True if
-    /// that was all of it.
+    /// Drops the packet that contains the next descriptor, including its beginning. Returns true if that was all of
+    /// it.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
         batch.drop_beginning();
         self.counters.dropped();
@@ -248,7 +248,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         !self.dropping
     }
 
-    /// Gives the next descriptor back to the card with the buffer that is in its place.
+    /// Returns the next descriptor to the card with the buffer in `bufs`.
     fn refill(&mut self) {
         let descriptor = &self.descriptors[self.next];
         let data = self.placement.data(self.bufs[self.next]);
@@ -268,14 +268,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Takes up a packet, or a drop, that the last call could not finish.
+    /// Continues a packet, or a drop, that the last call did not finish.
     #[cold]
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
         batch.resume(&mut self.partial);
     }
 
-    /// For a batch that holds packets of another region: receives into one of our own, and copies.
+    /// Receives for a batch that holds packets of another region: receives into an own batch, and copies.
     #[cold]
     fn recv_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
@@ -289,19 +289,18 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
-    /// The oldest descriptor that the card has not reported.
+    /// The oldest descriptor not known to be done.
     pub(super) clean: usize,
     pub(super) next: usize,
-    /// Descriptors that ask for a report, the oldest first; with at least [`REPORT_EVERY`] between
-    /// two of them, a ring of 4,096 has at most 128.
+    /// Descriptors with RS, the oldest first. At least [`REPORT_EVERY`] apart, a ring of 4,096 has at most 128.
     pub(super) reports: [u16; 128],
     pub(super) oldest_report: u8,
     pub(super) next_report: u8,
     pub(super) unreported: usize,
     pub(super) doorbell: B::Doorbell,
-    /// Several at a time, where the processor can.
+    /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// Where the card sees the region.
+    /// The region's device addresses.
     pub(super) addresses: L,
     pub(super) shift: u32,
     pub(super) longest: usize,
@@ -331,7 +330,7 @@ impl<B: Bar, C: Controller, L: Locate> Transmit for IntelTx<B, C, L> {
     }
 }
 
-/// The command of a packet in one buffer: an advanced data descriptor, its end, insert the CRC.
+/// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
@@ -343,7 +342,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.send_each::<false>(batch)
     }
 
-    /// Two ways, as for receiving.
+    /// Sends a batch of the queue's own region; generic, as for receiving.
     #[inline(never)]
     fn send_each<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
         self.reclaim(batch);
@@ -369,8 +368,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         taken
     }
 
-    /// Writes descriptors for packets in one buffer each, until one is not, the ring is full or
-    /// ends, or a report is due. Returns how many.
+    /// Writes descriptors for packets in one buffer each, until one has several, the ring is full or ends, or an RS
+    /// bit is due. Returns the count.
     #[inline(always)]
     fn fill_run<const GROUPS: bool>(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
@@ -381,7 +380,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         filled + self.fill_singly(&slots[filled..count])
     }
 
-    /// The same for groups of packets, where the processor can.
+    /// As [`fill_run`](Self::fill_run), for groups of packets.
     #[inline(always)]
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
@@ -391,7 +390,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         filled
     }
 
-    /// The same one by one.
+    /// As [`fill_run`](Self::fill_run), one packet at a time.
     #[inline(always)]
     fn fill_singly(&mut self, slots: &[Slot]) -> usize {
         let (locate, shift, longest) = (self.addresses.locator(), self.shift, self.longest);
@@ -405,7 +404,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
             *buf = slot.buf();
-            // One multiplication puts the length in both its places.
+            // One multiplication puts the length into both fields.
             descriptor[1].store(COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1), Relaxed);
             filled += 1;
         }
@@ -414,7 +413,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         filled
     }
 
-    /// Marks the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
+    /// Sets RS in the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
     #[inline(always)]
     fn ask_for_report(&mut self) {
         let last = self.next.wrapping_sub(1) & (self.bufs.len() - 1);
@@ -425,7 +424,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.unreported = 0;
     }
 
-    /// Takes the buffers of all packets up to the last one reported.
+    /// Takes back the buffers of all packets up to the last descriptor written back.
     #[inline(always)]
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.oldest_report != self.next_report {
@@ -450,14 +449,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.next.wrapping_sub(self.clean) & self.bufs.len().wrapping_sub(1)
     }
 
-    /// One descriptor stays free: TDT = TDH means that the ring is empty (7.2.3.3).
+    /// Returns the count of free descriptors. One is never used: TDT = TDH means an empty ring (7.2.3.3).
     #[inline(always)]
     fn free(&self) -> usize {
         self.bufs.len() - 1 - self.in_flight()
     }
 
-    /// Sends the packet that begins at slot `at`, where it is a chain, too short for the card to
-    /// pad, too long, or without its checksum. Returns how many slots it took, 0 if the ring has no room for it.
+    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, or needs its
+    /// checksum. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let slots = &mut batch.slots()[at..];
@@ -476,7 +475,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return 0;
         }
         if length < transmit::SHORTEST {
-            // Too short for the card to pad (7.2.1.1); not with what the buffer held before.
+            // Too short for the card to pad (7.2.1.1); pad with zeros, not with the buffer's old contents.
             let last = &mut slots[count - 1];
             let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
             let offset = last.offset().min(self.pool.region().buffer_size() - new);
@@ -503,7 +502,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         count
     }
 
-    /// For a batch of another region: copies as many packets as there is room for, and sends those.
+    /// Sends a batch of another region: copies as many packets as there is room for, and sends the copies.
     #[cold]
     fn send_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);

@@ -1,5 +1,5 @@
-//! Semaphores that a driver shares with the card's firmware and with its other ports: `SW_FW_SYNC`, one bit for each
-//! thing that all of them use.
+//! Semaphores that a driver shares with the card's firmware and the card's other ports: one bit of `SW_FW_SYNC` for
+//! each shared resource.
 
 use std::time::Duration;
 
@@ -7,33 +7,32 @@ use super::{Controller, Hardware};
 use crate::error::{Error, Result};
 use crate::pci::Bar;
 
-/// Where a card has them.
+/// The registers of a card's semaphores.
 pub(in crate::nic) struct Semaphores {
     /// The offset of `SWSM`.
     pub swsm: u32,
     /// The offset of `SW_FW_SYNC`.
     pub sync: u32,
-    /// `SW_FW_SYNC` has a semaphore of its own, bit 31, in `SWESMBI`'s place.
+    /// Bit 31 of `SW_FW_SYNC` takes the place of `SWESMBI`.
     pub has_regsmp: bool,
     pub section: &'static str,
 }
 
-/// SWSM.SMBI: of drivers, this one may write `SW_FW_SYNC`. Reading it takes it, if it was free.
+/// SWSM.SMBI: this driver, of several, may write `SW_FW_SYNC`. Reading takes it if it is free.
 const SMBI: u32 = 1 << 0;
-/// SWSM.SWESMBI: the driver may, and not firmware.
+/// SWSM.SWESMBI: the driver may, firmware may not.
 const SWESMBI: u32 = 1 << 1;
-/// SW_FW_SYNC.REGSMP: likewise, and taken by reading.
+/// SW_FW_SYNC.REGSMP: as `SWESMBI`, but taken by reading.
 const REGSMP: u32 = 1 << 31;
-/// From a driver's bit of a semaphore to the firmware's.
+/// The shift from a driver's semaphore bit to the firmware's.
 const FIRMWARE_SHIFT: u32 = 5;
 
-/// How often and how long apart a semaphore is asked for before its owner is taken for dead: firmware may take one from
-/// a driver after a second.
+/// Attempts and pause before a semaphore's owner counts as dead: firmware may take one from a driver after a second.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Runs `work` with the semaphores `bits`. An owner that does not give them back was killed, and loses them.
+    /// Runs `work` with the semaphores `bits`. An owner that keeps them too long was killed, and loses them.
     pub(in crate::nic) fn with_semaphore<T>(
         &self,
         semaphores: &Semaphores,
@@ -59,18 +58,18 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         outcome
     }
 
-    /// Takes what protects `SW_FW_SYNC`: against other drivers, then against firmware.
+    /// Takes the locks on `SW_FW_SYNC`: against other drivers, then against firmware.
     fn lock(&self, &Semaphores { swsm, sync, has_regsmp, section }: &Semaphores) -> Result<()> {
         match self.wait_for(swsm, SMBI, 0, "SWSM", format_args!(".SMBI"), section) {
             Err(Error::Timeout { .. }) => {
-                // Its owner is dead: given back in its place, and taken.
+                // Its owner is dead: release for it, then take.
                 self.bar.write(swsm, 0);
                 self.bar.read(swsm);
             }
             other => other?,
         }
         if has_regsmp {
-            // One that is never given back is taken over, too.
+            // A dead owner's lock is taken over, too.
             return match self.wait_for(sync, REGSMP, 0, "SW_FW_SYNC", format_args!(".REGSMP"), section) {
                 Err(Error::Timeout { .. }) => Ok(()),
                 other => other,

@@ -1,4 +1,4 @@
-//! Starting and stopping a queue: who owns it, and where its buffers come from and go.
+//! Starting and stopping a queue: its owner, and the source and destination of its buffers.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         descriptors: Descriptors,
     ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // Beside the ring's, those of a packet that has not arrived whole.
+        // The ring's buffers, and those of a packet received in part.
         let reservation =
             pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
         let Some(bufs) = pool.take(descriptors.len()) else {
@@ -66,7 +66,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         })
     }
 
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
@@ -102,7 +102,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         descriptors: Descriptors,
     ) -> Result<IntelTx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // What is sent without being reported yet must not be all that the pool has.
+        // Descriptors without RS must not hold all buffers of the pool.
         let reservation = pool.reserve(REPORT_EVERY)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
@@ -131,7 +131,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         })
     }
 
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
@@ -151,7 +151,7 @@ impl<B: Bar, C: Controller, L: Locate> Drop for IntelTx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Claims a queue's place and starts it with its descriptors; if that fails the place is free again.
+    /// Claims a queue and starts it with its descriptors; releases the claim on failure.
     fn claim<Q>(&self, direction: &'static str, queue: u16, start: impl FnOnce(Descriptors) -> Result<Q>) -> Result<Q> {
         let (places, first) = match direction {
             "receive" => (&self.rx, 0),
@@ -166,7 +166,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             return Err(Error::QueueTaken { port: port(), direction, queue });
         }
         let (memory, offset, _) = self.ring(first + queue);
-        // SAFETY: memory of rings, of which no slices are lent.
+        // SAFETY: no slices of the rings' memory are lent.
         let started = start(unsafe { Descriptors::new(memory, offset, self.config.ring) });
         if started.is_err() {
             place.taken.store(false, Release);
@@ -174,7 +174,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         started
     }
 
-    /// Ends a queue's claim. Its buffers are free, or set aside if the card did not stop.
+    /// Ends a queue's claim. Frees its buffers, or quarantines them if the queue did not stop.
     fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
             Ok(()) => self.config.pool.give(held),

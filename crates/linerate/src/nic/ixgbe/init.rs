@@ -9,9 +9,9 @@ use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
 impl<B: Bar> Hardware<B, X82599> {
-    /// Brings the card from any state to one where queues can be started, with receive disabled.
+    /// Brings the card from any state to one in which queues can be started, with receive disabled.
     pub(super) fn reset_and_init(&self) -> Result<()> {
-        // 4.6.3.1: no interrupts before the reset, and none after it.
+        // 4.6.3.1: interrupts are masked before and after the reset.
         self.check_alive()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.stop_and_reset()?;
@@ -20,7 +20,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.forget_queues();
         self.allow_dma()?;
 
-        // 4.6.3: the EEPROM's content is in the registers, and the DMA engine is ready.
+        // 4.6.3: the registers are loaded from EEPROM, and the DMA engine is ready.
         self.wait_for(EEC::OFFSET, EEC::ARD, EEC::ARD, "EEC", format_args!(".ARD"), "4.6.3")?;
         let done = RDRXCTL::DMAIDONE;
         self.wait_for(RDRXCTL::OFFSET, done, done, "RDRXCTL", format_args!(".DMAIDONE"), "4.6.3")?;
@@ -29,21 +29,21 @@ impl<B: Bar> Hardware<B, X82599> {
         self.clear_statistics();
         self.init_receive();
         self.init_transmit();
-        // Tells firmware that a driver is in charge (8.2.3.1.3).
+        // Tells firmware that a driver is loaded (8.2.3.1.3).
         self.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, CTRL_EXT::DRV_LOAD);
         Ok(())
     }
 
     /// Stops all DMA, then resets.
     pub(super) fn stop_and_reset(&self) -> Result<()> {
-        // 5.2.4.3.2: pending requests end before the reset, so that none is cut in half; frames make no new ones.
+        // 5.2.4.3.2: pending requests complete before the reset. Without RXEN, frames cause no new ones.
         self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
         self.change(CTRL::OFFSET, CTRL::MASTER_DISABLE, CTRL::MASTER_DISABLE);
         let status = STATUS::MASTER_ENABLE_STATUS;
         match self.wait_for(STATUS::OFFSET, status, 0, "STATUS", format_args!(".PCIe master enable"), "5.2.4.3.2") {
             Err(Error::Timeout { .. }) => {
-                // One is never answered. The datasheet's way out: what waits in the card is thrown away while nothing
-                // can leave, and then two resets.
+                // A request is never completed. The datasheet's remedy: clear the card's buffers while loopback keeps
+                // frames from leaving, then reset twice.
                 self.change(HLREG0::OFFSET, HLREG0::LPBK, HLREG0::LPBK);
                 self.change(GCR_EXT::OFFSET, GCR_EXT::BUFFERS_CLEAR_FUNC, GCR_EXT::BUFFERS_CLEAR_FUNC);
                 self.bar.wait(Duration::from_micros(20));
@@ -56,32 +56,32 @@ impl<B: Bar> Hardware<B, X82599> {
         self.reset_once()
     }
 
-    /// Link and software reset together (4.2.1.6.1, 4.6.3.2).
+    /// Resets link and software together (4.2.1.6.1, 4.6.3.2).
     fn reset_once(&self) -> Result<()> {
         let reset = CTRL::RST | CTRL::LRST;
         self.bar.write(CTRL::OFFSET, reset);
         self.wait_for(CTRL::OFFSET, reset, 0, "CTRL", format_args!(".RST"), "4.6.3.2")?;
-        // The EEPROM is read again; the datasheet wants 10 ms before anything else.
+        // The EEPROM is reloaded; the datasheet demands a pause of 10 ms.
         self.bar.wait(Duration::from_millis(10));
         Ok(())
     }
 
-    /// 4.6.7, without DCB and virtualization.
+    /// Initializes receive, without DCB and virtualization (4.6.7).
     fn init_receive(&self) {
         self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
-        // The whole packet buffer for one traffic class (4.6.11.3.4).
+        // One traffic class gets the whole packet buffer (4.6.11.3.4).
         let kib = if self.is_copper() { X540_PACKET_BUFFER_KIB } else { PACKET_BUFFER_KIB };
         self.bar.write(RXPBSIZE::at(0), kib << RXPBSIZE::KIB_SHIFT);
         (1..8).for_each(|class| self.bar.write(RXPBSIZE::at(class), 0));
 
-        // Both must agree (8.2.3.8.8). Bits 25 and 26 are to be set, RSCFRSTSIZE to be 0.
+        // Both registers must agree (8.2.3.8.8). Bits 25 and 26 must be 1, RSCFRSTSIZE must be 0.
         let strip = HLREG0::RXCRCSTRP | HLREG0::TXCRCEN | HLREG0::TXPADEN;
         self.change(HLREG0::OFFSET, strip, strip);
         let mask = RDRXCTL::CRC_STRIP | RDRXCTL::RSCFRSTSIZE_MASK | RDRXCTL::BIT_25 | RDRXCTL::BIT_26;
         self.change(RDRXCTL::OFFSET, mask, RDRXCTL::CRC_STRIP | RDRXCTL::BIT_25 | RDRXCTL::BIT_26);
         self.change(RFCTL::OFFSET, RFCTL::RSC_DIS, RFCTL::RSC_DIS);
 
-        // MFS counts the CRC. Without JUMBOEN the card ignores it and takes 1,518 bytes.
+        // MFS includes the CRC. Without JUMBOEN the card ignores it and accepts 1,518 bytes.
         self.bar.write(MAXFRS::OFFSET, (self.config.max_frame as u32 + 4) << MAXFRS::MFS_SHIFT);
         self.change(HLREG0::OFFSET, HLREG0::JUMBOEN, HLREG0::JUMBOEN);
 
@@ -91,34 +91,34 @@ impl<B: Bar> Hardware<B, X82599> {
         self.bar.write(FCTRL::OFFSET, FCTRL::BAM);
         self.bar.write(MRQC::OFFSET, 0);
 
-        // The last sentences of 4.6.7.
+        // 4.6.7, the last sentences.
         self.change(CTRL_EXT::OFFSET, CTRL_EXT::NS_DIS, CTRL_EXT::NS_DIS);
         (0..self.config.rx_queues).for_each(|n| self.change(DCA_RXCTRL::at(n), DCA_RXCTRL::BIT_12, 0));
     }
 
-    /// 4.6.8, without DCB and virtualization.
+    /// Initializes transmit, without DCB and virtualization (4.6.8).
     fn init_transmit(&self) {
         self.bar.write(TXPBSIZE::at(0), 160 << TXPBSIZE::KIB_SHIFT);
         (1..8).for_each(|class| self.bar.write(TXPBSIZE::at(class), 0));
-        // 8.2.3.9.16: the buffer's size less the longest frame, in KiB.
+        // 8.2.3.9.16: the buffer's size minus the longest frame, in KiB.
         self.bar.write(TXPBTHRESH::at(0), 0xA0 - (MAXIMUM_FRAME_KIB));
         self.bar.write(DTXMXSZRQ::OFFSET, 0xFFF);
-        // 8.2.3.9.15: MTQC may change only while the arbiter is stopped.
+        // 8.2.3.9.15: MTQC may change only while the arbiter is disabled.
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, RTTDCS::ARBDIS);
         self.bar.write(MTQC::OFFSET, 0);
         self.change(RTTDCS::OFFSET, RTTDCS::ARBDIS, 0);
-        // No queue has a limit to its rate: those lie in memory behind two registers, which a reset does not clear
+        // No queue has a rate limit. The limits lie in memory behind two registers, which a reset does not clear
         // (8.2.3.10.12, 8.2.3.10.16).
         for queue in 0..128 {
             self.bar.write(RTTDQSEL::OFFSET, queue);
             self.bar.write(RTTBCNRC::OFFSET, 0);
         }
-        // A report is not written before the data that it is for was read (8.2.3.11.2).
+        // A descriptor is not written back before its data was read (8.2.3.11.2).
         (0..self.config.tx_queues).for_each(|n| self.change(DCA_TXCTRL::at(n), DCA_TXCTRL::DESC_WRO_EN, 0));
         self.change(DMATXCTL::OFFSET, DMATXCTL::TE, DMATXCTL::TE);
     }
 
-    /// 4.6.7, last step: frames may come in.
+    /// Enables receive: the last step of 4.6.7.
     pub(super) fn open_receive(&self) -> Result<()> {
         self.change(SECRXCTRL::OFFSET, SECRXCTRL::RX_DIS, SECRXCTRL::RX_DIS);
         let ready = SECRXSTAT::SECRX_RDY;
@@ -128,12 +128,12 @@ impl<B: Bar> Hardware<B, X82599> {
         Ok(())
     }
 
-    /// 4.6.7: no more frames come in.
+    /// Disables receive (4.6.7).
     pub(super) fn close_receive(&self) {
         self.change(RXCTRL::OFFSET, RXCTRL::RXEN, 0);
     }
 
-    /// 4.6.5: what was counted before the reset is not ours.
+    /// Discards what was counted before the reset (4.6.5).
     fn clear_statistics(&self) {
         for register in MAP.iter().filter(|register| register.access == Access::RC) {
             for n in 0..register.count {
@@ -142,20 +142,20 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 
-    /// 4.6.3.1.2 and 7.3.4: receive queue n raises vector n, which masks itself when it is raised.
+    /// Lets receive queue n raise vector n, which masks itself when raised (4.6.3.1.2, 7.3.4).
     pub(super) fn init_interrupts(&self, queues: u16, throttle: Duration) {
-        // Over uio there is one interrupt line instead, for one queue; the same causes raise it.
+        // Over uio, one interrupt line serves one queue; the same causes raise it.
         if !self.has_line() {
             self.bar.write(GPIE::OFFSET, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
-            // Causes clear themselves, and their masks close, when the message goes out.
+            // Causes clear and mask themselves when the message is sent.
             self.bar.write(EIAC::OFFSET, (1 << queues) - 1);
             self.bar.write(EIAM::OFFSET, (1 << queues) - 1);
         }
-        // 8.2.3.5.12: an interval in units of 2 µs at 10 Gbit/s, 9 bits.
+        // 8.2.3.5.12: the interval, in units of 2 µs at 10 Gbit/s, has 9 bits.
         let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(0x1FF) as u32;
         for queue in 0..queues {
             self.bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_WDIS);
-            // Two queues share a register; the low byte of each half is the receive queue's.
+            // Two queues share a register; the low byte of each half is for receive.
             let shift = u32::from(queue % 2) * 16;
             let vector = (u32::from(queue) | IVAR::VALID) << shift;
             self.change(IVAR::at(queue / 2), 0xFF << shift, vector);
@@ -163,9 +163,9 @@ impl<B: Bar> Hardware<B, X82599> {
     }
 }
 
-/// The memory for received packets (8.2.3.8.9; an X540's and X550's is smaller: X540 datasheet, 8.2.4.9.9).
+/// The receive packet buffer (8.2.3.8.9). An X540 and X550 have less (X540 datasheet, 8.2.4.9.9).
 const PACKET_BUFFER_KIB: u32 = 512;
 const X540_PACKET_BUFFER_KIB: u32 = 384;
 
-/// In `TXPBTHRESH`'s unit.
+/// In the unit of `TXPBTHRESH`.
 const MAXIMUM_FRAME_KIB: u32 = 10;

@@ -1,6 +1,6 @@
-//! The link: what lies between MAC and cable, and what of that is the driver's to set up (sections 3.7 and 4.6.4).
+//! The link between MAC and cable, and the driver's part in setting it up (sections 3.7 and 4.6.4).
 //!
-//! No reset of the MAC reaches it: a laser or a PHY that the last driver has switched off stays off.
+//! No MAC reset affects it: a laser or a PHY that the previous driver switched off stays off.
 
 use super::X82599;
 use super::module::Module;
@@ -9,29 +9,29 @@ use crate::error::Result;
 use crate::nic::intel::{Hardware, Semaphores};
 use crate::pci::Bar;
 
-/// What lies between MAC and cable.
+/// The medium between MAC and cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Media {
-    /// Wires of a backplane, at whose ends the MACs negotiate: how, the EEPROM says.
+    /// A backplane, over which the MACs negotiate; the EEPROM has the mode.
     Backplane,
     /// A cage for a module.
     Cage,
-    /// A PHY for copper in the card, which negotiates by itself.
+    /// A copper PHY in the card, which negotiates by itself.
     Copper,
 }
 
-/// Devices on backplanes: KX4, combined, XAUI.
+/// Device IDs for backplanes: KX4, combined, XAUI.
 const BACKPLANE: [u16; 3] = [0x10F7, 0x10F8, 0x10FC];
-/// Devices with a PHY: X540 and X550.
+/// Device IDs with a PHY: X540 and X550.
 const COPPER: [u16; 4] = [0x1528, 0x1560, 0x1563, 0x15D1];
 
-// MDIO (IEEE 802.3, clause 45): an operation's code in MSCA, and registers of a PHY.
+// MDIO (IEEE 802.3, clause 45): operation codes in MSCA, and registers of a PHY.
 const OP_ADDRESS: u32 = 0;
 const OP_WRITE: u32 = 1;
 const OP_READ: u32 = 3;
 const PMA: u32 = 1;
 const ID_HIGH: u32 = 2;
-/// The vendor's own device; bit 11 of its control register is the PHY's power.
+/// The vendor's device; bit 11 of its control register is the PHY's low-power bit.
 const VENDOR_1: u32 = 30;
 const CONTROL: u32 = 0;
 const LOW_POWER: u16 = 1 << 11;
@@ -45,24 +45,24 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 
-    /// 10.5.4: what firmware and the other port share.
+    /// Runs `work` with semaphores that firmware and the other port share (10.5.4).
     pub(super) fn with_shared<T>(&self, bits: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (swsm, sync) = (SWSM::OFFSET, SW_FW_SYNC::OFFSET);
         let semaphores = Semaphores { swsm, sync, has_regsmp: self.is_copper(), section: "10.5.4" };
         self.with_semaphore(&semaphores, bits, work)
     }
 
-    /// Of the two ports' PHYs, the semaphore of this one's.
+    /// Returns the semaphore bit of this port's PHY.
     pub(super) fn phy_semaphore(&self) -> u32 {
         SW_FW_SYNC::SW_PHY_SM0 << (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1)
     }
 
-    /// True for an X540 or X550.
+    /// Returns whether the card is an X540 or X550.
     pub(super) fn is_copper(&self) -> bool {
         self.media() == Media::Copper
     }
 
-    /// 4.6.4: lets the card make its link; negotiation goes on while we continue.
+    /// Starts the link (4.6.4); negotiation continues in the background.
     pub(super) fn init_link(&self) -> Result<()> {
         match self.media() {
             Media::Copper => self.power_phy(),
@@ -70,7 +70,7 @@ impl<B: Bar> Hardware<B, X82599> {
             Media::Cage => {
                 let module = self.identify_module()?;
                 self.prepare_for(module)?;
-                // 3.7.4: while this pin is high the module's laser is off.
+                // 3.7.4: a high pin switches the module's laser off.
                 self.change(ESDP::OFFSET, ESDP::SDP3, 0);
                 self.restart_link(Some(match module {
                     Module::Gigabit => AUTOC::LMS_1G_AN,
@@ -80,7 +80,7 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 
-    /// 4.6.4.1 to 4.6.4.3: negotiates anew, in the mode that the EEPROM says or in another.
+    /// Restarts negotiation, in the EEPROM's mode if `mode` is `None` (4.6.4.1 to 4.6.4.3).
     fn restart_link(&self, mode: Option<u32>) -> Result<()> {
         self.with_shared(SW_FW_SYNC::SW_MAC_CSR_SM, || {
             let autoc = self.bar.read(AUTOC::OFFSET);
@@ -90,7 +90,7 @@ impl<B: Bar> Hardware<B, X82599> {
         })
     }
 
-    /// Gives the PHY power, if it has none.
+    /// Ends the PHY's low-power mode.
     fn power_phy(&self) -> Result<()> {
         self.with_shared(self.phy_semaphore(), || {
             for phy in 0..32 {
@@ -119,7 +119,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.mdio(OP_WRITE, phy, device, register)
     }
 
-    /// 8.2.3.22.11: one operation.
+    /// Executes one MDIO operation (8.2.3.22.11).
     fn mdio(&self, operation: u32, phy: u32, device: u32, register: u32) -> Result<()> {
         let place = register | device << MSCA::DEVICE_SHIFT | phy << MSCA::PHY_SHIFT;
         self.bar.write(MSCA::OFFSET, place | operation << MSCA::OP_SHIFT | MSCA::MDICMD);

@@ -1,11 +1,11 @@
 //! Intel 82599, X540 and X550: 10 Gbit/s, up to 64 queues each way.
 //!
 //! Written from Intel's "82599 10 GbE Controller Datasheet" (331520); section numbers are its own.
-//! Receive and send are those of all cards with advanced descriptors: [`intel`](super::intel).
+//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel).
 //!
 //! - [`registers`]: the card's registers, shared with the [model](crate::model)
 //! - `init`: reset and bring-up in the datasheet's order
-//! - `link`: what lies between MAC and cable; `module`: what is in a cage
+//! - `link`: the link between MAC and cable; `module`: the module in a cage
 //! - here: the queues' registers, link, filters, interrupts and statistics
 
 mod init;
@@ -23,14 +23,14 @@ use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
 use registers::*;
 
-/// Queues each way that this driver uses; the card has 128.
+/// The most queues each way that this driver uses; the card has 128.
 pub const MAX_QUEUES: u16 = X82599::MAX_QUEUES;
 
-/// Queues that RSS can reach: entries of the redirection table have 4 bits (section 8.2.3.7.15).
+/// The most queues that RSS can reach: entries of the redirection table have 4 bits (section 8.2.3.7.15).
 pub const MAX_RSS_QUEUES: u16 = X82599::MAX_RSS_QUEUES;
 
-/// The longest frame that the card can be set to, in bytes without CRC: 9,728 and CRC fit
-/// `MAXFRS.MFS` (section 8.2.3.22) with the card's limit of 15.5 KiB to spare.
+/// The longest frame that the card can be set to, in bytes without CRC. With CRC it fits `MAXFRS.MFS` (section
+/// 8.2.3.22), well below the card's limit of 15.5 KiB.
 pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 
 /// An open card.
@@ -42,7 +42,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///
-/// // On a model here; on a real card registers and bus come from uio or vfio, and nothing else changes.
+/// A model here; a real card gets its registers and bus from uio or vfio, and nothing else changes.
 /// let card = Card::new("example", Box::new(Cable::unplugged()));
 /// let pool = Pool::new(Region::new(&RegionOptions::default())?);
 /// let device = linerate::drive_model(&card, None, Config::new("example", pool))?;
@@ -51,7 +51,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// ```
 pub type Ixgbe<B> = Intel<B, X82599>;
 
-/// Devices that are an X550.
+/// Device IDs of the X550.
 const X550: [u16; 2] = [0x1563, 0x15D1];
 
 /// The 82599 and its successors.
@@ -80,7 +80,7 @@ impl Controller for X82599 {
 
     fn halt<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
         hardware.stop_and_reset()?;
-        // Firmware is in charge again (8.2.3.1.3).
+        // Returns control to firmware (8.2.3.1.3).
         hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
         Ok(())
     }
@@ -93,14 +93,14 @@ impl Controller for X82599 {
         hardware.close_receive();
     }
 
-    /// 4.6.7.1: starts a receive queue whose descriptors are filled, all but the last the card's.
+    /// Starts a receive queue whose descriptors are filled; the card gets all but the last (4.6.7.1).
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(queue);
         hardware.bar.write(RDBAL::at(queue), base as u32);
         hardware.bar.write(RDBAH::at(queue), (base >> 32) as u32);
         hardware.bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
-        // With one queue a frame that finds no descriptor waits in the card's packet buffer; with
-        // several, one that is full must not hold up the others (8.2.3.8.7).
+        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
+        // must not hold up the others (8.2.3.8.7).
         let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         hardware.bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         hardware.bar.write(RDH::at(queue), 0);
@@ -114,12 +114,12 @@ impl Controller for X82599 {
             format_args!("[{queue}].ENABLE"),
             "4.6.7.1",
         )?;
-        // One less than the ring holds: RDT = RDH would mean that the card has none (7.1.9).
+        // One less than the ring holds: RDT = RDH would mean an empty ring (7.1.9).
         hardware.bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
         Ok(())
     }
 
-    /// 4.6.7.1.2: after this the card does not touch the queue's memory.
+    /// Stops a receive queue: the card accesses its memory no more (4.6.7.1.2).
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         hardware.change(RXDCTL::at(queue), RXDCTL::ENABLE, 0);
         hardware.wait_for(
@@ -134,7 +134,7 @@ impl Controller for X82599 {
         Ok(())
     }
 
-    /// 4.6.8.1: starts an empty transmit queue.
+    /// Starts an empty transmit queue (4.6.8.1).
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
         hardware.bar.write(TDBAL::at(queue), base as u32);
@@ -142,8 +142,8 @@ impl Controller for X82599 {
         hardware.bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
         hardware.bar.write(TDH::at(queue), 0);
         hardware.bar.write(TDT::at(queue), 0);
-        // 7.2.3.4.1: fetch in whole cache lines; report each marked descriptor at once (WTHRESH 0),
-        // since few are marked.
+        // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS at once (WTHRESH 0), since there are
+        // few.
         let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
         hardware.bar.write(TXDCTL::at(queue), thresholds | TXDCTL::ENABLE);
         hardware.wait_for(
@@ -156,8 +156,8 @@ impl Controller for X82599 {
         )
     }
 
-    /// 4.6.8.2: after this the card does not touch the queue's memory. It has fetched descriptors ahead, so the queue is
-    /// disabled when it is empty; one that does not become so, for want of a link, is an error.
+    /// Stops a transmit queue: the card accesses its memory no more (4.6.8.2). The card has prefetched descriptors,
+    /// so the queue is disabled once empty; one that does not get empty, for want of a link, is an error.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let tail = hardware.bar.read(TDT::at(queue));
         let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.6.8.2");
@@ -185,7 +185,7 @@ impl Controller for X82599 {
         hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
-    /// Section 7.1.2.8.
+    /// Writes key, table and hash fields (section 7.1.2.8).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
@@ -193,14 +193,14 @@ impl Controller for X82599 {
         }
         X82599::set_table(hardware, rss);
         if hardware.config.rx_queues > 1 {
-            // Without PCSD the descriptor has a checksum where the hash would be.
+            // Without PCSD the descriptor contains a checksum in place of the hash.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
         }
     }
 
-    /// The table has 128 entries, four to a register; an X550's goes on.
+    /// Writes the table: 128 entries, four to a register; an X550 has more.
     fn set_table<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         let bar = &hardware.bar;
         for register in 0..32 {
@@ -224,23 +224,22 @@ impl Controller for X82599 {
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
         hardware.bar.write(EIMC::OFFSET, 1 << queue);
         if hardware.has_line() {
-            hardware.bar.read(EICR::OFFSET); // takes the line back
+            hardware.bar.read(EICR::OFFSET); // releases the interrupt line
         }
     }
 
-    /// Section 8.2.3.23.
+    /// Adds up the card's counters (section 8.2.3.23).
     fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
         let read = |offset: u32| hardware.bar.read(offset) as u64;
-        // The low half first: reading it holds the high half.
+        // The low half first: reading it latches the high half.
         let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
 
-        // RQSMR is left 0, so that all queues' packets, bytes and drops are in the first of each.
-        // QPRC counts what reached memory; GPRC would count what was dropped for want of a
-        // descriptor, too. QBRC has no CRC in it where that is stripped.
+        // RQSMR stays 0, so the first counters of each kind hold all queues' packets, bytes and drops. QPRC counts
+        // packets written to memory; GPRC would also count those without a descriptor. QBRC excludes stripped CRCs.
         sum.rx_packets += read(QPRC::at(0));
         sum.rx_bytes += read_wide(QBRC_L::at(0), QBRC_H::at(0));
-        // GOTC counts the CRCs. Those of frames sent between the two reads are taken off next time,
-        // so the sum is kept as the card counts.
+        // GOTC counts CRCs. Frames sent between the two reads lose theirs only next time, so the sum stays as the
+        // card counts.
         sum.tx_packets += read(GPTC::OFFSET);
         sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
 

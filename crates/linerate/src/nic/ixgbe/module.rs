@@ -1,5 +1,5 @@
-//! The module in the cage of an 82599: what it is, over I2C bit by bit (sections 3.7.4 and 8.2.3.1.5, and SFF-8472), and
-//! what the EEPROM has for its kind (section 8.2.3.2.2).
+//! The module in the cage of an 82599: its kind, read over bit-banged I2C (sections 3.7.4 and 8.2.3.1.5, and
+//! SFF-8472), and the EEPROM's settings for that kind (section 8.2.3.2.2).
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::error::Result;
 use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
-/// What matters of a module.
+/// The kind of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Module {
-    /// Nobody answers: the cage is empty.
+    /// No answer: the cage is empty.
     None,
-    /// Light, for 10 Gbit/s.
+    /// An optical module for 10 Gbit/s.
     Optical,
-    /// A cable for 10 Gbit/s with modules at its ends, without electronics or with.
+    /// A direct-attach cable for 10 Gbit/s, without or with electronics.
     Passive,
     Active,
-    /// For 1 Gbit/s.
+    /// A module for 1 Gbit/s.
     Gigabit,
 }
 
-// SFF-8472, table 3-1: what a module complies with.
+// SFF-8472, table 3-1: compliance codes.
 const FIRST: u8 = 3;
 const TEN_GIGABIT: usize = 0;
 const GIGABIT: usize = 6 - FIRST as usize;
@@ -32,17 +32,17 @@ const LAST: usize = CABLE;
 const PASSIVE: u8 = 1 << 2;
 const ACTIVE: u8 = 1 << 3;
 
-/// The device on the two wires that describes a module.
+/// The I2C address of the module's description.
 const DESCRIPTION: u8 = 0xA0;
-/// Half a clock at 100 kHz.
+/// Half a clock period at 100 kHz.
 const HALF: Duration = Duration::from_micros(5);
 
-/// Where the EEPROM lists kinds of modules, each with a place; and the list's end.
+/// The EEPROM's pointer to a list of module kinds, each with a pointer; and the list's end.
 const MODULES: u16 = 0x2B;
 const END: u16 = 0xFFFF;
 
 impl<B: Bar> Hardware<B, X82599> {
-    /// Asks the module in the cage what it is.
+    /// Identifies the module in the cage.
     pub(super) fn identify_module(&self) -> Result<Module> {
         let mut told = [0; LAST + 1];
         let answers = self.with_shared(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut told)))?;
@@ -55,7 +55,7 @@ impl<B: Bar> Hardware<B, X82599> {
         })
     }
 
-    /// Tells the analog part what the EEPROM has for such a module, if it has anything (`CORECTL`).
+    /// Writes the EEPROM's settings for this kind of module, if any, to the analog part (`CORECTL`).
     pub(super) fn prepare_for(&self, module: Module) -> Result<()> {
         let kind = match module {
             Module::None => return Ok(()),
@@ -68,7 +68,7 @@ impl<B: Bar> Hardware<B, X82599> {
         if matches!(list, 0 | END) {
             return Ok(());
         }
-        // The list's length, then kinds and their places in turn. Where an EEPROM is not what it should be, both end.
+        // The list's length, then pairs of kind and pointer. The bounds end the loops on a malformed EEPROM.
         const MOST: u16 = 256;
         for n in 0..MOST {
             let at = list.wrapping_add(1 + 2 * n);
@@ -96,7 +96,7 @@ impl<B: Bar> Hardware<B, X82599> {
         Ok((self.bar.read(EERD::OFFSET) >> EERD::DATA_SHIFT) as u16)
     }
 
-    /// Reads the module's memory from `first` on; false if nobody answers.
+    /// Reads the module's memory from `first` on; returns false if the module does not answer.
     fn read_module(&self, first: u8, bytes: &mut [u8]) -> bool {
         self.begin();
         let mut answers = self.send_byte(DESCRIPTION) && self.send_byte(first);
@@ -106,7 +106,7 @@ impl<B: Bar> Hardware<B, X82599> {
             let last = bytes.len() - 1;
             for (n, byte) in bytes.iter_mut().enumerate() {
                 *byte = (0..8).fold(0, |byte, _| byte << 1 | u8::from(self.receive_bit()));
-                // More is wanted, or not.
+                // Acknowledges all bytes but the last.
                 self.send_bit(n == last);
             }
         }
@@ -114,7 +114,7 @@ impl<B: Bar> Hardware<B, X82599> {
         answers
     }
 
-    /// Data falls while the clock is high.
+    /// Sends a start condition: data falls while the clock is high.
     fn begin(&self) {
         self.drive(false, true);
         self.drive(true, true);
@@ -122,14 +122,14 @@ impl<B: Bar> Hardware<B, X82599> {
         self.drive(false, false);
     }
 
-    /// Data rises while the clock is high.
+    /// Sends a stop condition: data rises while the clock is high.
     fn end(&self) {
         self.drive(false, false);
         self.drive(true, false);
         self.drive(true, true);
     }
 
-    /// True if it was acknowledged.
+    /// Sends a byte; returns whether it was acknowledged.
     fn send_byte(&self, byte: u8) -> bool {
         (0..8).rev().for_each(|bit| self.send_bit(byte >> bit & 1 != 0));
         !self.receive_bit()
@@ -148,14 +148,14 @@ impl<B: Bar> Hardware<B, X82599> {
         wires & I2CCTL::DATA_IN != 0
     }
 
-    /// Drives both wires, where high means that they are let go, and returns what they are half a clock later.
+    /// Drives both wires, where high means released, and returns their state half a clock later.
     fn drive(&self, clock: bool, data: bool) -> u32 {
         let bit = |bit: u32, on: bool| if on { bit } else { 0 };
         self.bar.write(I2CCTL::OFFSET, bit(I2CCTL::CLK_OUT, clock) | bit(I2CCTL::DATA_OUT, data));
-        // A read, so that the write has arrived before the time begins.
+        // This read flushes the write before the delay begins.
         self.bar.read(I2CCTL::OFFSET);
         self.bar.wait(HALF);
-        // A module may hold the clock for 500 µs.
+        // A module may stretch the clock by 500 µs.
         for _ in 0..100 {
             if !clock || self.bar.read(I2CCTL::OFFSET) & I2CCTL::CLK_IN != 0 {
                 break;

@@ -1,12 +1,11 @@
-//! The 82599's registers that are used here: one line each, shared by the driver and the model.
+//! The registers of the 82599 used here: one line each, shared by the driver and the model.
 //!
-//! Names, bits and sections are those of Intel's "82599 10 GbE Controller Datasheet" (331520). A
-//! register is a type: `RXDCTL::at(3)` is the offset of queue 3's, `RXDCTL::ENABLE` one of its
-//! bits. The model reads the same lines through [`MAP`]: access mode, reset value, bits that a
-//! driver may write.
+//! Names, bits and sections are those of Intel's "82599 10 GbE Controller Datasheet" (331520). A register is a type:
+//! `RXDCTL::at(3)` is the offset of queue 3's register, `RXDCTL::ENABLE` one of its bits. The model reads the same
+//! lines through [`MAP`]: access mode, reset value, and the bits that a driver may write.
 #![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheet documents them
 
-/// What reading and writing a register does.
+/// The effect of reading and writing a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read and write.
@@ -15,7 +14,7 @@ pub enum Access {
     RO,
     /// Read to clear: the statistics (section 8.2.3.23).
     RC,
-    /// Written bits of 1 clear the register's.
+    /// Write 1 to clear.
     W1C,
     /// Write only; reads as 0.
     WO,
@@ -26,15 +25,15 @@ pub enum Access {
 pub struct Register {
     pub name: &'static str,
     pub offset: u32,
-    /// The offset of number 0: `offset`, but for the second range of a kind.
+    /// The offset of number 0: `offset`, except for the second range of a register.
     pub kind: u32,
-    /// The number of the one at `offset`.
+    /// The number of the register at `offset`.
     pub first: u32,
     pub count: u32,
     pub stride: u32,
     pub access: Access,
     pub reset: u32,
-    /// Bits that a driver may change; a 1 elsewhere must be what the register held before.
+    /// Bits that a driver may change; all others must be written as they were read.
     pub writable: u32,
     pub section: &'static str,
 }
@@ -50,10 +49,10 @@ macro_rules! registers {
             pub struct $name;
 
             impl $name {
-                /// The first one's offset in BAR 0.
+                /// The offset of number 0 in BAR 0.
                 pub const OFFSET: u32 = $offset;
 
-                /// The offset of number `n`.
+                /// Returns the offset of number `n`.
                 pub const fn at(n: u16) -> u32 {
                     $(if n as u32 >= $count {
                         assert!((n as u32) < $count + $more);
@@ -67,7 +66,7 @@ macro_rules! registers {
             }
         )*
 
-        /// All of them; those that lie in two ranges are two lines.
+        /// All registers; one in two ranges has two lines.
         pub const MAP: &[Register] = &[$(
             Register {
                 name: stringify!($name),
@@ -97,7 +96,7 @@ macro_rules! registers {
     };
 }
 
-// Bits that a driver may write, where the datasheet reserves others.
+// Bits that a driver may write in registers with reserved bits.
 const CTRL_BITS: u32 = CTRL::MASTER_DISABLE | CTRL::LRST | CTRL::RST;
 const RXDCTL_BITS: u32 = RXDCTL::RLPML_MASK | RXDCTL::RLPML_EN | RXDCTL::ENABLE | RXDCTL::SWFLSH | RXDCTL::VME;
 const TXDCTL_BITS: u32 = 0x007F_7F7F | TXDCTL::ENABLE | TXDCTL::SWFLSH;
@@ -105,8 +104,8 @@ const SRRCTL_BITS: u32 = 0x1F | 0x3F << 8 | 0x7 << 22 | 0x7 << 25 | SRRCTL::DROP
 const RXCTRL_BITS: u32 = RXCTRL::RXEN | RXCTRL::DMBYPS;
 const INDEX_BITS: u32 = 0xFFFF;
 
-/// Other places of registers, kept for drivers of the 82598: where they begin, how many, how far apart, and the
-/// same of the registers that are meant.
+/// Aliases of registers, kept for drivers of the 82598: offset, count and stride; then offset and stride of the
+/// registers they stand for.
 #[rustfmt::skip]
 pub const ALIASES: &[(u32, u32, u32, u32, u32)] = &[
     (0x05400, 16, 8, RAL::OFFSET, 8),
@@ -525,7 +524,7 @@ registers! {
     PFFLPL     0x050B0 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow Low";
     PFFLPH     0x050B4 [1 x 0]    RW  reset 0x0000_0000 writable ALL "8.2.3.27" {} "PF Flow High";
 
-    // What the datasheet does not describe, and Linux's `ethtool -d` reads
+    // Not in the datasheet, but read by Linux's `ethtool -d`
     MSIXPBA    0x02000 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X Pending Bits";
     PBACL_0    0x11068 [1 x 0]    RO  reset 0x0000_0000 writable ALL "-" {} "MSI-X PBA Clear, 82598's place";
     RDSTAT     0x02C00 [8 x 4]    RO  reset 0x0000_0000 writable ALL "-" {} "Receive DMA Statistics";
@@ -558,7 +557,7 @@ registers! {
     TXBUFDATA  0x0C610 [4 x 4]    RW  reset 0x0000_0000 writable ALL "-" {} "Transmit Buffer Data";
     PCIEECCCTL 0x1106C [1 x 0]    RW  reset 0x0000_0000 writable ALL "-" {} "PCIe ECC Control";
 
-    // What only the X550 has
+    // X550 only
     X550_I2CCTL 0x15F5C [1 x 0]   RW  reset 0x0000_5000 writable ALL "X550 8.2.2.1" { DATA_IN = 1 << 12, CLK_IN = 1 << 14 } "I2C Control, of the X550";
     ETAG_ETYPE 0x05084 [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "EtherType of E-tags";
     VXLANCTRL  0x0507C [1 x 0]    RW  reset 0x0000_0000 writable ALL "X550 8.2.2.7" {} "VXLAN Control";

@@ -9,7 +9,7 @@ use super::transport::Notify;
 use crate::error::{Error, Result};
 use crate::memory::{DeviceAddress, Mapping};
 
-/// Bytes of memory that a command needs beside the ring: class and command, data, the answer.
+/// Bytes of a command beside the ring: class and command, data, acknowledgement.
 pub(super) const ROOM: usize = 64;
 const DATA: usize = 2;
 const ANSWER: usize = ROOM - 1;
@@ -19,7 +19,7 @@ pub(super) struct Control {
     pub ring: Box<dyn Ring>,
     pub doorbell: Notify,
     pub memory: Arc<Mapping>,
-    /// Where the command lies in it.
+    /// The command's offset in `memory`.
     pub offset: usize,
     pub address: DeviceAddress,
     /// The port's name, for messages.
@@ -27,10 +27,10 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Sends a command, and waits for the answer. `what` tells people what it was for.
+    /// Sends a command, and waits for the acknowledgement. `what` is for error messages.
     ///
     /// # Errors
-    /// [`Error::Timeout`], or [`Error::Unsupported`] where the device answers no.
+    /// [`Error::Timeout`], or [`Error::Unsupported`] if the device rejects the command.
     pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         self.memory.write(self.offset, &command);
         self.memory.write(self.offset + DATA, data);
@@ -53,7 +53,7 @@ impl Control {
         self.memory.read(self.offset + ANSWER, &mut answer);
         match answer[0] {
             control::OK => Ok(()),
-            _ => Err(Error::Unsupported { port: self.port.clone(), what, why: "the device answers that it cannot" }),
+            _ => Err(Error::Unsupported { port: self.port.clone(), what, why: "the device rejected the command" }),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The device as its driver sees it: what was negotiated, where the queues lie, and starting and
-//! stopping them.
+//! The device as its driver sees it: negotiated features, the queues' memory, and starting and stopping queues.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,12 +22,12 @@ use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
 use crate::port::QueueCounters;
 
-/// One device, shared by its [`Virtio`](super::Virtio) and its queues; the last of them resets it before
-/// the memory that it can reach goes away.
+/// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
+/// memory that it can reach is freed.
 pub(super) struct Hardware {
     pub transport: Transport,
     pub config: Config,
-    /// What device and driver have agreed on.
+    /// The negotiated features.
     pub features: u64,
     pub layout: HeaderLayout,
     pub rx: Box<[Place]>,
@@ -36,44 +35,44 @@ pub(super) struct Hardware {
     interrupts: Box<[Arc<Interrupt>]>,
     control: Mutex<Option<Control>>,
     control_queue: Option<QueueMemory>,
-    /// All virtqueues, and the headers and commands beside them.
+    /// All virtqueues, then headers and commands.
     rings: DmaMap,
     packets: DmaMap,
     state: Mutex<State>,
-    /// The last to go: it may give the card back to the kernel.
+    /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
 }
 
-/// What can be said about one queue while nobody holds it.
+/// A queue's rings and counters; they outlive its owner.
 pub(super) struct Place {
     memory: QueueMemory,
     pub counters: Arc<QueueCounters>,
 }
 
-/// Where a virtqueue lies in the rings' memory.
+/// The place of a virtqueue in the rings' memory.
 #[derive(Clone, Copy)]
 struct QueueMemory {
-    /// Its number, as the device counts.
+    /// The queue's number in the device.
     number: u16,
     offset: usize,
     pub size: u16,
 }
 
-/// Who holds which queue. A VirtIO device cannot stop one queue, only all of them: what was dropped is
-/// left with the device until nothing is used any more.
+/// The queues in use. A VirtIO device cannot stop one queue, only all of them: dropped queues stay with the device
+/// until none is in use.
 #[derive(Default)]
 struct State {
-    /// Queues that somebody holds, or has held since the last reset; receive queues are the even ones.
+    /// Queues in use, or used since the last reset; receive queues have even numbers.
     taken: Vec<u16>,
-    /// How many of them somebody holds.
+    /// The count of queues in use.
     held: usize,
-    /// Buffers of the others, free again after the reset.
+    /// Buffers of dropped queues, free again after the reset.
     aside: Vec<u32>,
     receiving: u16,
     promiscuous: bool,
 }
 
-/// What is negotiated with a port's offloads.
+/// Features negotiated only for a port with offloads.
 const OFFLOADS: u64 = feature::CSUM
     | feature::GUEST_CSUM
     | feature::GUEST_TSO4
@@ -81,13 +80,13 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_TSO4
     | feature::HOST_TSO6;
 
-/// Zeros for headers, beside the rings.
+/// The offset of zeros for headers.
 const ZEROS: usize = 0;
 const COMMAND: usize = ZEROS + 64;
 const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
 impl Hardware {
-    /// Finds out what the device can do, and maps the memory.
+    /// Reads the device's features and sizes, and maps the memory.
     pub fn new(device: &Arc<dyn PciDevice>, mut config: Config) -> Result<Hardware> {
         let bus = device.clone().bus();
         let interrupts: Box<[Arc<Interrupt>]> = match config.interrupts {
@@ -99,14 +98,14 @@ impl Hardware {
         reset(&transport, &config.name)?;
         let offered = transport.features();
         let offloads = if config.offloads { OFFLOADS } else { 0 };
-        // What needs the control queue is not there without it (5.1.3.1), whatever the device says.
+        // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
         let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
         let features = match offered & (wanted(&transport) | offloads) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
-        // Segments need the checksum, too, and buffers that add up (5.1.3.1, 5.1.6.3.1).
+        // Segmentation depends on the checksum and on mergeable buffers (5.1.3.1, 5.1.6.3.1).
         let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
             both if both == feature::GUEST_CSUM | feature::MRG_RXBUF => features,
             _ => features & !(feature::GUEST_TSO4 | feature::GUEST_TSO6),
@@ -119,9 +118,9 @@ impl Hardware {
             0 => 1,
             _ => transport.config_16(device_config::MAX_VIRTQUEUE_PAIRS),
         };
-        // 5.1.4.1, and a control queue behind them whose number has 16 bits.
+        // 5.1.4.1; and the control queue behind them has a 16-bit number.
         if !(1..0x8000).contains(&most) {
-            return Err(Error::BadDevice { why: "it has a number of queue pairs that cannot be" });
+            return Err(Error::BadDevice { why: "its count of queue pairs is not between 1 and 32767" });
         }
         if pairs > most {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues: pairs, most });
@@ -139,25 +138,25 @@ impl Hardware {
                 port: config.name,
                 buffer_size: region.buffer_size(),
                 frame: config.max_frame,
-                why: "this device has no mergeable buffers; give the region larger ones",
+                why: "this device has no mergeable buffers; give the region larger buffers",
             });
         }
 
-        // Which queues there are depends on the features.
+        // The set of queues depends on the features.
         negotiate(&transport, features)?;
         let mut end = FIRST_RING;
         let mut place = |number: u16| -> Result<QueueMemory> {
             let largest = transport.queue_size(number);
-            // Legacy devices have one size only; both formats are best with powers of two.
+            // Legacy devices have one size only; both formats need a power of two.
             let size = match transport {
                 Transport::Modern(_) => largest.min(config.ring as u16),
                 Transport::Legacy(_) => largest,
             };
             if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
-                return Err(Error::BadDevice { why: "it has queues of impossible sizes" });
+                return Err(Error::BadDevice { why: "the size of a queue is not a power of two from 4 to 32768" });
             }
             let len = ring_layout(features, size).len;
-            // Aligned to its size: in one page of any size, and a legacy device's pages.
+            // Aligned to its size, so that it lies in one page of any size, and on a legacy device's page.
             let step = len.next_power_of_two().max(4096);
             let offset = end.next_multiple_of(step);
             end = offset + step;
@@ -178,8 +177,8 @@ impl Hardware {
         if matches!(packets.addresses(), Addresses::Contiguous(_)) && features & feature::ACCESS_PLATFORM == 0 {
             return Err(Error::Card {
                 card: config.name,
-                why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so that over vfio \
-                      it would write into memory that is not ours"
+                why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
+                      it would write into memory outside this process"
                     .to_string(),
                 mend: format!(
                     "start the machine with iommu_platform=on for it, or: linerate bind --uio {}",
@@ -206,17 +205,16 @@ impl Hardware {
         })
     }
 
-    /// Brings the device from any state to one where it works, with empty queues (3.1.1).
+    /// Brings the device from any state to a working one, with empty queues (3.1.1).
     pub fn bring_up(&self) -> Result<()> {
         self.bring_up_alone(&mut self.state())
     }
 
-    /// As [`bring_up`](Hardware::bring_up), for the thread that has the state: until all is cleared and works, no queue is
-    /// claimed.
+    /// As [`bring_up`](Hardware::bring_up), with the state locked: no queue can be claimed until the device works.
     fn bring_up_alone(&self, state: &mut State) -> Result<()> {
         let transport = &self.transport;
         reset(transport, &self.config.name)?;
-        // SAFETY: it is reset.
+        // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
         self.config.pool.give(&std::mem::take(&mut state.aside));
         state.taken.clear();
@@ -225,7 +223,7 @@ impl Hardware {
         let reached = negotiate(transport, self.features)?;
 
         let memory = self.rings.memory();
-        // SAFETY: memory of rings, of which no slices are lent.
+        // SAFETY: no slices of the rings' memory are lent.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
         let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
         for (index, place) in self.rx.iter().enumerate() {
@@ -262,7 +260,7 @@ impl Hardware {
         };
         match self.transport.start_queue(number, size, &addresses, vector) {
             true => Ok(()),
-            false => Err(Error::BadDevice { why: "it refuses an interrupt that it has" }),
+            false => Err(Error::BadDevice { why: "it rejects an MSI-X vector that it has" }),
         }
     }
 
@@ -274,12 +272,12 @@ impl Hardware {
         Box::new(self.ring::<R>(queue))
     }
 
-    /// Where the device sees the region.
+    /// Returns the region's device addresses.
     pub fn packets(&self) -> &Addresses {
         self.packets.addresses()
     }
 
-    /// Descriptors in the rings.
+    /// Returns the count of descriptors in the receive rings.
     pub fn ring_size(&self) -> usize {
         self.rx.first().map_or(0, |place| place.memory.size.into())
     }
@@ -292,10 +290,10 @@ impl Hardware {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a command, where the device has a control queue.
+    /// Sends a command on the control queue.
     pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         match &mut *self.control() {
-            // A device that the IOMMU has stopped does not answer, either.
+            // A device stopped by the IOMMU does not answer either: that error comes first.
             Some(control) => {
                 let outcome = control.command(number, data, what);
                 outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
@@ -306,7 +304,7 @@ impl Hardware {
         }
     }
 
-    /// Without `CTRL_RX` a device is promiscuous, always (5.1.6.5.1).
+    /// Sets promiscuous mode. A device without `CTRL_RX` is always promiscuous (5.1.6.5.1).
     pub fn set_promiscuous(&self, on: bool) -> Result<()> {
         self.command_promiscuous(on)?;
         self.state().promiscuous = on;
@@ -329,19 +327,19 @@ impl Hardware {
         check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
     }
 
-    /// An error if the device is gone, or in a state that it cannot leave by itself.
+    /// Fails if the device is gone, or needs a reset.
     pub fn check_alive(&self) -> Result<()> {
         self.check_bus()?;
         let port = || self.config.name.clone();
         match self.transport.status() {
-            // It may have begun to leave since.
+            // The unplugging may have begun since the first check.
             u8::MAX => self.check_bus().and(Err(Error::CardGone { port: port(), register: "device_status" })),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
             _ => Ok(()),
         }
     }
 
-    /// Whose ring or descriptors an address of the device's belongs to.
+    /// Returns the queue whose ring or descriptors contain a device address.
     fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
         let is_of = |place: &Place| {
@@ -349,7 +347,7 @@ impl Hardware {
             let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
-            // SAFETY: memory of rings, of which no slices are lent.
+            // SAFETY: no slices of the rings' memory are lent.
             let words = unsafe { self.rings.memory().words(offset, 2 * usize::from(size)) };
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
@@ -358,12 +356,12 @@ impl Hardware {
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
-    /// Where in a buffer the device writes a packet with its header.
+    /// Returns where the device writes a packet with its header in a buffer.
     fn placement(&self) -> Placement {
         Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.max_frame)
     }
 
-    /// Loops over several packets at a time, where that is wanted and possible.
+    /// Returns loops over groups of packets, if wanted and possible.
     fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
         let HeaderLayout { len, mergeable, separate, .. } = self.layout;
         let (addresses, header) = (addresses.clone(), len as usize);
@@ -371,7 +369,7 @@ impl Hardware {
         Groups::choose(self.config.vectors, rule).filter(|_| !separate)
     }
 
-    /// Starts a receive queue: from here on the device has all its buffers.
+    /// Starts a receive queue: from here on the device owns all its buffers.
     pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
         let memory = self.claim("receive", queue, 2 * queue)?;
         let started = self.fill(queue, memory, addresses);
@@ -431,7 +429,7 @@ impl Hardware {
         Ok(rx)
     }
 
-    /// Once all receive queues are there, the device may use them all (5.1.6.5.5).
+    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
     fn receive_if_ready(&self) -> Result<()> {
         let mut state = self.state();
         state.receiving += 1;
@@ -484,15 +482,15 @@ impl Hardware {
         Ok(place.memory)
     }
 
-    /// Takes back a claim of which nothing came.
+    /// Undoes a claim whose queue did not start.
     fn unclaim(&self, number: u16) {
         let mut state = self.state();
         state.taken.retain(|taken| *taken != number);
         state.held -= 1;
     }
 
-    /// A queue is no longer used; its buffers stay with the device until the last one is dropped, and
-    /// the device can be reset.
+    /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
+    /// reset.
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
         state.aside.extend_from_slice(held);
@@ -503,7 +501,7 @@ impl Hardware {
         self.bring_up_alone(&mut state)
     }
 
-    /// How many queues somebody holds.
+    /// Returns the count of queues in use.
     pub fn held(&self) -> usize {
         self.state().held
     }
@@ -567,7 +565,7 @@ fn ring_layout(features: u64, size: u16) -> Layout {
     if is_packed(features) { Packed::layout(size) } else { Split::layout(size) }
 }
 
-/// What we want of what a device offers.
+/// Returns the features to negotiate.
 fn wanted(transport: &Transport) -> u64 {
     let both = feature::MAC
         | feature::STATUS
@@ -589,7 +587,7 @@ fn wanted(transport: &Transport) -> u64 {
     }
 }
 
-/// Tells the device that there is a driver, and what it wants (3.1.1, steps 2 to 6); the status reached.
+/// Acknowledges the device and accepts features (3.1.1, steps 2 to 6). Returns the status reached.
 fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
     transport.set_status(status::ACKNOWLEDGE);
     let mut reached = status::ACKNOWLEDGE | status::DRIVER;
@@ -600,13 +598,13 @@ fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
         transport.set_status(reached);
         if transport.status() & status::FEATURES_OK == 0 {
             transport.set_status(status::FAILED);
-            return Err(Error::BadDevice { why: "it takes back features that it has offered" });
+            return Err(Error::BadDevice { why: "it rejects features that it has offered" });
         }
     }
     Ok(reached)
 }
 
-/// Resets the device, and waits until it has (2.4.1): it has forgotten all addresses then.
+/// Resets the device, and waits until the reset is complete (2.4.1): it holds no addresses then.
 fn reset(transport: &Transport, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
@@ -615,7 +613,7 @@ fn reset(transport: &Transport, port: &str) -> Result<()> {
     })
 }
 
-/// Waits for the device, for 500 ms at most. `register` and `section` tell people for what.
+/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
 pub(super) fn wait_until(
     port: &str,
     register: &str,

@@ -4,10 +4,10 @@
 //! Modern devices, and legacy ones behind I/O ports; split and packed virtqueues.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `sent`: what a transmit queue's device has; `vector`: several packets at a time
-//! - `ring`: what the formats of a virtqueue have in common; `split`, `packed`: the formats
-//! - `control`: commands
-//! - `hardware`: negotiation, starting and stopping queues, what they share
+//! - `sent`: the packets in a transmit queue; `vector`: several packets at a time
+//! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
+//! - `control`: commands on the control queue
+//! - `hardware`: negotiation, starting and stopping queues, the state that queues share
 //! - `transport`: the device's registers, modern or legacy; `registers`: their names
 //! - here: the control side, [`Virtio`]
 #![allow(unsafe_code)]
@@ -35,7 +35,7 @@ use packed::Packed;
 use registers::{config as device_config, control as command, feature};
 use split::Split;
 
-/// Queue pairs that a port can have here.
+/// The most queue pairs of a port.
 pub const MAX_QUEUES: u16 = 64;
 
 /// An open device.
@@ -46,10 +46,10 @@ pub struct Virtio {
 impl Virtio {
     /// Resets the device and brings it up.
     ///
-    /// The rings are as long as the device allows, at most as `config` says; [`Info::ring`] tells.
+    /// The rings are at most as long as `config` asks for and the device allows; see [`Info::ring`].
     ///
     /// # Errors
-    /// A [`Config`] that cannot be, memory that cannot be mapped, or a device that does not answer.
+    /// An invalid [`Config`], memory that cannot be mapped, or a device that does not answer.
     ///
     /// # Safety
     /// As for [`drive`](super::drive).
@@ -115,7 +115,7 @@ impl Device for Virtio {
         }
     }
 
-    /// The device has no counters: these are the queues'.
+    /// Sums the counters of the queues, since the device has none.
     fn statistics(&self) -> Result<Statistics> {
         self.hardware.check_alive()?;
         let mut sum = Statistics::default();
@@ -146,7 +146,7 @@ impl Device for Virtio {
         if down {
             return Ok(Link::Down);
         }
-        // Devices without a speed say all ones.
+        // A device that does not know its speed reports all ones (5.1.4).
         let mbits = if features & feature::SPEED_DUPLEX != 0 { transport.config_32(device_config::SPEED) } else { 0 };
         Ok(Link::Up { mbits: if mbits > i32::MAX as u32 { 0 } else { mbits } })
     }
@@ -159,11 +159,11 @@ impl Device for Virtio {
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
         self.hardware.check_alive()?;
         if self.hardware.features & feature::CTRL_MAC_ADDR != 0 {
-            return self.hardware.command(command::MAC_ADDR_SET, &mac.0, "an address of its own");
+            return self.hardware.command(command::MAC_ADDR_SET, &mac.0, "settable MAC address");
         }
         if !self.hardware.transport.write_mac(mac.0) {
-            let why = "the device has no command for it";
-            return Err(Error::Unsupported { port: self.name().to_string(), what: "an address of its own", why });
+            let why = "the device has no command to set it";
+            return Err(Error::Unsupported { port: self.name().to_string(), what: "settable MAC address", why });
         }
         Ok(())
     }
@@ -173,10 +173,10 @@ impl Device for Virtio {
         self.hardware.set_promiscuous(on)
     }
 
-    /// VirtIO devices choose a packet's queue by themselves: a flow's packets come where its last one was
-    /// sent (5.1.6.5.5).
+    /// The device selects the receive queue of a flow: the one whose transmit queue last sent the flow's packets
+    /// (5.1.6.5.5).
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "the device chooses by itself: a flow comes back to the queue pair that it was sent from";
+        let why = "the device selects the queue: a flow arrives at the queue pair that last sent it";
         Err(Error::Unsupported { port: self.name().to_string(), what: "receive-side scaling", why })
     }
 

@@ -1,5 +1,5 @@
-//! The packed virtqueue (2.8): one ring of descriptors, which driver and device write in turn. A flag
-//! that changes its meaning with each round tells whose turn it is.
+//! The packed virtqueue (2.8): one ring of descriptors, written by driver and device in turn. A flag whose meaning
+//! inverts with each wrap shows which side owns a descriptor.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::ring::{AVAILABLE, Asked, DONE, Finished, ID, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
 use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
-/// Event suppression (2.8.14): what is wanted, in the high half. The low half is for event indexes, which
-/// are not negotiated for packed queues: QEMU (10.0) leaves an old index behind where its backend was
-/// busy for a while, and then waits for ever.
+/// Event suppression (2.8.14): the mode is in the high half. The low half holds an event index, which is not
+/// negotiated for packed queues: QEMU (10.0) leaves a stale index behind when its backend was busy for a while, and
+/// then waits forever.
 const ENABLE: u32 = 0 << 16;
 const DISABLE: u32 = 1 << 16;
 const WANTED: u32 = 3 << 16;
@@ -24,8 +24,8 @@ pub(super) struct Packed {
     driver: Shared<AtomicU32>,
     /// When the device wants notifications.
     device: Shared<AtomicU32>,
-    // Descriptors offered, those of which the device was asked, and taken back. They count on for ever: `place` and `is_odd`
-    // say where in the ring that is, and in which round.
+    // Counts of descriptors made available, asked about, and popped. They never wrap to the ring's size: `place` and
+    // `is_odd` derive the ring index and the wrap counter.
     offered: usize,
     asked: Asked,
     taken: usize,
@@ -37,13 +37,13 @@ impl Packed {
         at & (self.ring.len() - 1)
     }
 
-    /// True in the first round, and in every other one from there on.
+    /// Returns the wrap counter: true in the first round, then alternating.
     #[inline(always)]
     fn is_odd(&self, at: usize) -> bool {
         at & self.ring.len() == 0
     }
 
-    /// What a descriptor's flags are when the device is done with it.
+    /// Returns the flags of a used descriptor.
     #[inline(always)]
     fn is_done(&self, at: usize) -> u64 {
         if self.is_odd(at) { DONE } else { 0 }
@@ -63,7 +63,7 @@ impl Ring for Packed {
 
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, _: bool) -> Packed {
         let Layout { driver, device, .. } = Packed::layout(size);
-        // SAFETY: rings have memory of their own, of which no slices are lent.
+        // SAFETY: no slices of the rings' memory are lent.
         let (ring, driver, device) = unsafe {
             (
                 Shared::new(memory, offset, size.into()),
@@ -94,13 +94,13 @@ impl Ring for Packed {
             }
             self.offered = self.offered.wrapping_add(1);
         }
-        // The first one last: with its flags the device may take the whole chain (2.8.21.1).
+        // The first descriptor last: its flags make the whole chain available (2.8.21.1).
         self.ring[first][1].store(first_word, Release);
     }
 
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
-        // It sees the descriptors already.
+        // The device sees the descriptors already.
         self.asked.ask(
             self.offered,
             self.ring.len(),
@@ -112,7 +112,7 @@ impl Ring for Packed {
 
     #[inline(always)]
     fn finished(&mut self) -> Option<(u16, u32)> {
-        // Acquire: the packet is read after the flags that tell of it.
+        // Acquire: the packet is read after the flags.
         let word = self.ring[self.place(self.taken)][1].load(Acquire);
         (word & DONE == self.is_done(self.taken)).then_some(((word >> 32) as u16, word as u32))
     }
@@ -168,14 +168,14 @@ mod tests {
     use super::*;
     use crate::nic::virtio::ring::tests::{part, ring};
 
-    /// Finishes the chain at `index` as a device does in this round.
+    /// Marks the chain at `index` as used, as a device does.
     fn finish(ring: &Packed, index: usize, id: u16, odd: bool) {
         let flags = if odd { AVAILABLE | USED } else { 0 };
         ring.ring[index][1].store(7 | u64::from(id) << 32 | u64::from(flags) << 48, Relaxed);
     }
 
     #[test]
-    fn the_flags_turn_with_each_round() {
+    fn the_flags_invert_with_each_wrap() {
         let (mut ring, _memory): (Packed, _) = ring(4, false);
         ring.offer(&[part(3), part(0), part(1)]);
         assert!(ring.publish(false) && !ring.publish(false));
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(ring.finished(), Some((3, 7)));
         ring.take(3);
         assert_eq!(ring.finished(), None);
-        // One place is left of the first round, then the second begins.
+        // One entry of the first round is left, then the ring wraps.
         ring.offer(&[part(2), part(1)]);
         assert_eq!(word(&ring, 3), 60 | 2 << 32 | u64::from(AVAILABLE | NEXT) << 48);
         assert_eq!(word(&ring, 0), 60 | 2 << 32 | u64::from(USED) << 48);
@@ -209,7 +209,7 @@ mod tests {
         ring.offer(&[part(1)]);
         assert!(ring.publish(false));
         assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
-        // Asked in passing, it is asked again, until it was asked for certain.
+        // A check in passing is repeated until the device was asked with a fence.
         ring.device[0].store(DISABLE, Relaxed);
         ring.offer(&[part(2)]);
         assert!(!ring.publish(true) && !ring.publish(true));

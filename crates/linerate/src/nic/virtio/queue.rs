@@ -1,19 +1,19 @@
-//! Receive and send, top-down: what happens to a packet between a virtqueue and a batch.
+//! Receive and send, top-down: a packet's way between a virtqueue and a batch.
 //!
-//! Every packet that the device gets or gives begins with a header (5.1.6), which lies right in front of the data, outside
-//! of the slot, so that programs never see it:
+//! Every packet begins with a header (5.1.6). It lies directly in front of the data and outside the slot, so programs
+//! never see it:
 //!
 //! ```text
 //!   buffer   [ headroom ........ | header | data ............................ ]
-//!                                ^ what the device is given: one descriptor, or two where the
-//!                                  device wants the header in one of its own
+//!                                ^ the device's buffer begins here: one descriptor, or two if the
+//!                                  device needs the header in a descriptor of its own
 //! ```
 //!
-//! In a packet that was received header and data are in the same cache line; in one that began elsewhere the header takes
-//! the end of the headroom.
+//! In a received packet, header and data share a cache line; in one that began elsewhere, the header takes the end of
+//! the headroom.
 //!
-//! Receiving exchanges a full buffer for an empty one of the batch and offers that in its place;
-//! sending takes the batch's buffers, and gives back those that the device has finished with.
+//! Receiving replaces a full buffer by an empty one of the batch, which is made available in its place. Sending takes
+//! the batch's buffers, and returns those that the device has used.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -39,33 +39,33 @@ const SHORT: u32 = header::SHORT_LEN as u32;
 /// A receive queue.
 pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) ring: R,
-    /// By id; where headers have descriptors of their own, by half of it.
+    /// Buffers by id; by half the id if headers have descriptors of their own.
     pub(super) bufs: Box<[u32]>,
     pub(super) layout: HeaderLayout,
     pub(super) doorbell: Notify,
-    /// Where the device sees the region.
+    /// The region's device addresses.
     pub(super) addresses: L,
-    /// Several at a time, where the processor can.
+    /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// Where in a buffer the header begins.
+    /// Where the header begins in a buffer.
     pub(super) placement: Placement,
-    /// Bytes that the device may write in a buffer, header and data.
+    /// Bytes that the device may write to a buffer, header and data.
     pub(super) room: u32,
     pub(super) longest: usize,
     /// The longest packet in one buffer.
     pub(super) longest_single: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// How many buffers of the current packet are still to come.
+    /// Buffers of the current packet still to come.
     pub(super) missing: u16,
-    /// Slots and bytes of it that have come.
+    /// Slots and bytes of the current packet received so far.
     pub(super) slots: usize,
     pub(super) so_far: usize,
-    /// Its beginning, while its end has not come yet.
+    /// The beginning of a packet whose end has not arrived.
     pub(super) partial: Vec<Slot>,
-    /// It is being dropped.
+    /// The current packet is being dropped.
     pub(super) dropping: bool,
-    /// The device has answered with what it was never given: nothing that it says counts any more.
+    /// The device has returned an id that it never had: nothing more is taken from it.
     pub(super) broken: bool,
     /// For batches of another region.
     pub(super) copies: Batch,
@@ -74,21 +74,21 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-/// How header and data lie in descriptors.
+/// The layout of header and data in descriptors.
 #[derive(Clone, Copy)]
 pub(super) struct HeaderLayout {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub len: u32,
-    /// It has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
+    /// The header has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
     pub separate: bool,
-    /// It tells how many buffers a packet has.
+    /// The header contains the packet's count of buffers.
     pub mergeable: bool,
-    /// It may tell what the sender has left to be done.
+    /// The header may contain offloads left to be done.
     pub offloads: bool,
 }
 
 impl HeaderLayout {
-    /// Descriptors of a packet in one buffer.
+    /// Returns the descriptors of a packet in one buffer.
     pub fn descriptors(self) -> u16 {
         if self.separate { 2 } else { 1 }
     }
@@ -143,12 +143,12 @@ impl<R: Ring, L: Locate> Receive for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Goes on where the first packets, if any, did not fill the batch.
+    /// Continues behind the first `received` packets, which did not fill the batch.
     #[inline(never)]
     fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
-        // Once round the ring at most, so that a device that lies cannot keep us here.
+        // At most once round the ring, so that a malicious device cannot keep the thread here.
         for _ in 0..self.bufs.len() {
-            // At the ring's end there may be more of them at its beginning.
+            // At the ring's end, more may follow at its beginning.
             if received == 0 && !self.take_careful(batch) {
                 break;
             }
@@ -160,8 +160,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Exchanges the buffers of packets in one buffer each for fresh ones, until the device has no
-    /// more, or something else, or the ring ends. Returns how many.
+    /// Replaces the buffers of packets in one buffer each by fresh ones, until the device has no more, a packet is of
+    /// another kind, or the ring ends. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         if self.missing > 0 || self.broken {
@@ -183,7 +183,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// The same for groups of packets, where the processor can.
+    /// As [`take_run`](Self::take_run), for groups of packets.
     #[inline(always)]
     fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
@@ -194,7 +194,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         self.taken(done, bytes)
     }
 
-    /// The same one by one.
+    /// As [`take_run`](Self::take_run), one packet at a time.
     #[inline(never)]
     fn take_singly<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let (addresses, placement, longest) = (&self.addresses, self.placement, self.longest_single);
@@ -223,7 +223,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         self.taken(done, bytes)
     }
 
-    /// So many packets were taken, and their places offered again.
+    /// Counts `count` packets as taken and their places as made available again.
     #[inline(always)]
     fn taken(&mut self, count: usize, bytes: usize) -> usize {
         self.ring.taken(count);
@@ -232,7 +232,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         count
     }
 
-    /// Which buffer an id means; `None` if there is no such.
+    /// Returns the index of the buffer with this id; `None` if the id is invalid.
     #[inline(always)]
     fn index(&self, id: u16) -> Option<usize> {
         let each = self.layout.descriptors();
@@ -240,7 +240,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         (id.is_multiple_of(each) && index < self.bufs.len()).then_some(index)
     }
 
-    /// The header in a buffer that begins a packet.
+    /// Returns the header in the first buffer of a packet.
     #[inline(always)]
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
@@ -249,7 +249,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         bytes
     }
 
-    /// Offers the buffer at this place to the device.
+    /// Makes the buffer at this index available to the device.
     #[inline(always)]
     pub(super) fn refill(&mut self, index: usize) {
         let HeaderLayout { len, separate, .. } = self.layout;
@@ -266,8 +266,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Takes a packet of several buffers, or drops one that cannot be. False if there is nothing
-    /// more to take now.
+    /// Takes a packet of several buffers, or drops an invalid one. Returns false if nothing more can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
         (self.ring.finished().is_some() || batch.ends_in_chain()) && !self.broken && self.take_chain(batch)
@@ -275,7 +274,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
 
     #[cold]
     fn take_chain(&mut self, batch: &mut Batch) -> bool {
-        // A batch that has no place for a packet still takes the rest of one that it began.
+        // A full batch still takes the rest of a packet whose beginning it has.
         if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
             return false;
         }
@@ -287,7 +286,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 return self.keep_beginning(batch);
             };
             let is_first = self.missing == 0;
-            // Behind a packet's first buffer there are no headers (5.1.6.4): the data begin where one would be.
+            // Only a packet's first buffer has a header (5.1.6.4): in the others the data begins in its place.
             let header = self.header(index);
             let (buffers, skipped) = match is_first {
                 true if self.layout.mergeable => {
@@ -319,7 +318,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 }
             }
             if !batch.push_slot(&mut slot) {
-                batch.put(&[new]); // cannot be: a chain of MAX_CHAIN slots fits behind the capacity
+                batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
                 self.drop_buffer(batch, index, buffers);
                 continue;
             }
@@ -336,13 +335,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Packets are delivered whole: the beginning of one waits here for its end. Always false.
+    /// Keeps the beginning of a packet until its end arrives, since packets are delivered whole. Returns false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
         batch.keep_beginning(&mut self.partial);
         false
     }
 
-    /// Gives a buffer back to the device as it is, and drops what came of its packet before.
+    /// Returns a buffer to the device unchanged, and drops the beginning of its packet.
     fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
         batch.drop_beginning();
         self.ring.take(self.layout.descriptors());
@@ -355,7 +354,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// For a batch that holds packets of another region: receives into one of our own, and copies.
+    /// Receives for a batch that holds packets of another region: receives into an own batch, and copies.
     #[cold]
     fn recv_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);
@@ -365,7 +364,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     }
 }
 
-/// The part of a header that is carried on.
+/// Returns the part of a header that is kept with the packet.
 fn offload(header: [u8; header::LEN]) -> Offload {
     Offload(std::array::from_fn(|index| header[index]))
 }
@@ -376,14 +375,14 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) sent: Sent,
     pub(super) layout: HeaderLayout,
     pub(super) doorbell: Notify,
-    /// Where the device sees the region.
+    /// The region's device addresses.
     pub(super) addresses: L,
-    /// Several at a time, where the processor can.
+    /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// A header of zeros, for packets whose headroom is used up.
+    /// A header of zeros, for packets without headroom for one.
     pub(super) zeros: DeviceAddress,
     pub(super) longest: usize,
-    /// What the device does for us ([`feature`]).
+    /// The negotiated features ([`feature`]).
     pub(super) features: u64,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
@@ -428,7 +427,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         taken
     }
 
-    /// Goes on behind the first `taken` slots. Returns how many are taken then.
+    /// Continues behind the first `taken` slots. Returns the count taken in all.
     #[inline(never)]
     fn send_rest(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
         while taken < batch.len() && !self.broken {
@@ -444,7 +443,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         taken
     }
 
-    /// Offers packets in one buffer each, until one is not, or the ring is full or ends. Returns how many.
+    /// Adds packets in one buffer each, until one has several, or the ring is full or ends. Returns the count.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let filled = self.fill_groups(slots);
@@ -461,7 +460,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             }
     }
 
-    /// The same for groups of packets, where the processor can.
+    /// As [`fill_run`](Self::fill_run), for groups of packets.
     #[inline(always)]
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
@@ -473,7 +472,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         filled
     }
 
-    /// The same one by one, behind headers of so many bytes.
+    /// As [`fill_run`](Self::fill_run), one packet at a time, behind headers of `HEADER` bytes.
     #[inline(never)]
     fn fill_singly<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
         let region = self.pool.region();
@@ -499,7 +498,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         filled
     }
 
-    /// Takes the buffers of all packets that the device has finished with: they count as sent now.
+    /// Takes back the buffers of all packets that the device has used; they count as sent now.
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
         let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch, self.groups.as_ref());
@@ -512,8 +511,8 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         }
     }
 
-    /// Sends the packet that begins at slot `at`, where it is a chain, its header needs a descriptor of
-    /// its own, or it is too long. Returns how many slots it took, 0 if the ring has no room for it.
+    /// Sends the packet at slot `at` if it is a chain, needs a descriptor for its header, or is too long. Returns the
+    /// count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let slots = &mut batch.slots()[at..];
@@ -524,7 +523,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         let (todo, possible) = self.left_to_device(slots);
         let in_front = slots[0].offset() >= header as usize;
         let own_header = self.layout.separate || !in_front;
-        // The header of zeros is for all: nothing can be written there.
+        // The header of zeros is shared: nothing may be written to it.
         let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
         if !possible || length == 0 || length > self.longest || needed > self.sent.len().min(sent::MOST) {
@@ -566,8 +565,8 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         count
     }
 
-    /// What of a packet the device shall do, and whether it can be sent at all: a checksum that the device
-    /// does not make is made here.
+    /// Returns the offloads left to the device, and whether the packet can be sent. Computes a checksum here if the
+    /// device cannot.
     fn left_to_device(&self, slots: &mut [Slot]) -> (Option<Offload>, bool) {
         let region = self.pool.region();
         let Some(todo) = Offload::of(&slots[0], region.view()) else { return (None, true) };
@@ -583,7 +582,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         (None, todo.finish(slots, region.view()))
     }
 
-    /// For a batch of another region: copies as many packets as there is room for, and sends those.
+    /// Sends a batch of another region: copies as many packets as there is room for, and sends the copies.
     #[cold]
     fn send_copied(&mut self, batch: &mut Batch) -> usize {
         let mut copies = std::mem::take(&mut self.copies);

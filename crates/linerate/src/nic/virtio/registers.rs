@@ -67,7 +67,7 @@ pub mod legacy {
     pub const QUEUE_NOTIFY: u16 = 16;
     pub const DEVICE_STATUS: u16 = 18;
     pub const ISR_STATUS: u16 = 19;
-    /// Here with MSI-X enabled only; the device's own configuration moves behind it.
+    /// Present only with MSI-X enabled; the device configuration moves behind it.
     pub const QUEUE_VECTOR: u16 = 22;
     pub const CONFIG: u16 = 20;
     pub const CONFIG_MSIX: u16 = 24;
@@ -88,7 +88,7 @@ pub mod config {
     pub const SPEED: u32 = 12;
 }
 
-/// What lies in front of every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
+/// The header in front of every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
 ///
 /// | byte | 0 | 1 | 2 | 4 | 6 | 8 | 10 |
 /// |---|---|---|---|---|---|---|---|
@@ -96,9 +96,9 @@ pub mod config {
 pub mod header {
     #![allow(missing_docs)]
     pub const NUM_BUFFERS: usize = 10;
-    /// With `num_buffers`: of modern devices, and of legacy ones with mergeable buffers.
+    /// The length with `num_buffers`: modern devices, and legacy ones with mergeable buffers.
     pub const LEN: usize = 12;
-    /// Of legacy devices without.
+    /// The length without: other legacy devices.
     pub const SHORT_LEN: usize = 10;
 }
 

@@ -1,4 +1,4 @@
-//! What a transmit queue's device has: packets, in the order in which they went.
+//! The packets in a transmit queue, in the order in which they were sent.
 
 use std::ops::Range;
 
@@ -7,46 +7,46 @@ use super::vector::Groups;
 use crate::batch::Batch;
 use crate::memory::Locate;
 
-/// In the place of a buffer: a descriptor of a header alone.
+/// In place of a buffer: a descriptor for a header alone.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
 
-/// In a packet's word: its bytes, how many descriptors it has, and that it has come back too early. The count has the
-/// highest byte, which the path compares without a shift.
+/// A packet's word: its bytes, its count of descriptors, and the [`EARLY`] flag. The count is in the highest byte, so
+/// the fast path compares it without a shift.
 const BYTES: u32 = (1 << COUNT) - 1;
 pub(super) const COUNT: u32 = 24;
-/// The most descriptors of a packet that fit the word: twice as many as a batch's chain has slots.
+/// The most descriptors of a packet that fit the word: twice the slots of a batch's longest chain.
 pub(super) const MOST: usize = (1 << (31 - COUNT)) - 1;
 const EARLY: u32 = 1 << 31;
-/// It has one descriptor.
+/// The word's count for one descriptor.
 pub(super) const SINGLE: u32 = 1 << COUNT;
 
-/// Descriptors go round in turn, and a packet's first one is its id:
+/// Descriptors are used in ring order, and a packet's first one is its id:
 ///
 /// ```text
 ///            clean                         next
 ///   [ free | sent | sent | early | sent | free | free ]
 /// ```
 ///
-/// A device may finish in another order: what comes back too early waits until all before it has come back.
+/// A device may use packets out of order: one that returns early waits until all before it have returned.
 pub(super) struct Sent {
-    /// By descriptor: the buffer, or [`NO_BUFFER`].
+    /// The buffer of each descriptor, or [`NO_BUFFER`].
     bufs: Box<[u32]>,
-    /// By a packet's first descriptor: its word; 0 for all others.
+    /// The word of each packet, at its first descriptor; 0 elsewhere.
     packets: Box<[u32]>,
-    /// The oldest descriptor that the device has, and the next free one; they count on for ever.
+    /// The oldest descriptor in use, and the next free one; they never wrap.
     clean: usize,
     next: usize,
-    /// There are headers in descriptors of their own.
+    /// Whether any header had a descriptor of its own.
     has_headers: bool,
 }
 
-/// What came back.
+/// The result of [`Sent::reclaim`].
 #[derive(Default)]
 pub(super) struct Returned {
     pub packets: usize,
     pub slots: usize,
     pub bytes: usize,
-    /// And something that the device never had.
+    /// The device also returned an id that it never had.
     pub lie: bool,
 }
 
@@ -56,13 +56,13 @@ impl Sent {
         Sent { bufs: vec![0; count].into(), packets: vec![0; count].into(), clean: 0, next: 0, has_headers: false }
     }
 
-    /// Descriptors in all: a power of two.
+    /// Returns the count of all descriptors: a power of two.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.bufs.len()
     }
 
-    /// How many are free.
+    /// Returns the count of free descriptors.
     #[inline(always)]
     pub fn free(&self) -> usize {
         self.len() - self.next.wrapping_sub(self.clean)
@@ -73,8 +73,8 @@ impl Sent {
         at & self.len().wrapping_sub(1)
     }
 
-    /// Places for packets in one buffer each: the first one's descriptor, their buffers, and for their
-    /// words. Call [`added`](Sent::added) with how many there are now.
+    /// Returns free entries for packets in one buffer each: the first descriptor, and slices for buffers and words.
+    /// Report the count filled to [`added`](Sent::added).
     #[inline(always)]
     pub fn places(&mut self, most: usize) -> (usize, &mut [u32], &mut [u32]) {
         let first = self.place(self.next);
@@ -82,13 +82,13 @@ impl Sent {
         (first, &mut self.bufs[first..][..count], &mut self.packets[first..][..count])
     }
 
-    /// So many of the places are taken.
+    /// Commits `count` entries written to [`places`](Sent::places).
     #[inline(always)]
     pub fn added(&mut self, count: usize) {
         self.next = self.next.wrapping_add(count);
     }
 
-    /// The next free descriptor, for this buffer; there is one.
+    /// Takes the next free descriptor, which must exist, for this buffer.
     #[inline(always)]
     pub fn add(&mut self, buf: u32) -> u16 {
         let place = self.place(self.next);
@@ -98,14 +98,14 @@ impl Sent {
         place as u16
     }
 
-    /// A packet of so many bytes is in the last `count` descriptors.
+    /// Records that a packet of `bytes` bytes is in the last `count` descriptors.
     #[inline(always)]
     pub fn note(&mut self, count: usize, bytes: usize) {
         let first = self.place(self.next.wrapping_sub(count));
         self.packets[first] = (count as u32) << COUNT | bytes as u32;
     }
 
-    /// Takes what the device has finished with, and gives its buffers to the batch.
+    /// Takes all used packets, and gives their buffers to the batch.
     #[inline(always)]
     pub fn reclaim<R: Ring>(
         &mut self,
@@ -138,7 +138,7 @@ impl Sent {
                 break;
             }
         }
-        // Whose turn it is now.
+        // Early packets whose predecessors have all returned now.
         while self.packets[self.place(self.clean)] & EARLY != 0 {
             let place = self.place(self.clean);
             let packet = std::mem::take(&mut self.packets[place]) & !EARLY;
@@ -156,7 +156,7 @@ impl Sent {
         returned
     }
 
-    /// A packet of several descriptors has come back, or one that is not the oldest; or, false, there is no such.
+    /// Flags a packet as early: it has several descriptors, or is not the oldest. Returns false if the id is invalid.
     #[cold]
     fn note_early(&mut self, place: usize, ring: &mut impl Ring) -> bool {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
@@ -167,7 +167,7 @@ impl Sent {
         true
     }
 
-    /// Gives the buffers in these places to the batch; how many of them are headers.
+    /// Gives the buffers of these descriptors to the batch. Returns the count of headers among them.
     #[inline(always)]
     fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
         let bufs = &self.bufs[places];
@@ -179,7 +179,7 @@ impl Sent {
         bufs.iter().filter(|&&buf| buf == NO_BUFFER).count()
     }
 
-    /// The buffers that the device has.
+    /// Returns the buffers that the device holds.
     pub fn held(&self) -> Vec<u32> {
         let taken =
             (0..self.next.wrapping_sub(self.clean)).map(|at| self.bufs[self.place(self.clean.wrapping_add(at))]);
@@ -191,9 +191,9 @@ impl Sent {
 mod tests {
     use super::*;
 
-    /// The longest packet that there is, in as many descriptors as its word has room for.
+    /// The longest packet, in as many descriptors as its word can hold.
     #[test]
-    fn a_packet_of_many_descriptors_has_not_come_back() {
+    fn the_most_descriptors_do_not_set_the_early_flag() {
         for count in [1, 64, MOST] {
             let mut sent = Sent::new(1 << 15);
             for buf in 0..count {

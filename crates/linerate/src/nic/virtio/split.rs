@@ -1,5 +1,4 @@
-//! The split virtqueue (2.7): a table of descriptors, a ring of what the driver makes available, and a
-//! ring of what the device has used.
+//! The split virtqueue (2.7): a descriptor table, the driver's available ring and the device's used ring.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,29 +9,29 @@ use super::registers::legacy;
 use super::ring::{Asked, Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
 use crate::memory::{Descriptors, Mapping, Shared, full_fence};
 
-/// Flags and index come first in both rings.
+/// Both rings begin with flags and index.
 const FLAGS: usize = 0;
 const INDEX: usize = 1;
 const RING: usize = 2;
-/// In the available ring's flags: no interrupts; in the used ring's: no notifications.
+/// Flag of the available ring: no interrupts; of the used ring: no notifications.
 const QUIET: u16 = 1;
 
 /// One split virtqueue.
 pub(super) struct Split {
     /// Address; then length, flags and next, from low to high.
     table: Descriptors,
-    /// Flags, index, ids, and the used index at which an interrupt is wanted.
+    /// Flags, index, ids, and the used index at which the driver wants an interrupt.
     available: Shared<AtomicU16>,
     /// Flags and index.
     used: Shared<AtomicU16>,
-    /// Id and length of each.
+    /// Id and length of each used element.
     used_ring: Shared<[AtomicU32; 2]>,
     /// The available index at which the device wants a notification.
     notify_at: Shared<AtomicU16>,
     size: usize,
     event_idx: bool,
-    // What was offered, that of which the device was asked, seen of what the device has used, and taken of it. They count on for ever; in the rings
-    // are their lower halves. (Fields of 16 bits side by side would be loaded as one, right behind a store to one of them.)
+    // Counts of chains added, asked about, seen used, and popped. They never wrap to the ring's size; the rings have
+    // their lower 16 bits. (Adjacent 16-bit fields would be loaded as one word, right behind a store to one of them.)
     offered: usize,
     asked: Asked,
     seen: usize,
@@ -45,7 +44,7 @@ impl Ring for Split {
         false
     }
 
-    /// As legacy devices want it (2.7.2): one block, the used ring at a page of its own.
+    /// The layout for legacy devices (2.7.2): one block, the used ring on its own page.
     fn layout(size: u16) -> Layout {
         let (size, page) = (size as usize, legacy::PAGE as usize);
         let driver = 16 * size;
@@ -56,7 +55,7 @@ impl Ring for Split {
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, event_idx: bool) -> Split {
         let Layout { driver, device, .. } = Split::layout(size);
         let count = size as usize;
-        // SAFETY: rings have memory of their own, of which no slices are lent.
+        // SAFETY: no slices of the rings' memory are lent.
         let (table, available, used, used_ring, notify_at) = unsafe {
             (
                 Shared::new(memory, offset, count),
@@ -127,7 +126,7 @@ impl Ring for Split {
     #[inline(always)]
     fn look(&mut self) {
         if self.seen == self.taken {
-            // Acquire: entry and packet are read after the index that tells of them.
+            // Acquire: entry and packet are read after the index.
             let more = self.used[INDEX].load(Acquire).wrapping_sub(self.taken as u16);
             self.seen = self.taken.wrapping_add(more.into());
         }
@@ -171,7 +170,7 @@ impl Ring for Split {
     }
 
     fn forbid_interrupts(&mut self) {
-        // With event indexes the flags do not count; one that lies behind is passed once in 2^16.
+        // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 entries.
         self.available[FLAGS].store(QUIET, Relaxed);
         self.available[RING + self.size].store(self.taken.wrapping_sub(1) as u16, Relaxed);
     }
@@ -216,7 +215,7 @@ mod tests {
         assert!(!ring.publish(false));
         ring.offer(&[part(1)]);
         assert!(ring.publish(false));
-        // What the device was asked in passing only counts when it is asked again.
+        // A check in passing counts only once the device was asked with a fence.
         for _ in 0..3 {
             ring.offer(&[part(2)]);
             assert!(!ring.publish(true));

@@ -1,5 +1,5 @@
-//! How a VirtIO device is reached over PCI: registers in memory that capabilities name (modern, 4.1.4),
-//! or I/O ports (legacy, 4.1.4.8).
+//! Access to a VirtIO device over PCI: registers in memory, found by capabilities (modern, 4.1.4), or I/O ports
+//! (legacy, 4.1.4.8).
 #![allow(unsafe_code)]
 
 use super::registers::{NO_VECTOR, common, config, legacy};
@@ -14,7 +14,7 @@ pub(super) enum Transport {
     Legacy(Legacy),
 }
 
-/// Where capabilities (4.1.4) say that the registers are.
+/// Registers located by capabilities (4.1.4).
 pub(super) struct Modern {
     common: Window,
     notify: Window,
@@ -29,21 +29,21 @@ struct Window {
     offset: u32,
 }
 
-/// BAR 0, which is I/O ports.
+/// Registers in BAR 0, as I/O ports.
 pub(super) struct Legacy {
     ports: IoPorts,
-    /// With MSI-X the device's own configuration lies further on.
+    /// The offset of the device configuration; it is larger with MSI-X.
     config: u16,
 }
 
-/// Where the three parts of a virtqueue lie.
+/// The device addresses of a virtqueue's three parts.
 pub(super) struct QueueAddresses {
     pub descriptors: DeviceAddress,
     pub driver: DeviceAddress,
     pub device: DeviceAddress,
 }
 
-/// Tells the device that a queue has something new for it (4.1.5.2).
+/// A queue's notification register (4.1.5.2).
 pub(super) enum Notify {
     Modern(MappedDoorbell<u16>, u16),
     Legacy(IoPorts, u16),
@@ -60,21 +60,22 @@ impl Notify {
 }
 
 impl Transport {
-    /// Finds the registers; `vectors` tells whether MSI-X is on. Transitional devices have both kinds, and are driven as modern ones.
+    /// Finds the registers; `vectors`: MSI-X is enabled. Transitional devices have both kinds, and are driven as
+    /// modern ones.
     ///
     /// # Errors
-    /// A device that has neither, or whose capabilities lead outside its BARs.
+    /// A device with neither, or with capabilities that point outside its BARs.
     pub fn find(device: &dyn PciDevice, vectors: bool) -> Result<Transport> {
         if let Some(modern) = Modern::find(device)? {
             return Ok(Transport::Modern(modern));
         }
         let config = if vectors { legacy::CONFIG_MSIX } else { legacy::CONFIG };
-        // SAFETY: the device's one driver is being opened (`Virtio::open`).
+        // SAFETY: only one driver of the device is being opened (`Virtio::open`).
         let ports = unsafe { device.io_ports(0)? };
         Ok(Transport::Legacy(Legacy { ports, config }))
     }
 
-    /// What this is, for people.
+    /// Returns the kind, for display.
     pub fn kind(&self) -> &'static str {
         match self {
             Transport::Modern(_) => "modern",
@@ -96,7 +97,7 @@ impl Transport {
         }
     }
 
-    /// The features that the device offers; legacy ones have 32.
+    /// Returns the features that the device offers; legacy devices have 32.
     pub fn features(&self) -> u64 {
         match self {
             Transport::Modern(Modern { common, .. }) => (0..2u32).fold(0, |features, half| {
@@ -107,7 +108,7 @@ impl Transport {
         }
     }
 
-    /// Those that we want.
+    /// Accepts these features.
     pub fn accept(&self, features: u64) {
         match self {
             Transport::Modern(Modern { common, .. }) => {
@@ -122,7 +123,7 @@ impl Transport {
         }
     }
 
-    /// The largest size that a queue can have; a legacy device's only one. 0: there is no such queue.
+    /// Returns the largest size of a queue, or a legacy device's only one; 0 if there is no such queue.
     pub fn queue_size(&self, queue: u16) -> u16 {
         match self {
             Transport::Modern(Modern { common, .. }) => {
@@ -136,8 +137,7 @@ impl Transport {
         }
     }
 
-    /// Sets a queue up (4.1.5.1.3), with interrupt `vector` if any. False if the device refuses the
-    /// vector.
+    /// Sets up a queue (4.1.5.1.3), with interrupt `vector` if any. Returns false if the device rejects the vector.
     pub fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
         let vector = vector.unwrap_or(NO_VECTOR);
         match self {
@@ -170,10 +170,10 @@ impl Transport {
         }
     }
 
-    /// A queue's doorbell.
+    /// Returns a queue's notification register.
     ///
     /// # Errors
-    /// A device that has it outside its BAR.
+    /// A device whose notification register lies outside its BAR.
     pub fn notify(&self, queue: u16) -> Result<Notify> {
         match self {
             Transport::Modern(modern) => {
@@ -190,7 +190,7 @@ impl Transport {
         }
     }
 
-    /// Reads and clears why the interrupt line was raised, which takes the line back (4.1.4.5).
+    /// Reads and clears the interrupt status, which releases the interrupt line (4.1.4.5).
     pub fn take_interrupt(&self) -> u8 {
         match self {
             Transport::Modern(modern) => modern.isr.load(0),
@@ -198,7 +198,7 @@ impl Transport {
         }
     }
 
-    /// A byte of the device's own configuration.
+    /// Reads a byte of the device configuration.
     pub fn config_8(&self, offset: u32) -> u8 {
         match self {
             Transport::Modern(modern) => modern.device.load(offset),
@@ -206,7 +206,7 @@ impl Transport {
         }
     }
 
-    /// 16 bits of it.
+    /// Reads 16 bits of the device configuration.
     pub fn config_16(&self, offset: u32) -> u16 {
         match self {
             Transport::Modern(modern) => modern.device.load(offset),
@@ -214,7 +214,7 @@ impl Transport {
         }
     }
 
-    /// 32 bits of it.
+    /// Reads 32 bits of the device configuration.
     pub fn config_32(&self, offset: u32) -> u32 {
         match self {
             Transport::Modern(modern) => modern.device.load(offset),
@@ -222,7 +222,7 @@ impl Transport {
         }
     }
 
-    /// Sets the address of a legacy device without a command for that (5.1.4.3).
+    /// Sets the MAC address of a legacy device without a command (5.1.4.3). Returns false for a modern device.
     pub fn write_mac(&self, mac: [u8; 6]) -> bool {
         let Transport::Legacy(legacy) = self else { return false };
         for (index, byte) in mac.into_iter().enumerate() {
@@ -243,8 +243,8 @@ impl Window {
 }
 
 impl Modern {
-    /// Reads the capabilities (4.1.4): type at byte 3, BAR at 4, offset at 8, length at 12, and the
-    /// multiplier of notifications at 16.
+    /// Reads the capabilities (4.1.4): type at byte 3, BAR at 4, offset at 8, length at 12, and the notification
+    /// multiplier at 16.
     fn find(device: &dyn PciDevice) -> Result<Option<Modern>> {
         const COMMON: u32 = 1;
         const NOTIFY: u32 = 2;
@@ -252,14 +252,14 @@ impl Modern {
         const DEVICE: u32 = 4;
         let vendors = capabilities(device)?.into_iter().filter(|(id, _)| *id == VENDOR);
         let capabilities = vendors.map(|(_, at)| Ok((read_32(device, at)? >> 24, at))).collect::<Result<Vec<_>>>()?;
-        // The first of each type that can be used is the one that the device prefers (4.1.4.1): some have doorbells
-        // behind I/O ports, too.
+        // The device prefers the first usable one of each type (4.1.4.1): some devices also have doorbells behind I/O
+        // ports.
         let window = |kind: u32, shortest: u32| -> Result<Option<(Window, u16)>> {
             let mut unusable = None;
             for (_, at) in capabilities.iter().filter(|(found, _)| *found == kind) {
                 let number = read_32(device, at + 4)? as u8;
                 let (offset, length) = (read_32(device, at + 8)?, read_32(device, at + 12)?);
-                // SAFETY: the device's one driver is being opened (`Virtio::open`).
+                // SAFETY: only one driver of the device is being opened (`Virtio::open`).
                 let bar = match unsafe { device.map_bar(number) } {
                     Ok(bar) => bar,
                     Err(error) => {
@@ -268,7 +268,7 @@ impl Modern {
                     }
                 };
                 if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
-                    return Err(lies("its capabilities lead outside its BARs"));
+                    return Err(lies("its capabilities point outside its BARs"));
                 }
                 return Ok(Some((Window { bar, offset }, *at)));
             }
@@ -276,13 +276,13 @@ impl Modern {
         };
         let Some((common, _)) = window(COMMON, 56)? else { return Ok(None) };
         let (notify, isr) = (window(NOTIFY, 2)?, window(ISR, 1)?);
-        // Up to the speed, which a device has only if it says so; the BAR is longer anyway.
+        // Without the speed, which is optional; the BAR is longer anyway.
         let device_config = window(DEVICE, 10)?;
         let (Some((notify, notify_at)), Some((isr, _)), Some((config, _))) = (notify, isr, device_config) else {
-            return Err(lies("it has some of a VirtIO device's capabilities, but not all"));
+            return Err(lies("it lacks some of a VirtIO device's capabilities"));
         };
         if config.offset as usize + 16 > config.bar.len() {
-            return Err(lies("its configuration is cut off"));
+            return Err(lies("its configuration is shorter than 16 bytes"));
         }
         let notify_multiplier = read_32(device, notify_at + 16)?;
         Ok(Some(Modern { common, notify, notify_multiplier, isr, device: config }))

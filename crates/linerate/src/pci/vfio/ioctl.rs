@@ -1,8 +1,7 @@
-//! The kernel's ioctls for vfio and iommufd, each with the type that it takes.
+//! The kernel's ioctls for vfio and iommufd, each with its argument type.
 //!
-//! linux/vfio.h and linux/iommufd.h; structures and constants come from rust-vmm's crates. (Its
-//! `vfio-ioctls` would be the next step up, but ends the process when a device goes away by itself, and
-//! keeps the kernel's reasons to itself.)
+//! linux/vfio.h and linux/iommufd.h; structures and constants come from rust-vmm's crates. (Their `vfio-ioctls` ends
+//! the process when a device goes away by itself, and hides the kernel's error codes.)
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -40,31 +39,31 @@ const SET_IOMMU: Request<()> = request(VFIO_BASE + 2);
 const GROUP_GET_DEVICE_FD: Request<()> = request(VFIO_BASE + 6);
 const DEVICE_SET_IRQS: Request<()> = request(VFIO_BASE + 10);
 
-/// Makes the call. `argument` says its own size where its type has a field for that.
+/// Makes the call. A type with a size field must have it set.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's error.
 pub fn call<T>(fd: impl AsFd, request: Request<T>, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the request's type is what the kernel reads and writes there, as declared above; the
-    // memory that a mapping's request names is kept alive by its caller, who owns the `Mapping`.
+    // SAFETY: the kernel reads and writes the request's type, as declared above. The caller owns the `Mapping` that a
+    // mapping's request refers to, and keeps it alive.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.number, argument as *mut T) }).map(drop)
 }
 
-/// Chooses the container's kind of IOMMU, an argument that is a number.
+/// Sets the container's IOMMU type; the argument is a number.
 pub fn set_iommu(container: impl AsFd, kind: u32) -> io::Result<()> {
-    // SAFETY: a number, no memory.
+    // SAFETY: the argument is a number, not an address.
     check(unsafe { libc::ioctl(container.as_fd().as_raw_fd(), SET_IOMMU.number, libc::c_ulong::from(kind)) }).map(drop)
 }
 
-/// A device of a group, by its address.
+/// Opens a device of a group by its address.
 pub fn device_of_group(group: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: reads a string that ends with 0.
+    // SAFETY: the kernel reads a string that ends with 0.
     let fd = check(unsafe { libc::ioctl(group.as_fd().as_raw_fd(), GROUP_GET_DEVICE_FD.number, name.as_ptr()) })?;
-    // SAFETY: a new descriptor, ours alone.
+    // SAFETY: a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Lets the interrupts of one index raise these eventfds; none turns them off.
+/// Connects the interrupts of one index to these eventfds; an empty slice disables them.
 pub fn set_interrupts(device: impl AsFd, index: u32, events: &[impl AsFd]) -> io::Result<()> {
     let data = if events.is_empty() { VFIO_IRQ_SET_DATA_NONE } else { VFIO_IRQ_SET_DATA_EVENTFD };
     let flags = data | VFIO_IRQ_SET_ACTION_TRIGGER;
@@ -72,7 +71,7 @@ pub fn set_interrupts(device: impl AsFd, index: u32, events: &[impl AsFd]) -> io
     let mut set = vec![0, flags, index, 0, events.len() as u32];
     set.extend(events.iter().map(|event| event.as_fd().as_raw_fd() as u32));
     set[0] = size_of_val(&set[..]) as u32;
-    // SAFETY: as long as its first field says, and read only.
+    // SAFETY: read only, and as long as its first field.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), DEVICE_SET_IRQS.number, set.as_ptr()) }).map(drop)
 }
 

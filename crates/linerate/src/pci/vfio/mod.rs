@@ -1,5 +1,5 @@
-//! vfio: a card behind an IOMMU, so that it reaches the process's packets and nothing else; with the
-//! right permissions no privileges are needed.
+//! vfio: a card behind an IOMMU, which lets it access the process's packets only. With permissions on vfio's files,
+//! no privileges are needed.
 //!
 //! - `ioctl`: the kernel's calls
 //! - `space`: the address space that the process's cards share; opening a device in it
@@ -25,8 +25,8 @@ use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping};
 use ioctl::*;
 use space::{Opened, Space};
 
-/// A card that vfio-pci has. Fields go in this order: the device is closed before its group leaves the
-/// address space, and given back last.
+/// A card bound to vfio-pci. The order of fields matters: the device is closed before its group leaves the address
+/// space, and given back last.
 pub(super) struct Vfio {
     card: NetworkCard,
     device: File,
@@ -39,11 +39,11 @@ pub(super) struct Vfio {
 }
 
 impl Vfio {
-    /// Opens the card, and resets nothing yet.
+    /// Opens the card without resetting it.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Vfio>> {
         let Opened { device, group, space } = space::open(card)?;
         let wanted = Interrupt::new()?;
-        // Devices that cannot be unplugged have no such interrupt.
+        // Devices that cannot be unplugged lack this interrupt.
         let _ = ioctl::set_interrupts(&device, VFIO_PCI_REQ_IRQ_INDEX, &[&wanted]);
         let faults = FaultLog::open(&card.address);
         let vfio = Vfio {
@@ -59,12 +59,12 @@ impl Vfio {
         Ok(Arc::new(vfio))
     }
 
-    /// Which way it was opened, for people.
+    /// Returns the interface used, for display.
     pub fn kind(&self) -> &'static str {
         self.space.kind()
     }
 
-    /// Where in the device's file a region begins, and what it is.
+    /// Returns a region's offset in the device file, and its properties.
     fn region(&self, index: u32) -> Result<vfio_region_info> {
         let argsz = size_of::<vfio_region_info>() as u32;
         let mut info = vfio_region_info { argsz, index, ..Default::default() };
@@ -105,7 +105,7 @@ impl Bus for Vfio {
     }
 
     unsafe fn allow_dma(&self) -> Result<()> {
-        // SAFETY: it was reset, as the caller promises.
+        // SAFETY: the card was reset, as the caller promises.
         unsafe { config::enable_master(self) }
     }
 
@@ -137,19 +137,20 @@ impl PciDevice for Vfio {
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 || region.flags & VFIO_REGION_INFO_FLAG_MMAP == 0 {
-            return Err(self
-                .card
-                .error(&format!("its BAR {bar} is not memory that can be mapped"), "is it the right card?"));
+            return Err(self.card.error(
+                &format!("its BAR {bar} is not memory that can be mapped"),
+                "linerate ports, which lists the cards",
+            ));
         }
         let memory = Mapping::of_device(self.duplicate()?, region.offset, region.size as usize)?;
-        // SAFETY: it is a BAR; what is done with its registers the caller promises.
+        // SAFETY: it is a BAR; the caller promises how its registers are used.
         Ok(unsafe { MappedBar::new(Arc::new(memory)) })
     }
 
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 {
-            return Err(self.card.error(&format!("it has no BAR {bar}"), "is it the right card?"));
+            return Err(self.card.error(&format!("it has no BAR {bar}"), "linerate ports, which lists the cards"));
         }
         // SAFETY: as above.
         Ok(unsafe { IoPorts::new(self.duplicate()?.into(), region.offset) })

@@ -1,5 +1,5 @@
-//! What all vfio devices of the process see of its memory: one address space, so that a region is
-//! mapped once and packets pass between cards without a copy.
+//! The address space shared by all vfio devices of the process: a region is mapped once, and packets pass between
+//! cards without a copy.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ pub(super) struct Space {
 }
 
 enum Kind {
-    /// Groups can be opened once; several devices may be of one.
+    /// A group can be opened only once, but several devices may share it.
     Container {
         container: File,
         groups: Mutex<HashMap<u32, Weak<File>>>,
@@ -32,29 +32,28 @@ enum Kind {
     },
 }
 
-/// One mapping; a region of several ports is mapped once.
+/// One mapping; a region used by several ports is mapped once.
 struct Map {
     start: DeviceAddress,
     memory: Arc<Mapping>,
     users: usize,
 }
 
-/// Device addresses begin at 4 GiB: beyond what interrupts and firmware reserve, and low enough for
-/// IOMMUs with 39 bits.
+/// Device addresses begin at 4 GiB: beyond those that interrupts and firmware reserve, and low enough for IOMMUs with
+/// 39 bits.
 const FIRST: DeviceAddress = 1 << 32;
-/// Mappings begin at multiples of 1 GiB with a gap behind them, so that the IOMMU can use its largest
-/// pages, and a step beyond a mapping is stopped.
+/// Mappings begin at multiples of 1 GiB, so that the IOMMU can use its largest pages. A gap behind each lets the
+/// IOMMU stop accesses beyond its end.
 const ALIGNMENT: DeviceAddress = 1 << 30;
 
-/// An opened device, and what must stay open with it.
+/// An opened device, and the files that must stay open with it.
 pub(super) struct Opened {
     pub device: OwnedFd,
     pub group: Option<Arc<File>>,
     pub space: Arc<Space>,
 }
 
-/// Opens a card that vfio-pci has: by its own device file where kernel and permissions allow, by its
-/// group otherwise.
+/// Opens a card bound to vfio-pci: by its own device file if kernel and permissions allow, by its group otherwise.
 pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     static IOMMUFD: Mutex<Weak<Space>> = Mutex::new(Weak::new());
     static CONTAINER: Mutex<Weak<Space>> = Mutex::new(Weak::new());
@@ -62,7 +61,8 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
         && let (Ok(device), Ok(iommufd)) = (open_file(&device), open_file(Path::new("/dev/iommu")))
     {
         let space = shared(&IOMMUFD, || Space::of_iommufd(iommufd))?;
-        let refused = |what| move |error| card.error(&format!("vfio: {what}: {error}"), "dmesg may tell more");
+        let refused =
+            |what| move |error| card.error(&format!("vfio: {what}: {error}"), "dmesg, which may have the reason");
         let Kind::Iommufd { iommufd, space: id } = &space.kind else { unreachable!("made as one") };
         let mut bind = vfio_device_bind_iommufd {
             argsz: size_of::<vfio_device_bind_iommufd>() as u32,
@@ -70,7 +70,7 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
             ..Default::default()
         };
         ioctl::call(&device, DEVICE_BIND_IOMMUFD, &mut bind).map_err(|error| match error.kind() {
-            // Linux says "invalid" where the device file, and "busy" where the group is somebody else's.
+            // Linux returns EINVAL if another process has the device file, EBUSY if it has the group.
             ErrorKind::ResourceBusy | ErrorKind::InvalidInput => in_use(card),
             _ => refused("binding it to the iommufd")(error),
         })?;
@@ -87,11 +87,11 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     let group = space.group(card)?;
     let name = std::ffi::CString::new(card.address.as_str()).expect("an address has no zeros");
     let device = ioctl::device_of_group(&group, &name)
-        .map_err(|error| card.error(&format!("vfio does not give it out: {error}"), "dmesg may tell more"))?;
+        .map_err(|error| card.error(&format!("vfio did not open it: {error}"), "dmesg, which may have the reason"))?;
     Ok(Opened { device, group: Some(group), space })
 }
 
-/// The process's space of one kind, for as long as somebody uses it.
+/// Returns the process's space of one kind, which lives as long as it has users.
 fn shared(place: &Mutex<Weak<Space>>, make: impl FnOnce() -> Result<Space>) -> Result<Arc<Space>> {
     let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(space) = place.upgrade() {
@@ -127,7 +127,7 @@ impl Space {
         Ok(Space { kind: Kind::Container { container, groups: Mutex::default() }, maps: Mutex::default() })
     }
 
-    /// The card's group, put into the container.
+    /// Returns the card's group, added to the container.
     fn group(&self, card: &NetworkCard) -> Result<Arc<File>> {
         let Kind::Container { container, groups } = &self.kind else { unreachable!("made as one") };
         let Some(number) = card.iommu_group else {
@@ -147,10 +147,10 @@ impl Space {
                 &format!("sudo linerate bind {}", card.address),
             ),
             ErrorKind::PermissionDenied => {
-                card.error(&format!("{path} belongs to somebody else"), &format!("sudo chown $USER {path}"))
+                card.error(&format!("{path} belongs to another user"), &format!("sudo chown $USER {path}"))
             }
             ErrorKind::ResourceBusy => in_use(card),
-            _ => card.error(&format!("{path} cannot be opened: {error}"), "dmesg may tell more"),
+            _ => card.error(&format!("{path} cannot be opened: {error}"), "dmesg, which may have the reason"),
         })?;
 
         let mut status = vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, ..Default::default() };
@@ -161,12 +161,12 @@ impl Space {
         }
         ioctl::call(&group, GROUP_SET_CONTAINER, &mut container.as_raw_fd())
             .map_err(|error| Error::system("VFIO_GROUP_SET_CONTAINER", error))?;
-        // The kind is chosen once, and only after there is a group; EINVAL says that it was.
+        // The type is set once, after the first group was added.
         if groups.is_empty() {
             ioctl::set_iommu(container, VFIO_TYPE1v2_IOMMU).map_err(|error| match error.kind() {
                 ErrorKind::PermissionDenied => card.error(
-                    "the machine cannot keep a card's interrupts apart from the others'",
-                    "if you trust the card: echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+                    "the machine cannot isolate a card's interrupts (no interrupt remapping)",
+                    "echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts, if you trust the card",
                 ),
                 _ => card.error(
                     &format!("vfio has no driver for this machine's IOMMU: {error}"),
@@ -179,14 +179,14 @@ impl Space {
         Ok(group)
     }
 
-    /// Maps memory, or counts one more user of memory that is mapped already.
+    /// Maps memory, or counts one more user of memory already mapped.
     pub fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(map) = maps.iter_mut().find(|map| Arc::ptr_eq(&map.memory, memory)) {
             map.users += 1;
             return Ok(Addresses::Contiguous(Contiguous(map.start)));
         }
-        // The first gap; the list is in order.
+        // Find the first gap; the list is sorted.
         let len = memory.len() as u64;
         let mut start = FIRST;
         let mut place = 0;
@@ -237,7 +237,7 @@ impl Space {
         }
     }
 
-    /// Takes memory away from the devices once its last user is gone.
+    /// Unmaps memory once its last user is gone.
     pub fn unmap(&self, start: DeviceAddress) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = maps.iter().position(|map| map.start == start) else { return };
@@ -264,12 +264,12 @@ impl Space {
             }
         };
         if outcome.is_err() {
-            // The card may still reach it: it stays where it is.
+            // The card may still access it: leak it.
             std::mem::forget(map.memory);
         }
     }
 
-    /// What this is, for people.
+    /// Returns the kind, for display.
     pub fn kind(&self) -> &'static str {
         match self.kind {
             Kind::Container { .. } => "vfio",
@@ -278,7 +278,7 @@ impl Space {
     }
 }
 
-/// Which other devices of the group a kernel driver has.
+/// Returns the error for a group with devices bound to kernel drivers.
 fn not_viable(card: &NetworkCard, group: u32) -> Error {
     let others: Vec<String> = group_members(group)
         .into_iter()
@@ -290,15 +290,15 @@ fn not_viable(card: &NetworkCard, group: u32) -> Error {
     let first = others.first().and_then(|other| other.split(' ').next()).unwrap_or("ADDRESS").to_string();
     card.error(
         &format!(
-            "its IOMMU group {group} is not viable: the machine cannot keep these devices apart from it, and drivers \
-             of the kernel have them: {}",
+            "its IOMMU group {group} is not viable: the IOMMU cannot isolate the card from these devices, \
+             which are bound to kernel drivers: {}",
             others.join(", ")
         ),
-        &format!("give up those, too, if you can do without: sudo linerate bind {first}"),
+        &format!("sudo linerate bind {first}, and the others, if you can do without them"),
     )
 }
 
-/// The kernel would not pin so much memory for this user.
+/// Returns the error for a memory limit below `needed` bytes.
 fn too_little_memory_lock(needed: usize) -> Error {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current.unwrap_or(u64::MAX);
     let kib = (needed / 1024).next_multiple_of(1024);

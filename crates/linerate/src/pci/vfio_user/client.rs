@@ -1,4 +1,4 @@
-//! A device that somebody serves.
+//! A device served by another process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,26 +17,26 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
 
-/// How long a server may take for a reply.
+/// The time limit of a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A device served at a socket. Its server reaches the memory that is mapped for it, and nothing else.
+/// A device served at a socket. The server can access the memory mapped for it, and nothing else.
 pub struct VfioUser {
     path: String,
     link: Arc<Link>,
-    /// The next free address, and the lengths of what is mapped, by address.
+    /// The next free address, and the mappings as address and length.
     maps: Mutex<(DeviceAddress, Vec<(DeviceAddress, u64)>)>,
 }
 
-/// The connection, which registers use, too.
+/// The connection, shared with registers.
 struct Link {
     connection: Mutex<(Connection, u16)>,
-    /// The server is gone, or talks nonsense: all registers read as ones, as those of a card that was pulled out.
+    /// The server is gone, or violated the protocol: all registers read all ones, as those of a removed card.
     broken: AtomicBool,
 }
 
-/// A child that another thread has just forked has the socket, too, until it executes its program: the server sees the end at
-/// once all the same.
+/// Shuts the socket down. A child that another thread has just forked holds the socket, too, until it calls exec; the
+/// server sees the end at once all the same.
 impl Drop for Link {
     fn drop(&mut self) {
         let (connection, _) = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -44,10 +44,10 @@ impl Drop for Link {
     }
 }
 
-/// What helps where nobody can be reached at a socket.
+/// Returns the hint for a failed connection.
 fn mend(why: io::ErrorKind, path: &str) -> String {
     match why {
-        io::ErrorKind::PermissionDenied => "let its server give you access to the socket".to_string(),
+        io::ErrorKind::PermissionDenied => "ask the server's owner for access to the socket".to_string(),
         _ => format!("linerate sim --socket {path}"),
     }
 }
@@ -56,12 +56,12 @@ impl VfioUser {
     /// Connects to the device that is served at `path`.
     ///
     /// # Errors
-    /// [`Error::Card`]: nobody serves there, the device is in use, or it is no PCI device.
+    /// [`Error::Card`]: no server listens there, the device is in use, or it is not a PCI device.
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
         let card =
             |why: String, mend: &str| Error::Card { card: format!("vfio-user:{path}"), why, mend: mend.to_string() };
         let socket = UnixStream::connect(Path::new(path))
-            .map_err(|error| card(format!("nobody can be reached there: {error}"), &mend(error.kind(), path)))?;
+            .map_err(|error| card(format!("no server can be reached there: {error}"), &mend(error.kind(), path)))?;
         let patience = |socket: &UnixStream| {
             socket.set_read_timeout(Some(PATIENCE))?;
             socket.set_write_timeout(Some(PATIENCE))
@@ -74,25 +74,28 @@ impl VfioUser {
             link.call(command::VERSION, &[ours.as_bytes(), json.as_bytes()], &[]).map_err(|error| {
                 match error.kind() {
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => card(
-                        "its server does not want us: another program uses it".to_string(),
-                        "stop the other one, or serve another device",
+                        "the server closed the connection: another client is using the device".to_string(),
+                        "stop the other client, or serve another device",
                     ),
-                    _ => card(format!("its server does not answer: {error}"), "is it a server of vfio-user?"),
+                    _ => card(format!("the server does not answer: {error}"), "the socket of a vfio-user server"),
                 }
             })?;
         if !Version::read_from_prefix(&reply).is_ok_and(|(version, _)| version.major == 0) {
-            return Err(card("its server speaks another version".to_string(), "update it, or linerate"));
+            return Err(card(
+                "the server speaks another version of the protocol".to_string(),
+                "update the server, or linerate",
+            ));
         }
         let device = VfioUser { path: path.to_string(), link: Arc::new(link), maps: Mutex::default() };
         let info: DeviceInfo = device.ask(command::DEVICE_GET_INFO, &DeviceInfo::default())?;
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
-            return Err(card("it is no PCI device".to_string(), "serve another one"));
+            return Err(card("it is no PCI device".to_string(), "serve a PCI device"));
         }
         config::enable(&device)?;
         Ok(Arc::new(device))
     }
 
-    /// Vendor and device number.
+    /// Returns the vendor and device ID.
     ///
     /// # Errors
     /// As [`PciDevice::read_config`].
@@ -100,10 +103,10 @@ impl VfioUser {
         Ok((config::read_16(self, 0)?, config::read_16(self, 2)?))
     }
 
-    /// The registers behind a BAR; each access is a message.
+    /// Returns the registers behind a BAR; each access is a message.
     ///
     /// # Errors
-    /// If there is no such BAR.
+    /// There is no such BAR.
     ///
     /// # Safety
     /// As for [`MappedBar::new`].
@@ -116,35 +119,35 @@ impl VfioUser {
         Ok(MessageBar { link: self.link.clone(), region: bar.into() })
     }
 
-    /// A question whose answer has the same shape.
+    /// Sends a request whose reply has the same type.
     fn ask<T>(&self, command: u16, asked: &T) -> Result<T>
     where
         T: IntoBytes + FromBytes + Immutable + KnownLayout,
     {
         let mut asked = T::read_from_bytes(asked.as_bytes()).expect("its own bytes");
-        // Every such message begins with its size.
+        // Every such message begins with its own size.
         asked.as_mut_bytes()[..4].copy_from_slice(&(size_of::<T>() as u32).to_le_bytes());
         let reply = self.call(command, &[asked.as_bytes()], &[])?;
         T::read_from_prefix(&reply)
             .map(|(value, _)| value)
-            .map_err(|_| self.refuse("its server answers nonsense".into()))
+            .map_err(|_| self.refuse("the server sent a malformed reply".into()))
     }
 
     fn call(&self, command: u16, parts: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> Result<Vec<u8>> {
-        self.link.call(command, parts, descriptors).map_err(|error| self.refuse(format!("its server: {error}")))
+        self.link.call(command, parts, descriptors).map_err(|error| self.refuse(format!("the server failed: {error}")))
     }
 
     fn refuse(&self, why: String) -> Error {
         Error::Card {
             card: format!("vfio-user:{}", self.path),
             why,
-            mend: format!("start its server again: linerate sim --socket {}", self.path),
+            mend: format!("linerate sim --socket {}, to start the server again", self.path),
         }
     }
 }
 
 impl Link {
-    /// A request and its reply.
+    /// Sends a request, and returns its reply.
     fn call(&self, command: u16, parts: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<u8>> {
         let mut guard = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let (connection, next) = &mut *guard;
@@ -163,7 +166,7 @@ impl Link {
         let reply = reply.inspect_err(|_| self.broken.store(true, Ordering::Relaxed))?;
         if reply.header.id != *next || reply.header.flags & flag::TYPE != flag::REPLY {
             self.broken.store(true, Ordering::Relaxed);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply to something else"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply does not match the request"));
         }
         if reply.header.flags & flag::ERROR != 0 {
             return Err(io::Error::from_raw_os_error(reply.header.error as i32));
@@ -171,7 +174,7 @@ impl Link {
         Ok(reply.payload)
     }
 
-    /// A request that nobody answers.
+    /// Sends a request without a reply.
     fn post(&self, command: u16, parts: &[&[u8]]) {
         let mut guard = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let (connection, next) = &mut *guard;
@@ -191,14 +194,14 @@ impl Link {
                 bytes.copy_from_slice(data);
                 Ok(())
             }
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, "a reply of another length")),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "the reply has the wrong length")),
         }
     }
 }
 
 impl DmaSpace for VfioUser {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        // Between mappings there is room, so that a step beyond one is found.
+        // Gaps between mappings expose accesses beyond an end.
         const FIRST: DeviceAddress = 1 << 32;
         const GAP: DeviceAddress = 1 << 30;
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +242,7 @@ impl Bus for VfioUser {
     }
 
     unsafe fn allow_dma(&self) -> Result<()> {
-        // SAFETY: it was reset, as the caller promises.
+        // SAFETY: the device was reset, as the caller promises.
         unsafe { config::enable_master(self) }
     }
 }
@@ -266,7 +269,7 @@ impl PciDevice for VfioUser {
     }
 
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
-        Err(self.refuse(format!("its BAR {bar} is no I/O ports")))
+        Err(self.refuse(format!("its BAR {bar} is not I/O ports")))
     }
 
     fn bus(self: Arc<Self>) -> Arc<dyn Bus> {
@@ -274,8 +277,7 @@ impl PciDevice for VfioUser {
     }
 }
 
-/// Registers that are read and written by messages. Writes are posted, as PCI's are: in order, and without an
-/// answer.
+/// Registers accessed by messages. Writes are posted, as PCI's are: in order, and without a reply.
 #[derive(Clone)]
 pub struct MessageBar {
     link: Arc<Link>,
@@ -322,12 +324,12 @@ mod tests {
     use super::*;
     use crate::memory::PageSize;
 
-    /// What a server got: commands, and what came with them.
+    /// The requests that a server received: command and payload.
     type Got = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
-    /// Changes a reply, to a command, before it is sent.
+    /// Changes the reply to a command before it is sent.
     type Change = Box<dyn Fn(u16, &mut Header) + Send>;
 
-    /// Connects to a server that answers everything with what came, and says that it is a device with these flags.
+    /// Connects to a server that echoes each request, and reports a device with these flags.
     fn connect(name: &str, flags: u32, change: Change) -> (Result<Arc<VfioUser>>, Got) {
         let path = std::env::temp_dir().join(format!("linerate-{}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
@@ -335,7 +337,7 @@ mod tests {
         let notes = got.clone();
         std::thread::spawn(move || {
             let mut connection = Connection::new(listener.accept().unwrap().0);
-            // Ends with the client.
+            // Ends when the client disconnects.
             while let Ok(message) = connection.receive() {
                 let Some(Message { header, mut payload, .. }) = message else { continue };
                 notes.lock().unwrap().push((header.command, payload.clone()));
@@ -358,12 +360,12 @@ mod tests {
         (device, got)
     }
 
-    fn says(result: Result<Arc<VfioUser>>) -> String {
+    fn message(result: Result<Arc<VfioUser>>) -> String {
         result.map(drop).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_helps_depends_on_what_is_in_the_way() {
+    fn the_hint_depends_on_the_error() {
         assert!(mend(io::ErrorKind::PermissionDenied, "/s").contains("access"));
         assert_eq!(mend(io::ErrorKind::NotFound, "/s"), "linerate sim --socket /s");
     }
@@ -375,13 +377,13 @@ mod tests {
             let (device, _) = connect(&format!("pci{flags}"), flags, unchanged());
             match is_pci {
                 true => assert!(device.unwrap().address().ends_with(&format!("pci{flags}"))),
-                false => assert!(says(device).contains("no PCI device")),
+                false => assert!(message(device).contains("no PCI device")),
             }
         }
     }
 
     #[test]
-    fn a_reply_to_something_else_ends_the_connection() {
+    fn a_mismatched_reply_ends_the_connection() {
         for name in ["number", "request", "kind"] {
             let change = move |command: u16, header: &mut Header| match name {
                 _ if command != command::DEVICE_GET_INFO => {}
@@ -390,9 +392,9 @@ mod tests {
                 _ => header.flags |= 2,
             };
             let (device, _) = connect(name, 3, Box::new(change));
-            assert!(says(device).contains("a reply to something else"), "{name}");
+            assert!(message(device).contains("does not match the request"), "{name}");
         }
-        // Other bits say other things: this is an error that the server has met.
+        // Other flags are allowed: this is an error that the server reports.
         let (device, _) = connect(
             "error",
             3,
@@ -402,7 +404,7 @@ mod tests {
                 }
             }),
         );
-        assert!(says(device).contains("Operation not permitted"));
+        assert!(message(device).contains("Operation not permitted"));
     }
 
     #[test]
@@ -416,7 +418,7 @@ mod tests {
         };
         let [first, second, third] = [3, 1, 2].map(|pages| address(device.map(&memory(pages)).unwrap()));
         assert_eq!([first, second, third], [4 << 30, 6 << 30, 8 << 30]);
-        // SAFETY: no device uses it.
+        // SAFETY: no device uses the mappings.
         [second, second, 7, first].iter().for_each(|address| unsafe { device.unmap(*address) });
         let of = |command: u16| {
             let got = got.lock().unwrap();

@@ -1,4 +1,4 @@
-//! The protocol's messages, and the socket that they go through.
+//! The protocol's messages, and their socket.
 //!
 //! "vfio-user Protocol Specification" 0.9.2 (QEMU, docs/interop/vfio-user.rst). Everything is little-endian.
 
@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What is asked for.
+/// Commands.
 pub mod command {
     pub const VERSION: u16 = 1;
     pub const DMA_MAP: u16 = 2;
@@ -29,35 +29,35 @@ pub mod command {
 
 /// The bits of a header's flags.
 pub mod flag {
-    /// Set in a reply, with the command's number.
+    /// Set in a reply, which has the command's number.
     pub const REPLY: u32 = 1;
     pub const TYPE: u32 = 0xF;
     /// The sender wants no reply.
     pub const NO_REPLY: u32 = 1 << 4;
-    /// The header's error says why it failed.
+    /// The header's `error` field is valid.
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// Of `DMA_MAP`.
+/// A flag of `DMA_MAP`.
 pub const MAP_READ: u32 = 1 << 0;
-/// Of `DMA_MAP`.
+/// A flag of `DMA_MAP`.
 pub const MAP_WRITE: u32 = 1 << 1;
-/// Of `DMA_UNMAP`: everything.
+/// A flag of `DMA_UNMAP`: unmap everything.
 pub const UNMAP_ALL: u32 = 1 << 2;
 
-/// In front of each message.
+/// The header of each message.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
     pub id: u16,
     pub command: u16,
-    /// Bytes of the message, this header included.
+    /// Length of the message in bytes, including this header.
     pub size: u32,
     pub flags: u32,
     pub error: u32,
 }
 
-/// `VERSION`, followed by JSON and a zero.
+/// `VERSION`, followed by JSON and a zero byte.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Version {
@@ -129,7 +129,7 @@ pub struct SetInterrupts {
     pub count: u32,
 }
 
-/// `REGION_READ` and `REGION_WRITE`, followed by data in the direction that it goes.
+/// `REGION_READ` and `REGION_WRITE`, followed by data in the request or the reply.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionAccess {
@@ -138,24 +138,24 @@ pub struct RegionAccess {
     pub count: u32,
 }
 
-/// Bytes that one access of a region may have, and so, nearly, a message.
+/// The most bytes of one region access, and so nearly of a message.
 pub const MOST_DATA: usize = 4096;
-/// Bytes of the longest message that is taken: an access, or a version's JSON.
+/// The longest accepted message: an access, or a version's JSON.
 const MOST_BYTES: usize = size_of::<Header>() + size_of::<RegionAccess>() + MOST_DATA;
-/// Descriptors that may come with a message; QEMU allows no more.
+/// The most descriptors of a message; QEMU has the same limit.
 pub const MOST_DESCRIPTORS: usize = 16;
 
 /// A message that has arrived.
 #[derive(Debug, Default)]
 pub struct Message {
     pub header: Header,
-    /// What follows the header.
+    /// The bytes behind the header.
     pub payload: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// The payload's beginning as `T`, and what follows it; `None` if it is too short.
+    /// Returns the beginning of the payload as `T`, and the rest; `None` if the payload is too short.
     pub fn parse<T: FromBytes + KnownLayout + Immutable>(&self) -> Option<(T, &[u8])> {
         T::read_from_prefix(&self.payload).ok()
     }
@@ -164,7 +164,7 @@ impl Message {
 /// One end of a connection.
 pub struct Connection {
     socket: UnixStream,
-    /// What has arrived of the next message, and how much is missing before it can be looked at.
+    /// The received part of the next message, and the length needed to continue.
     bytes: Vec<u8>,
     needed: usize,
     descriptors: Vec<OwnedFd>,
@@ -179,11 +179,11 @@ impl Connection {
         &self.socket
     }
 
-    /// Takes what has arrived. `None`: the message is not complete; with a socket that blocks, call again.
+    /// Receives what has arrived. `None`: the message is not complete; on a blocking socket, call again.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the other end is gone, `InvalidData` if what it says is no message: then nothing that
-    /// follows can be understood either. `WouldBlock` and what else recvmsg(2) answers.
+    /// `UnexpectedEof` if the peer is gone, `InvalidData` if the message is malformed: then the rest cannot be parsed
+    /// either. `WouldBlock` and other errors of recvmsg(2).
     pub fn receive(&mut self) -> io::Result<Option<Message>> {
         let have = self.bytes.len();
         self.bytes.resize(self.needed, 0);
@@ -223,10 +223,10 @@ impl Connection {
         Ok(Some(message))
     }
 
-    /// Sends a message: `header` (its size is filled in), then `parts`, with descriptors.
+    /// Sends a message with descriptors: `header` (its size is filled in), then `parts`.
     ///
     /// # Errors
-    /// What sendmsg(2) answers; a message that did not go through whole leaves the connection of no use.
+    /// Errors of sendmsg(2); after a partial send the connection is unusable.
     pub fn send(&self, header: Header, parts: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let size = size_of::<Header>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = Header { size: size as u32, ..header };
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_comes_in_any_parts_and_is_followed_by_the_next() {
+    fn messages_arrive_in_any_parts() {
         let (mut theirs, mut ours) = pair();
         let both = [bytes(20, 20), bytes(16, 16)].concat();
         let mut messages = Vec::new();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_an_impossible_length_is_refused() {
+    fn a_message_of_invalid_length_is_refused() {
         let longest = MOST_BYTES as u32;
         for (size, is_fit) in
             [(0, false), (15, false), (16, true), (longest, true), (longest + 1, false), (u32::MAX, false)]
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn more_descriptors_than_a_message_may_have_are_refused() {
+    fn too_many_descriptors_are_refused() {
         let (theirs, mut ours) = pair();
         let sender = Connection::new(theirs);
         let send = |count: usize| {
@@ -301,7 +301,7 @@ mod tests {
         let message = ours.receive().unwrap().unwrap();
         assert_eq!((message.descriptors.len(), message.header.size, &message.payload[..]), (16, 18, &[1, 2][..]));
         assert_eq!(send(2 * MOST_DESCRIPTORS).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // They count together where parts of one message bring them.
+        // Descriptors in several parts of one message count together.
         let (mut theirs, mut ours) = pair();
         for n in 0..2 {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];

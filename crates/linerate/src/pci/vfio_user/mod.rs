@@ -1,11 +1,11 @@
-//! vfio-user: a PCI device that a process serves over a unix socket.
+//! vfio-user: a PCI device served by a process over a unix socket.
 //!
 //! - `message`: the protocol
 //! - `server`: serving a [`Function`]
-//! - `client`: [`VfioUser`], a device that somebody serves, as any other of [`pci`](super)
+//! - `client`: [`VfioUser`], a served device that is used like any other of [`pci`](super)
 //!
-//! The crate `vfio_user` (0.1.7) has both sides, too. It believes what the other side says: lengths become
-//! allocations, errors are answered to what must not be answered, and a client takes no notice of a server's.
+//! The crate `vfio_user` (0.1.7) also has both sides, but trusts its peer: lengths become allocations, messages that
+//! must not be answered get error replies, and the client ignores the server's errors.
 
 mod client;
 mod message;

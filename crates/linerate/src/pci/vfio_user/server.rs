@@ -1,7 +1,7 @@
-//! Serving a PCI function: to QEMU, to [`VfioUser`](super::VfioUser), or to who else speaks the protocol.
+//! Serving a PCI function to QEMU, to [`VfioUser`](super::VfioUser), or to any other client of the protocol.
 //!
-//! A client is not trusted: what it sends is checked before it is used, what it breaks is its own connection, and
-//! when it is gone, at whatever moment, the function is reset and the next one may come.
+//! A client is untrusted: its messages are validated before use, and its errors affect only its own connection. When
+//! it disconnects, at any moment, the function is reset and the next client may connect.
 // The server calls `Function::write` and `Function::map` for its client.
 #![allow(unsafe_code)]
 
@@ -23,48 +23,48 @@ use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::pci::Interrupt;
 
-/// A PCI function that can be served. Its regions are numbered as vfio numbers them: BARs 0 to 5, the ROM, and
-/// configuration space, 7.
+/// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
+/// 7.
 ///
-/// The methods that tell the function an address, [`write`](Function::write) and [`map`](Function::map), are `unsafe` to call. The
-/// server calls both for its client, with the client's memory.
+/// The methods that give the function an address, [`write`](Function::write) and [`map`](Function::map), are `unsafe`
+/// to call. The server calls both for its client, with the client's memory.
 pub trait Function: Send {
-    /// Bytes of a region; 0: there is none.
+    /// Returns the length of a region in bytes; 0 if there is none.
     fn region(&self, region: u32) -> u64;
 
-    /// Reads a region; the range has been checked.
+    /// Reads a region; the range is valid.
     fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]);
 
-    /// Writes a region; the range has been checked.
+    /// Writes a region; the range is valid.
     ///
     /// # Safety
-    /// A register may tell the function to write to any memory that is mapped for it: nothing of that memory is lent as a
-    /// slice as long as the function may reach it.
+    /// A register may make the function write to any memory mapped for it: nothing of that memory is lent as a slice
+    /// while the function may access it.
     unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
 
-    /// How many interrupts of a kind there are.
+    /// Returns the count of interrupts of a kind.
     fn interrupts(&self, kind: Kind) -> u32;
 
-    /// Who receives an interrupt from now on; its number has been checked.
+    /// Sets the receiver of an interrupt, whose number is valid.
     fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>);
 
-    /// Holds the line back, or lets it be raised again.
+    /// Masks or unmasks the line.
     fn mask_line(&mut self, masked: bool);
 
-    /// Lets the function reach memory. False if it cannot: something is there, or it is no whole pages.
+    /// Maps memory for the function. Returns false if it cannot: the range overlaps a mapping, or is not whole pages.
     ///
     /// # Safety
-    /// As of [`write`](Function::write), until the memory is taken away again.
+    /// As for [`write`](Function::write), until the memory is unmapped.
     unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool;
 
-    /// Takes memory away; after this it is not touched. How many bytes that were; `None`: only parts of a mapping
-    /// were meant.
+    /// Unmaps memory; the function accesses it no more. Returns the count of bytes unmapped; `None` if the range
+    /// contains only part of a mapping.
     fn unmap(&mut self, address: u64, len: u64) -> Option<u64>;
 
-    /// Resets it, as a function-level reset does: maps and receivers stay.
+    /// Resets the function as a function-level reset does: maps and receivers stay.
     fn reset(&mut self);
 
-    /// Its client is gone: it is reset, and maps and receivers go.
+    /// Ends the use by its client: resets the function, and removes maps and receivers.
     fn disconnect(&mut self);
 }
 
@@ -79,7 +79,7 @@ pub enum Kind {
     Vector,
 }
 
-/// Kinds of interrupts that vfio knows, and the last of them.
+/// The count of interrupt kinds in vfio.
 const KINDS: u32 = VFIO_PCI_NUM_IRQS;
 
 impl Kind {
@@ -101,10 +101,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `function` at a socket `path`, which is made.
+    /// Serves `function` at a socket `path`, which is created.
     ///
     /// # Errors
-    /// [`Error::Serve`] if the path cannot be used: somebody serves there already, or it is no place for a socket.
+    /// [`Error::Serve`] if the path cannot be used: a server listens there already, or a socket cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let listener = listen(path)?;
         let stop = Interrupt::new()?;
@@ -127,17 +127,18 @@ impl Drop for Server {
     }
 }
 
-/// Makes the socket; one that nobody serves at any more is replaced.
+/// Creates the socket, replacing one without a server.
 fn listen(path: &Path) -> Result<UnixListener> {
     let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         if UnixStream::connect(path).is_ok() {
             return Err(fail(
-                "somebody serves there already".to_string(),
-                "choose another path, or stop the other one",
+                "a server is listening there already".to_string(),
+                "choose another path, or stop that server",
             ));
         }
-        std::fs::remove_file(path).map_err(|e| fail(format!("an old socket is there: {e}"), "remove it"))?;
+        std::fs::remove_file(path)
+            .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
     }
     let listener =
         UnixListener::bind(path).map_err(|e| fail(e.to_string(), "choose a path in a folder that you may write to"))?;
@@ -145,23 +146,22 @@ fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// What the thread works with.
+/// The state of the server's thread.
 struct Service {
     function: Box<dyn Function>,
-    /// Memory that the client has handed over, by what the files are: maps of a guest behind an IOMMU are many, of
-    /// few files.
+    /// The client's memory, by file identity: a guest behind an IOMMU sends many maps of few files.
     memories: Vec<((u64, u64), Weak<Mapping>)>,
     negotiated: bool,
 }
 
-/// What becomes of a request: a reply's parts, or the error that it gets.
+/// The answer to a request: the reply's payload, or its error.
 type Answer = std::result::Result<Vec<u8>, Errno>;
 
 impl Service {
-    /// One client after the other.
+    /// Serves one client after the other.
     fn run(mut self, listener: &UnixListener, stop: &Interrupt) {
         let mut client: Option<Connection> = None;
-        // Without a descriptor for it a new client stays where it is; it is looked for again from time to time.
+        // Without a free descriptor, a new client stays in the queue; it is accepted on a later attempt.
         let mut accepts = true;
         loop {
             let listening = if accepts { PollFlags::IN } else { PollFlags::empty() };
@@ -179,7 +179,7 @@ impl Service {
                 self.function.disconnect();
                 return;
             }
-            // First what the old one has still sent, so that a new one finds it gone if it is.
+            // Handle the old client's messages first: if it has left, a new client is not rejected.
             if let Some(connection) = client.as_mut().filter(|_| ready.get(2) == Some(&true))
                 && !self.talk(connection)
             {
@@ -194,7 +194,7 @@ impl Service {
                     Ok((socket, _)) if client.is_none() && socket.set_nonblocking(true).is_ok() => {
                         client = Some(Connection::new(socket));
                     }
-                    // It has a client.
+                    // Rejected: another client is connected.
                     Ok(_) => {}
                     Err(_) => accepts = false,
                 }
@@ -202,7 +202,7 @@ impl Service {
         }
     }
 
-    /// Takes what has arrived; false once the connection is of no more use.
+    /// Handles what has arrived; returns false once the connection is unusable.
     fn talk(&mut self, connection: &mut Connection) -> bool {
         match connection.receive() {
             Ok(None) => true,
@@ -211,11 +211,11 @@ impl Service {
         }
     }
 
-    /// One message, and its reply.
+    /// Handles one message, and sends the reply.
     fn take(&mut self, connection: &Connection, mut message: Message) -> io::Result<()> {
         let Header { id, command, flags, .. } = message.header;
         if flags & flag::TYPE != 0 {
-            return Ok(()); // a reply, to nothing that was asked
+            return Ok(()); // an unexpected reply
         }
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = self.answer(command, &message, descriptors);
@@ -261,7 +261,7 @@ impl Service {
         }
     }
 
-    /// Both sides speak version 0.x; of capabilities only the limits matter, which are ours.
+    /// Negotiates version 0.x; of the capabilities only the server's limits matter.
     fn version(&mut self, message: &Message) -> Answer {
         let (version, _) = message.parse::<Version>().ok_or(Errno::INVAL)?;
         if version.major != 0 {
@@ -280,11 +280,11 @@ impl Service {
         if map.flags & !(MAP_READ | MAP_WRITE) != 0 || descriptors.len() > 1 {
             return Err(Errno::INVAL);
         }
-        // Memory without a file is the client's own (ROMs, say): the function does not reach it.
+        // Memory without a file is private to the client (ROMs, say): the function cannot access it.
         let Some(file) = descriptors.pop() else { return Ok(Vec::new()) };
         let memory = self.memory(file)?;
         let writable = map.flags & MAP_WRITE != 0;
-        // SAFETY: it is the client's memory, which is read and written by copies alone (`Mapping::of_peer`).
+        // SAFETY: it is the client's memory, which is only read and written by copying (`Mapping::of_peer`).
         let is_mapped = unsafe { self.function.map(map.address, map.size, memory, map.offset, writable) };
         match is_mapped {
             true => Ok(Vec::new()),
@@ -292,7 +292,7 @@ impl Service {
         }
     }
 
-    /// The memory behind a file, mapped once however often it comes.
+    /// Returns the mapping of a file, which is mapped once however often it is sent.
     fn memory(&mut self, file: OwnedFd) -> std::result::Result<Arc<Mapping>, Errno> {
         let status = rustix::fs::fstat(&file)?;
         let key = (status.st_dev, status.st_ino);
@@ -334,7 +334,7 @@ impl Service {
             return Err(Errno::INVAL);
         }
         let kind = Kind::of(asked.index);
-        // QEMU asks for one of the kind that tells of errors, and never hears of it.
+        // QEMU requests one interrupt of the error kind, and never uses it.
         let count =
             kind.map_or(u32::from(asked.index == VFIO_PCI_ERR_IRQ_INDEX), |kind| self.function.interrupts(kind));
         let flags = VFIO_IRQ_INFO_EVENTFD
@@ -360,31 +360,31 @@ impl Service {
         };
         match flags & VFIO_IRQ_SET_ACTION_TYPE_MASK {
             VFIO_IRQ_SET_ACTION_TRIGGER => match flags & VFIO_IRQ_SET_DATA_TYPE_MASK {
-                // None at all: this kind is not used any more.
+                // No data and no interrupts: disable this kind.
                 VFIO_IRQ_SET_DATA_NONE if count == 0 => {
                     (0..most).for_each(|number| self.function.set_receiver(kind, number, None));
                 }
                 VFIO_IRQ_SET_DATA_EVENTFD => {
-                    // Fewer descriptors than interrupts: the rest get none.
+                    // Interrupts without a descriptor lose their receiver.
                     let receivers = descriptors.into_iter().map(Interrupt::of_peer);
                     let mut receivers = receivers.collect::<std::result::Result<Vec<_>, Errno>>()?.into_iter();
                     (start..end).for_each(|number| self.function.set_receiver(kind, number, receivers.next()));
                 }
-                // Raising them by hand is for tests of receivers; nobody asks for it.
+                // Raising an interrupt by request is for tests of receivers; no client uses it.
                 _ => return Err(Errno::OPNOTSUPP),
             },
             VFIO_IRQ_SET_ACTION_MASK if kind == Kind::Line && (start..end).any(chosen) => self.function.mask_line(true),
             VFIO_IRQ_SET_ACTION_UNMASK if kind == Kind::Line && (start..end).any(chosen) => {
                 self.function.mask_line(false);
             }
-            // QEMU masks vectors by itself.
+            // QEMU masks vectors itself.
             VFIO_IRQ_SET_ACTION_MASK | VFIO_IRQ_SET_ACTION_UNMASK => {}
             _ => return Err(Errno::INVAL),
         }
         Ok(Vec::new())
     }
 
-    /// An access that is inside its region.
+    /// Returns an access that lies inside its region.
     fn access(&self, message: &Message) -> std::result::Result<RegionAccess, Errno> {
         let (access, _) = message.parse::<RegionAccess>().ok_or(Errno::INVAL)?;
         let size = if access.region < VFIO_PCI_NUM_REGIONS { self.function.region(access.region) } else { 0 };
@@ -409,7 +409,7 @@ impl Service {
     }
 }
 
-/// A server without a thread, for the fuzz target: the caller lets it take what its client has sent.
+/// A server without a thread, for the fuzz target: the caller makes it handle messages.
 #[cfg(fuzzing)]
 pub(crate) struct InLine(Service);
 
@@ -419,18 +419,18 @@ impl InLine {
         InLine(Service { function, memories: Vec::new(), negotiated: false })
     }
 
-    /// Takes what has arrived; false once the connection is of no more use.
+    /// Handles what has arrived; returns false once the connection is unusable.
     pub fn talk(&mut self, connection: &mut Connection) -> bool {
         self.0.talk(connection)
     }
 
-    /// Answers a message that has arrived whole.
+    /// Answers one complete message.
     pub fn answer(&mut self, command: u16, payload: Vec<u8>, descriptors: Vec<OwnedFd>) -> Answer {
         let message = Message { payload, ..Message::default() };
         self.0.answer(command, &message, descriptors)
     }
 
-    /// The client is gone.
+    /// Ends the client's use.
     pub fn end(&mut self) {
         self.0.negotiated = false;
         self.0.function.disconnect();
@@ -448,10 +448,10 @@ mod tests {
     use super::*;
     use crate::memory::PageSize;
 
-    /// The requests that a function got.
+    /// The calls that a function received.
     type Calls = Arc<Mutex<Vec<String>>>;
 
-    /// BAR 0 has a page; there are a line, two messages and three vectors; memory below 4 GiB is refused.
+    /// A function with one page in BAR 0, a line, two messages and three vectors; it rejects memory below 4 GiB.
     struct Told(Calls);
 
     impl Told {
@@ -523,7 +523,7 @@ mod tests {
             self.service.answer(command, &Message { payload: payload.concat(), ..Message::default() }, descriptors)
         }
 
-        /// The answer to a question about the device.
+        /// Returns the reply to a request for information.
         fn description<T: FromBytes + KnownLayout + Immutable>(
             &mut self,
             command: u16,
@@ -541,7 +541,7 @@ mod tests {
     const INVALID: Answer = Err(Errno::INVAL);
 
     #[test]
-    fn nothing_is_answered_before_a_version_that_both_speak() {
+    fn requests_before_a_common_version_are_rejected() {
         let mut bench = Bench::new();
         bench.service.negotiated = false;
         assert_eq!(bench.answer(command::DEVICE_RESET, &[], Vec::new()), INVALID);
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_are_inside_their_region_and_no_longer_than_a_message() {
+    fn accesses_beyond_a_region_or_a_message_are_rejected() {
         let mut bench = Bench::new();
         let access = |offset: u64, region: u32, count: u32| RegionAccess { offset, region, count };
         let data = [1; MOST_DATA];
@@ -588,7 +588,7 @@ mod tests {
         ] {
             let access = access(offset, region, count);
             let what = format!("{count} at {offset} of {region}");
-            // Nothing of a region that is not there is neither wrong nor useful.
+            // Reading no bytes from an absent region is neither an error nor useful.
             if (offset, count) != (0, 0) {
                 assert_eq!(bench.answer(command::REGION_READ, &[access.as_bytes()], Vec::new()), INVALID, "{what}");
                 let written = bench.answer(command::REGION_WRITE, &[access.as_bytes(), &data, &data], Vec::new());
@@ -601,9 +601,9 @@ mod tests {
         assert!(bench.calls().is_empty());
     }
 
-    /// A region of more than a message is read in parts.
+    /// A region longer than a message is read in parts.
     #[test]
-    fn one_access_is_no_longer_than_a_message_takes() {
+    fn an_access_is_at_most_as_long_as_a_message() {
         struct Long(Told);
         impl Function for Long {
             fn region(&self, _: u32) -> u64 {
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_mapped_once_however_often_it_comes() {
+    fn a_file_is_mapped_once_however_often_it_is_sent() {
         let mut bench = Bench::new();
         let map = |flags: u32, address: u64| DmaMap { argsz: 32, flags, offset: 4096, address, size: 8192 };
         let file = memory();
@@ -654,7 +654,7 @@ mod tests {
         assert_eq!(ask(map(3, 0), vec![file()]), INVALID, "the function refuses it");
         let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&plain, 1 << 16).unwrap();
-        assert_eq!(ask(map(3, high), vec![plain]), INVALID, "it can be taken away");
+        assert_eq!(ask(map(3, high), vec![plain]), INVALID, "it can be truncated");
         assert_eq!(ask(map(3, high), Vec::new()), Ok(Vec::new()), "the client's own");
         assert_eq!(ask(map(3, high), vec![file()]), Ok(Vec::new()));
         assert_eq!(ask(map(1, high), vec![file()]), Ok(Vec::new()));
@@ -669,7 +669,7 @@ mod tests {
         drop(first);
         assert!(Arc::ptr_eq(&other, &bench.service.memories[1].1.upgrade().unwrap()));
         bench.service.memory(file()).unwrap();
-        assert_eq!(bench.service.memories.len(), 2, "what is not used any more is forgotten");
+        assert_eq!(bench.service.memories.len(), 2, "unused mappings are removed");
     }
 
     #[test]
@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_beyond_those_that_there_are_are_refused() {
+    fn interrupts_beyond_the_last_are_rejected() {
         let mut bench = Bench::new();
         let mut set = |flags: u32, index: u32, start: u32, count: u32, data: &[u8], events: usize| {
             let set = SetInterrupts { argsz: 20, flags, index, start, count };
@@ -739,7 +739,7 @@ mod tests {
         const UNMASK_SOME: u32 = VFIO_IRQ_SET_ACTION_UNMASK | VFIO_IRQ_SET_DATA_BOOL;
         let (invalid, nothing) = ((Err(Errno::INVAL), vec![]), (Ok(0), vec![]));
         let done = |calls: &[&str]| (Ok(0), calls.iter().map(|call| call.to_string()).collect::<Vec<_>>());
-        // Of the vectors, numbers 0 to 2 are there.
+        // There are vectors 0 to 2.
         assert_eq!(set(EVENTS, 2, 0, 3, &[], 3), done(&["Vector 0 true", "Vector 1 true", "Vector 2 true"]));
         assert_eq!(set(EVENTS, 2, 1, 2, &[], 1), done(&["Vector 1 true", "Vector 2 false"]), "a descriptor less");
         assert_eq!(set(EVENTS, 2, 3, 0, &[], 0), nothing);
@@ -748,10 +748,10 @@ mod tests {
         }
         assert_eq!(set(NONE, 2, 0, 0, &[], 0), done(&["Vector 0 false", "Vector 1 false", "Vector 2 false"]));
         assert_eq!(set(NONE, 2, 0, 1, &[], 0), (Err(Errno::OPNOTSUPP), vec![]), "by hand");
-        // Errors and requests are never raised; beyond them there is nothing.
+        // Error and request interrupts are never raised; there are no kinds beyond them.
         assert_eq!([3, 4].map(|index| set(EVENTS, index, 0, 1, &[], 1)), [nothing.clone(), nothing.clone()]);
         assert_eq!(set(EVENTS, KINDS, 0, 0, &[], 0), invalid);
-        // The line alone is masked, where it is chosen.
+        // Only the line can be masked, if it is selected.
         assert_eq!(set(MASK, 0, 0, 1, &[], 0), done(&["mask true"]));
         assert_eq!(set(UNMASK, 0, 0, 1, &[], 0), done(&["mask false"]));
         assert_eq!(set(MASK_SOME, 0, 0, 1, &[1], 0), done(&["mask true"]));
@@ -766,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_carry_their_request_s_number_and_only_if_they_are_wanted() {
+    fn replies_have_their_request_s_id_and_are_sent_if_wanted() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (server, mut client) = (Connection::new(ours), Connection::new(theirs));
         let mut bench = Bench::new();

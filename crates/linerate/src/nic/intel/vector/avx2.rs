@@ -1,8 +1,8 @@
 //! Groups of four, with AVX2: two descriptors fit a vector of 32 bytes.
 //!
-//! Words that the card may be writing are read by instructions of their own, so that the compiler takes nothing for granted
-//! about them. Each 64-bit word of such a read is whole, as DPDK's vector paths rely on, too; and a word says all there is
-//! to know of its descriptor, so that it does not matter which of several is read first.
+//! Words that the card may write concurrently are read by `asm`, so that the compiler assumes nothing about them.
+//! Each 64-bit word of such a read is whole; DPDK's vector paths rely on that, too. One word contains all the state
+//! of its descriptor, so the order of reads does not matter.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -16,7 +16,7 @@ use crate::memory::{Locate, Placement};
 use crate::slot::{HEADROOM, Slot};
 
 const GROUP: usize = 4;
-/// Vectors of two descriptors each are woven from four words of either kind with one instruction, if those come in this order.
+/// The order of four words in which one instruction weaves them into vectors of two descriptors each.
 const WOVEN: i32 = 0b11_01_10_00;
 
 /// As [`Groups::take`](super::Groups::take).
@@ -41,9 +41,9 @@ pub fn take<L: Locate>(
     let (shift, lines, none) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()), _mm256_setzero_si256());
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
-        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell. `fresh` are
-        // buffers of the region, which the card sees.
+        // SAFETY: a group lies inside each of the slices, by the condition above. The card writes the ring
+        // concurrently, so `asm` reads it; descriptors stored there belong to the card only after the next doorbell.
+        // `fresh` are buffers of the region, which is mapped for the card.
         unsafe {
             let descriptors = ring.as_ptr().add(done);
             let (first, second): (__m256i, __m256i);
@@ -55,7 +55,7 @@ pub fn take<L: Locate>(
                 second = out(ymm_reg) second,
                 options(nostack, preserves_flags, readonly)
             );
-            // Of a whole packet's word nothing is left but the length.
+            // Of a whole packet's word, only the length is left.
             let status = _mm256_unpackhi_epi64(first, second);
             let length = _mm256_and_si256(_mm256_xor_si256(status, whole), looked_at);
             let wrong = _mm256_xor_si256(length, _mm256_min_epu32(length, most));
@@ -63,7 +63,7 @@ pub fn take<L: Locate>(
                 break;
             }
             let length = _mm256_permute4x64_epi64::<WOVEN>(length);
-            // The packets' bytes are read after the card's words that they are there.
+            // Acquire: the packets' bytes are read after the DD bits.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
@@ -105,13 +105,13 @@ pub fn fill<L: Locate>(
     let buffers_first = _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6);
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
-        // next doorbell; a slot's data lies in its buffer, which the card sees.
+        // SAFETY: a group lies inside each of the slices, by the condition above. These descriptors belong to the
+        // driver until the next doorbell. A slot's data lies in its buffer, which is mapped for the card.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
             let slot = _mm256_permute4x64_epi64::<WOVEN>(slot);
             let length = _mm256_and_si256(_mm256_srli_epi64::<32>(slot), length_mask);
-            // A sign says that one is too short, or too long.
+            // A negative value: a packet too short, or too long.
             let wrong = _mm256_or_si256(_mm256_sub_epi64(length, shortest), _mm256_sub_epi64(longest, length));
             let wrong = _mm256_castsi256_pd(wrong);
             if _mm256_testz_pd(wrong, wrong) == 0 {

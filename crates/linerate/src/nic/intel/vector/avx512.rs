@@ -1,8 +1,8 @@
-//! Groups of eight, with AVX-512: four descriptors fit a vector of 64 bytes, which is a cache line. Masks that would take the
-//! last few of a batch, too, were tried: they made all of it slower, since what is stored under a mask is not forwarded to
-//! who reads it next.
+//! Groups of eight, with AVX-512: four descriptors fit a vector of 64 bytes, which is a cache line. Masks for the
+//! last few packets of a batch were tried: they slowed down everything, since a masked store is not forwarded to a
+//! later load.
 //!
-//! Words that the card may be writing are read as in [`avx2`](super::avx2), by instructions of their own.
+//! Words that the card may write concurrently are read by `asm`, as in [`avx2`](super::avx2).
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -17,7 +17,7 @@ use crate::slot::{HEADROOM, Slot};
 
 pub const GROUP: usize = 8;
 const ALL: __mmask8 = u8::MAX;
-/// Of vectors of four descriptors.
+/// The first words in a vector of four descriptors.
 const FIRST_WORDS: __mmask8 = 0b0101_0101;
 
 /// As [`Groups::take`](super::Groups::take).
@@ -44,9 +44,9 @@ pub fn take<L: Locate>(
     let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. The ring's memory is written by others
-        // at the same time, so it is read by `asm`; what is stored there is the card's only at the next doorbell. `fresh` are
-        // buffers of the region, which the card sees.
+        // SAFETY: a group lies inside each of the slices, by the condition above. The card writes the ring
+        // concurrently, so `asm` reads it; descriptors stored there belong to the card only after the next doorbell.
+        // `fresh` are buffers of the region, which is mapped for the card.
         unsafe {
             let descriptors = ring.as_ptr().add(done);
             let (first, second): (__m512i, __m512i);
@@ -59,12 +59,12 @@ pub fn take<L: Locate>(
                 options(nostack, preserves_flags, readonly)
             );
             let status = _mm512_permutex2var_epi64(first, second_words, second);
-            // Of a whole packet's word nothing is left but the length.
+            // Of a whole packet's word, only the length is left.
             let length = _mm512_and_si512(_mm512_xor_si512(status, whole), looked_at);
             if _mm512_cmpneq_epi32_mask(length, _mm512_min_epu32(length, most)) != 0 {
                 break;
             }
-            // The packets' bytes are read after the card's words that they are there.
+            // Acquire: the packets' bytes are read after the DD bits.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
@@ -107,8 +107,8 @@ pub fn fill<L: Locate>(
     let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above; these descriptors are ours until the
-        // next doorbell; a slot's data lies in its buffer, which the card sees.
+        // SAFETY: a group lies inside each of the slices, by the condition above. These descriptors belong to the
+        // driver until the next doorbell. A slot's data lies in its buffer, which is mapped for the card.
         unsafe {
             let slot = _mm512_loadu_si512(slots.as_ptr().add(done).cast());
             let length = _mm512_and_si512(_mm512_srli_epi64::<32>(slot), length_mask);

@@ -1,6 +1,6 @@
-//! Several descriptors at a time, with the vector instructions that the processor has: the loops of `queue` over packets in
-//! one buffer each, in groups. What is not a whole group of such packets is left to the loops there, which are the
-//! reference; a queue behaves the same whichever it has.
+//! Several descriptors at a time, with the processor's vector instructions: the loops of `queue` over packets in one
+//! buffer each, in groups. The loops there handle everything else. They are the reference; a queue behaves the same
+//! with either.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,12 +13,12 @@ use crate::memory::{Locate, Placement};
 use crate::port::Vectors;
 use crate::slot::Slot;
 
-/// The smallest group: fewer packets are not worth a look.
+/// The smallest group; fewer packets are not worth a vector loop.
 pub const SMALLEST: usize = 4;
 
-/// What is the same for all packets of a queue.
+/// The constants of a queue's packets.
 pub struct Rule<L> {
-    /// Where the card sees the region.
+    /// The region's device addresses.
     pub addresses: L,
     /// Where the card writes in a buffer.
     pub placement: Placement,
@@ -26,9 +26,9 @@ pub struct Rule<L> {
     pub longest: usize,
 }
 
-/// A queue's loops over groups, which there are only on a processor that has the instructions.
+/// A queue's loops over groups. A value exists only if the processor has the instructions.
 pub struct Groups<L> {
-    // Read where there are vectors.
+    // Only read on processors with vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     rule: Rule<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -36,7 +36,7 @@ pub struct Groups<L> {
 }
 
 impl<L: Locate> Groups<L> {
-    /// The widest of those that are wanted; `None`: one by one.
+    /// Returns the widest loops of those wanted; `None` if the processor has none.
     pub fn choose(wanted: Vectors, addresses: &L, placement: Placement, longest: usize) -> Option<Groups<L>> {
         let rule = Rule { addresses: addresses.clone(), placement, longest };
         Some(Groups { rule, width: wanted.widest()? })
@@ -46,8 +46,8 @@ impl<L: Locate> Groups<L> {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 impl<L: Locate> Groups<L> {
-    /// Exchanges the buffers of groups of received packets for fresh ones, until a group has anything but whole packets
-    /// without `errors`, or a slice ends. Returns how many packets.
+    /// Replaces the buffers of groups of received packets by fresh ones. Ends at a group with anything but whole
+    /// packets without `errors`, or at the end of a slice. Returns the count of packets.
     #[inline(always)]
     pub fn take(
         &self,
@@ -57,7 +57,7 @@ impl<L: Locate> Groups<L> {
         fresh: &[u32],
         errors: u64,
     ) -> usize {
-        // SAFETY: `choose` has found these instructions; where there is AVX-512, there is AVX2.
+        // SAFETY: `choose` checked for these instructions; AVX-512 implies AVX2.
         unsafe {
             match self.width {
                 Vectors::Avx512 if slots.len() >= avx512::GROUP => {
@@ -68,11 +68,11 @@ impl<L: Locate> Groups<L> {
         }
     }
 
-    /// Writes descriptors with this command for groups of packets in one buffer each, until a group has anything else, or a
-    /// slice ends. Returns how many packets.
+    /// Writes descriptors with this command for groups of packets in one buffer each. Ends at a group with anything
+    /// else, or at the end of a slice. Returns the count of packets.
     #[inline(always)]
     pub fn fill(&self, ring: &[[AtomicU64; 2]], bufs: &mut [u32], slots: &[Slot], command: u64) -> usize {
-        // SAFETY: `choose` has found these instructions; where there is AVX-512, there is AVX2.
+        // SAFETY: `choose` checked for these instructions; AVX-512 implies AVX2.
         unsafe {
             match self.width {
                 Vectors::Avx512 if slots.len() >= avx512::GROUP => avx512::fill(ring, bufs, slots, command, &self.rule),
@@ -82,7 +82,7 @@ impl<L: Locate> Groups<L> {
     }
 }
 
-/// Where there are none, a queue never has groups.
+/// Stands in on other processors, where a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
 impl<L> Groups<L> {
     pub fn take(&self, _: &[[AtomicU64; 2]], _: &mut [u32], _: &mut [Slot], _: &[u32], _: u64) -> usize {

@@ -13,7 +13,7 @@ use crate::memory::{Locate, Placement, View};
 use crate::slot::{HEADROOM, Slot};
 
 const GROUP: usize = 4;
-/// Vectors of two descriptors each are woven from four words of either kind with one instruction, if those come in this order.
+/// The order of four words in which one instruction weaves them into vectors of two descriptors each.
 const WOVEN: i32 = 0b11_01_10_00;
 const LINE: i32 = Placement::LINE_SHIFT as i32;
 const OFFSET: i32 = Slot::OFFSET as i32;
@@ -44,7 +44,7 @@ pub fn take<R: Ring, L: Locate>(
         // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
         // view's region.
         unsafe {
-            // Of a key that has its turn nothing is left, and of the length one less than the packet has.
+            // Subtracting leaves 0 of an expected key, and the packet's length less one.
             let left = _mm256_and_si256(_mm256_sub_epi32(finished.load_4::<R>(done), expected), looked_at);
             let wrong = _mm256_xor_si256(left, _mm256_min_epu32(left, most));
             if _mm256_testz_si256(wrong, wrong) == 0 {
@@ -52,7 +52,7 @@ pub fn take<R: Ring, L: Locate>(
             }
             let length =
                 if R::is_packed() { _mm256_permute4x64_epi64::<WOVEN>(left) } else { _mm256_srli_epi64::<32>(left) };
-            // The packets' bytes are read after the device's words that they are there.
+            // Acquire: the packets' bytes are read after the device's used words.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
@@ -105,13 +105,13 @@ pub fn fill<R: Ring, L: Locate>(
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above; a slot's data lies in its buffer, with room
-        // for the header in front of it, which is looked at.
+        // SAFETY: a group lies inside each of the slices, by the condition above. A slot's data lies in its buffer;
+        // the room for the header in front of it is checked here.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
             let length = _mm256_and_si256(_mm256_srli_epi64::<32>(slot), length_mask);
             let offset = _mm256_sub_epi64(_mm256_srli_epi64::<OFFSET>(slot), header);
-            // A sign says that there is no room for the header, nothing in the packet, or too much.
+            // A negative value: no room for the header, an empty packet, or one too long.
             let (short, long) = (_mm256_sub_epi64(length, one), _mm256_sub_epi64(longest, length));
             let wrong = _mm256_castsi256_pd(_mm256_or_si256(offset, _mm256_or_si256(short, long)));
             if _mm256_testz_pd(wrong, wrong) == 0 {
@@ -152,7 +152,7 @@ pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, 
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
             let left = _mm256_and_si256(_mm256_sub_epi32(finished.load_4::<R>(done), expected), key);
-            // Of a packet in one descriptor nothing is left above its bytes.
+            // For a packet in one descriptor, no bits are left above its bytes.
             let length = _mm256_cvtepu32_epi64(_mm_xor_si128(_mm_loadu_si128(own), single));
             let others = _mm256_srli_epi64::<{ sent::COUNT as i32 }>(length);
             let wrong = _mm256_or_si256(left, others);
@@ -174,7 +174,7 @@ fn sum(words: __m256i) -> usize {
     (_mm_cvtsi128_si64(halves) + _mm_extract_epi64::<1>(halves)) as usize
 }
 
-/// Four words from the first one on, in their order, or woven.
+/// Returns four words from the first one on, in order, or woven.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn count(first: u64, step: u64, woven: bool) -> __m256i {
@@ -184,21 +184,21 @@ fn count(first: u64, step: u64, woven: bool) -> __m256i {
 }
 
 impl Finished<'_> {
-    /// What the first four words have to be, less what is left of the lengths; woven, if it is descriptors.
+    /// Returns the first four words as expected, with `length` in their length halves; woven for descriptors.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn expected_4<R: Ring>(&self, length: usize) -> __m256i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
     }
 
-    /// Four words from `at` on, of lengths and keys; woven, if it is descriptors.
+    /// Loads four words from `at` on, of lengths and keys; woven for descriptors.
     ///
     /// # Safety
-    /// There are so many.
+    /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn load_4<R: Ring>(&self, at: usize) -> __m256i {
-        // SAFETY: inside the ring, as the caller says. Others write there at the same time, so it is read by `asm`.
+        // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
         unsafe {
             if R::is_packed() {
                 let (first, second): (__m256i, __m256i);
@@ -226,21 +226,22 @@ impl Finished<'_> {
 }
 
 impl Offered<'_> {
-    /// The first four second words, woven.
+    /// Returns the first four second words, woven.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn second_4<R: Ring>(&self) -> __m256i {
         count(self.second, second_step::<R>(), true)
     }
 
-    /// Writes four descriptors from `at` on, of woven words; where others say which of them are offered, also their ids.
+    /// Writes four descriptors from `at` on, of woven words; for a split queue, also their ids to the available ring.
     ///
     /// # Safety
-    /// There are so many.
+    /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn store_4<R: Ring>(&self, at: usize, address: __m256i, second: __m256i) {
-        // SAFETY: inside the ring, as the caller says. A descriptor's two words are seen at once, as in `avx512`.
+        // SAFETY: inside the ring, as the caller promises. The device sees both words of a descriptor at once, as in
+        // `avx512`.
         unsafe {
             let target = self.descriptors.as_ptr().add(at).cast::<__m256i>().cast_mut();
             _mm256_storeu_si256(target, _mm256_unpacklo_epi64(address, second));

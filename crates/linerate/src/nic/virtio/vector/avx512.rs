@@ -1,5 +1,5 @@
-//! Groups of eight, with AVX-512. Words that the device may be writing are read by instructions of their own, so that the
-//! compiler takes nothing for granted about them; a word says all there is to know of its descriptor.
+//! Groups of eight, with AVX-512. Words that the device may write concurrently are read by `asm`, so that the
+//! compiler assumes nothing about them. One word contains all the state of its descriptor.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -42,13 +42,13 @@ pub fn take<R: Ring, L: Locate>(
         // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
         // view's region.
         unsafe {
-            // Of a key that has its turn nothing is left, and of the length one less than the packet has.
+            // Subtracting leaves 0 of an expected key, and the packet's length less one.
             let left = _mm512_and_si512(_mm512_sub_epi32(finished.load::<R>(done), expected), looked_at);
             if _mm512_cmpneq_epi32_mask(left, _mm512_min_epu32(left, most)) != 0 {
                 break;
             }
             let length = if R::is_packed() { left } else { _mm512_srli_epi64::<32>(left) };
-            // The packets' bytes are read after the device's words that they are there.
+            // Acquire: the packets' bytes are read after the device's used words.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
@@ -99,13 +99,13 @@ pub fn fill<R: Ring, L: Locate>(
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above; a slot's data lies in its buffer, with room
-        // for the header in front of it, which is looked at.
+        // SAFETY: a group lies inside each of the slices, by the condition above. A slot's data lies in its buffer;
+        // the room for the header in front of it is checked here.
         unsafe {
             let slot = _mm512_loadu_si512(slots.as_ptr().add(done).cast());
             let length = _mm512_and_si512(_mm512_srli_epi64::<32>(slot), length_mask);
             let offset = _mm512_sub_epi64(_mm512_srli_epi64::<{ Slot::OFFSET }>(slot), header);
-            // A sign says that there is no room for the header, nothing in the packet, or too much.
+            // A negative value: no room for the header, an empty packet, or one too long.
             let (short, long) = (_mm512_sub_epi64(length, one), _mm512_sub_epi64(longest, length));
             let wrong = _mm512_or_si512(offset, _mm512_or_si512(short, long));
             if _mm512_cmplt_epi64_mask(wrong, _mm512_setzero_si512()) != 0 {
@@ -143,7 +143,7 @@ pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, 
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
             let left = _mm512_and_si512(_mm512_sub_epi32(finished.load::<R>(done), expected), key);
-            // Of a packet in one descriptor nothing is left above its bytes.
+            // For a packet in one descriptor, no bits are left above its bytes.
             let length = _mm512_cvtepu32_epi64(_mm256_xor_si256(_mm256_loadu_si256(own), single));
             let wrong = _mm512_or_si512(left, _mm512_srli_epi64::<{ sent::COUNT }>(length));
             if _mm512_test_epi64_mask(wrong, wrong) != 0 {
@@ -158,7 +158,7 @@ pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, 
     (done, _mm512_reduce_add_epi64(bytes) as usize)
 }
 
-/// Eight words from the first one on.
+/// Returns eight words from the first one on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn count(first: u64, step: u64) -> __m512i {
@@ -168,20 +168,20 @@ fn count(first: u64, step: u64) -> __m512i {
 }
 
 impl Finished<'_> {
-    /// What the first eight words have to be, less what is left of the lengths.
+    /// Returns the first eight words as expected, with `length` in their length halves.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn expected<R: Ring>(&self, length: usize) -> __m512i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>())
     }
 
-    /// Eight words from `at` on, of lengths and keys.
+    /// Loads eight words from `at` on, of lengths and keys.
     ///
     /// # Safety
-    /// There are so many.
+    /// There are eight entries from `at` on.
     #[target_feature(enable = "avx512f")]
     unsafe fn load<R: Ring>(&self, at: usize) -> __m512i {
-        // SAFETY: inside the ring, as the caller says. Others write there at the same time, so it is read by `asm`.
+        // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
         unsafe {
             if R::is_packed() {
                 let (first, second): (__m512i, __m512i);
@@ -215,23 +215,23 @@ impl Offered<'_> {
         count(self.first as u64, 1)
     }
 
-    /// The first eight second words.
+    /// Returns the first eight second words.
     #[target_feature(enable = "avx512f")]
     fn second<R: Ring>(&self) -> __m512i {
         count(self.second, second_step::<R>())
     }
 
-    /// Writes eight descriptors from `at` on; where others say which of them are offered, also their ids.
+    /// Writes eight descriptors from `at` on; for a split queue, also their ids to the available ring.
     ///
     /// # Safety
-    /// There are so many.
+    /// There are eight entries from `at` on.
     #[target_feature(enable = "avx512f")]
     unsafe fn store<R: Ring>(&self, at: usize, address: __m512i, second: __m512i, ids: __m512i) {
         let low = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), second);
         let high = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), second);
-        // SAFETY: inside the ring, as the caller says. With a packed queue's second word the device has the descriptor: it
-        // must see both words at once, and does, since no processor tears the 16 aligned bytes of one out of a vector that
-        // it stores; DPDK's vector paths rely on that, too.
+        // SAFETY: inside the ring, as the caller promises. A packed queue's second word makes the descriptor
+        // available, so the device must see both words at once. It does: no processor tears the 16 aligned bytes of
+        // one out of a vector that it stores. DPDK's vector paths rely on that, too.
         unsafe {
             let target = self.descriptors.as_ptr().add(at).cast::<__m512i>().cast_mut();
             _mm512_storeu_si512(target, low);

@@ -1,6 +1,6 @@
-//! Several packets at a time, with the vector instructions that the processor has: groups of packets in one descriptor each,
-//! that come in the order in which they went. What is anything else is left to the loops over single ones, which are the
-//! reference; a queue behaves the same whichever it has.
+//! Several packets at a time, with the processor's vector instructions: groups of packets that have one descriptor
+//! each and return in order. The loops over single packets handle everything else. They are the reference; a queue
+//! behaves the same with either.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -17,28 +17,28 @@ use crate::port::Vectors;
 use crate::slot::HEADROOM;
 use crate::slot::Slot;
 
-/// Packets that are worth a look: two groups of the smaller kind, one of the larger.
+/// The fewest packets worth a vector loop: two groups of AVX2, one of AVX-512.
 pub const SMALLEST: usize = 8;
 
-/// What is the same for all packets of a queue.
-// Read where there are vectors.
+/// The constants of a queue's packets.
+// Only read on processors with vectors.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Rule<L> {
-    /// Where the device sees the region.
+    /// The region's device addresses.
     pub addresses: L,
-    /// Where in a buffer a header begins.
+    /// Where a header begins in a buffer.
     pub placement: Placement,
-    /// Bytes of a header.
+    /// Length of a header in bytes.
     pub header: usize,
-    /// It tells how many buffers a packet has.
+    /// The header contains the packet's count of buffers.
     pub mergeable: bool,
     /// The longest packet.
     pub longest: usize,
 }
 
-/// A queue's loops over groups, which there are only on a processor that has the instructions.
+/// A queue's loops over groups. A value exists only if the processor has the instructions.
 pub struct Groups<L> {
-    // Read where there are vectors.
+    // Only read on processors with vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     rule: Rule<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -46,7 +46,7 @@ pub struct Groups<L> {
 }
 
 impl<L> Groups<L> {
-    /// Those that are wanted, if there are any.
+    /// Returns the loops that are wanted, if the processor has any.
     pub fn choose(wanted: Vectors, rule: Rule<L>) -> Option<Groups<L>> {
         Some(Groups { rule, width: wanted.widest()? })
     }
@@ -54,9 +54,9 @@ impl<L> Groups<L> {
 
 #[cfg(target_arch = "x86_64")]
 impl<L: Locate> Groups<L> {
-    /// Exchanges the buffers of groups of received packets for fresh ones, which are offered in their places, until a group
-    /// has anything but whole packets that come in turn, or a slice ends. Returns how many packets, and their bytes. `view`
-    /// is the region's.
+    /// Replaces the buffers of groups of received packets by fresh ones, which are made available in their places.
+    /// Ends at a group with anything but whole packets in order, or at the end of a slice. Returns the count of
+    /// packets and their bytes. `view` is the region's.
     #[inline(always)]
     pub fn take<R: Ring>(
         &self,
@@ -70,7 +70,7 @@ impl<L: Locate> Groups<L> {
         if !finished.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
-        // SAFETY: `choose` has found these instructions.
+        // SAFETY: `choose` checked for these instructions.
         unsafe {
             match self.width {
                 Vectors::Avx512 => avx512::take::<R, L>(finished, offered, bufs, slots, fresh, &self.rule, view),
@@ -79,8 +79,8 @@ impl<L: Locate> Groups<L> {
         }
     }
 
-    /// Offers groups of packets in one buffer each, and notes buffers and packets, until a group has anything else, or a
-    /// slice ends. Returns how many packets. `view` is the region's.
+    /// Adds groups of packets in one buffer each, and records their buffers and words. Ends at a group with anything
+    /// else, or at the end of a slice. Returns the count of packets. `view` is the region's.
     #[inline(always)]
     pub fn fill<R: Ring>(
         &self,
@@ -99,8 +99,8 @@ impl<L: Locate> Groups<L> {
         }
     }
 
-    /// Takes groups of packets that come back in turn, until a group has anything else, or a slice ends. Returns how many,
-    /// and their bytes.
+    /// Takes groups of used packets in order. Ends at a group with anything else, or at the end of a slice. Returns
+    /// the count of packets and their bytes.
     #[inline(always)]
     pub fn reclaim<R: Ring>(&self, finished: Finished<'_>, packets: &mut [u32]) -> (usize, usize) {
         if !finished.has_at_least::<R>(SMALLEST) {
@@ -116,16 +116,15 @@ impl<L: Locate> Groups<L> {
     }
 }
 
-/// Whether the headers at these places of the region say that their packets have one buffer each, or nothing, which means the
-/// same.
+/// Returns whether the headers at these places of the region have a buffer count of 1, or 0, which means the same.
 ///
 /// # Safety
-/// There are headers, behind the headroom of these places.
+/// Headers lie behind the headroom of these places.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
     let all = places.iter().fold(0, |all, &at| {
-        // SAFETY: as the caller says; the device may write a header once more, so it is read as it is.
+        // SAFETY: the caller promises it; a volatile read, since the device may write the header again.
         all | unsafe {
             let buffers = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
             buffers.cast::<u16>().read_volatile()
@@ -134,7 +133,7 @@ unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
     all <= 1
 }
 
-/// Where there are none, a queue never has groups.
+/// Stands in on other processors, where a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
 impl<L> Groups<L> {
     pub fn take<R: Ring>(
