@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::channel::{Receiver, Sender, channel};
 use super::frames::{CHUNK, Frames};
-use super::reader::{Reader, receive_from, send_to};
+use super::reader::{receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, Listener, QueueCounters, Receive, RxQueue};
+use crate::port::{Config, Drops, Listener, QueueCounters, Rx, RxQueue, RxRing};
 use crate::slot::Slot;
 
 /// What packets are copied to; who reads them has [`OutletRx`].
@@ -239,13 +239,19 @@ pub struct OutletRx {
     outlet: Arc<Outlet>,
     queue: usize,
     /// Its receiver goes back when this is dropped.
-    reader: Option<Reader>,
+    receiver: Option<Receiver<u64>>,
+    counters: Arc<QueueCounters>,
 }
 
 impl OutletRx {
     /// # Errors
     /// [`Error::QueueTaken`] while an older one is still there.
-    pub fn new(outlet: &Arc<Outlet>, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<OutletRx> {
+    pub fn new(
+        outlet: &Arc<Outlet>,
+        config: &Config,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+    ) -> Result<Rx<OutletRx>> {
         let way = &outlet.ways[usize::from(queue)];
         let receiver = way.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receiver) = receiver else {
@@ -254,8 +260,7 @@ impl OutletRx {
         way.wake.want(config.interrupts.is_some());
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         (entry.open, entry.counters) = (true, counters.clone());
-        let reader = Some(Reader::new(receiver, &outlet.pool, counters));
-        Ok(OutletRx { outlet: outlet.clone(), queue: queue.into(), reader })
+        Ok(Rx::new(OutletRx { outlet: outlet.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
     }
 
     fn way(&self) -> &Way {
@@ -263,15 +268,21 @@ impl OutletRx {
     }
 }
 
-impl Receive for OutletRx {
+impl RxRing for OutletRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.outlet.pool
+    }
+
+    #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
+        self.receiver.as_mut().map_or(0, |receiver| recv_counted(receiver, &self.counters, batch))
     }
 
     fn buffers(&self) -> usize {
         // Those of the entry are the queue's, too: it is where its packets are copied to.
         let entry = self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.copies.cached() + self.reader.as_ref().map_or(0, Reader::buffers)
+        entry.copies.cached() + self.receiver.as_ref().map_or(0, Receiver::waiting)
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -285,7 +296,7 @@ impl Receive for OutletRx {
 
 impl Drop for OutletRx {
     fn drop(&mut self) {
-        let Some(Reader { mut receiver, .. }) = self.reader.take() else { return };
+        let Some(mut receiver) = self.receiver.take() else { return };
         let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
         (entry.recipient, entry.counters) = (None, Arc::default());

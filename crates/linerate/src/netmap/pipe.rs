@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
 use super::port::{Virtual, VirtualPort};
-use super::reader::{Reader, counted, receive_from, send_to};
+use super::reader::{counted, receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Link, QueueCounters, Receive, Rx, RxRing, Transmit, Tx, TxRing};
 
 /// One end of a pipe.
 pub type Pipe = VirtualPort<PipeEnd>;
@@ -140,8 +140,7 @@ impl Virtual for PipeEnd {
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
         let receiver = take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?;
         pipe.ways[side][queue].wake.want(config.interrupts.is_some());
-        let reader = Some(Reader::new(receiver, &pipe.pool, counters));
-        Ok(Box::new(PipeRx { pipe, side, queue, reader }))
+        Ok(Box::new(Rx::new(PipeRx { pipe, side, queue, receiver: Some(receiver), counters })))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -149,7 +148,7 @@ impl Virtual for PipeEnd {
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
         let sender = Some(take(&pipe.ways[side][queue].sender).ok_or_else(taken)?);
         let longest = config.max_frame;
-        Ok(Box::new(PipeTx { pipe, side, queue, sender, counters, copies: Batch::new(), longest }))
+        Ok(Box::new(Tx::new(PipeTx { pipe, side, queue, sender, counters, longest })))
     }
 
     fn link(&self) -> Result<Link> {
@@ -163,8 +162,9 @@ struct PipeRx {
     pipe: Arc<Shared>,
     side: usize,
     queue: usize,
-    /// Its receiver goes back when this is dropped.
-    reader: Option<Reader>,
+    /// Goes back when this is dropped.
+    receiver: Option<Receiver<u64>>,
+    counters: Arc<QueueCounters>,
 }
 
 impl PipeRx {
@@ -173,13 +173,19 @@ impl PipeRx {
     }
 }
 
-impl Receive for PipeRx {
+impl RxRing for PipeRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pipe.pool
+    }
+
+    #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.reader.as_mut().map_or(0, |reader| reader.recv(batch))
+        self.receiver.as_mut().map_or(0, |receiver| recv_counted(receiver, &self.counters, batch))
     }
 
     fn buffers(&self) -> usize {
-        self.reader.as_ref().map_or(0, Reader::buffers)
+        self.receiver.as_ref().map_or(0, Receiver::waiting)
     }
 
     fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -193,8 +199,8 @@ impl Receive for PipeRx {
 
 impl Drop for PipeRx {
     fn drop(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            give(&self.way().receiver, reader.receiver);
+        if let Some(receiver) = self.receiver.take() {
+            give(&self.way().receiver, receiver);
         }
     }
 }
@@ -207,13 +213,17 @@ struct PipeTx {
     /// Goes back when this is dropped.
     sender: Option<Sender<u64>>,
     counters: Arc<QueueCounters>,
-    copies: Batch,
     longest: usize,
 }
 
-impl PipeTx {
+impl TxRing for PipeTx {
     #[inline(always)]
-    fn send_own(&mut self, batch: &mut Batch) -> usize {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pipe.pool
+    }
+
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(sender) = &mut self.sender else { return 0 };
         let (packets, bytes) = counted(batch.slots());
         let total = batch.len();
@@ -231,27 +241,12 @@ impl PipeTx {
         count
     }
 
-    #[cold]
-    fn send_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let longest = self.longest;
-        let (taken, too_long) = copies.send_for(&self.pipe.pool.clone(), batch, longest, |own| self.send_own(own));
-        (0..too_long).for_each(|_| self.counters.dropped());
-        self.copies = copies;
-        taken
-    }
-}
-
-impl Transmit for PipeTx {
-    fn send(&mut self, batch: &mut Batch) -> usize {
-        if !batch.is_of(&self.pipe.pool) || !self.copies.is_empty() {
-            return self.send_copied(batch);
-        }
-        self.send_own(batch)
+    fn longest(&self) -> usize {
+        self.longest
     }
 
-    fn buffers(&self) -> usize {
-        self.copies.len() + self.copies.cached()
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 }
 

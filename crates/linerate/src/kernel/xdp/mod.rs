@@ -21,10 +21,9 @@ use super::host::Alone;
 use super::interface::Interface;
 use super::port::{KernelPort, On, Sockets};
 use super::steering::{Steering, take_back_orphans};
-use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, Receive, Rx, Transmit, Tx};
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
@@ -308,7 +307,6 @@ impl Sockets for XdpSockets {
             partial: Vec::new(),
             pool: on.config.pool.clone(),
             counters,
-            copies: Batch::new(),
             any,
             queue,
             busy: self.options.busy,
@@ -317,7 +315,7 @@ impl Sockets for XdpSockets {
         self.shared
             .start(queue, started)
             .map_err(|error| on.interface.refused("direct packets to a socket", &error))?;
-        Ok(Box::new(rx))
+        Ok(Box::new(Rx::new(rx)))
     }
 
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -326,14 +324,13 @@ impl Sockets for XdpSockets {
             // Another queue of ours sends on the interface's only one.
             return Err(Error::QueueTaken { port: on.config.name.clone(), queue, direction: "transmit" });
         };
-        Ok(Box::new(XdpTx {
+        Ok(Box::new(Tx::new(XdpTx {
             socket,
             end: Some(end),
             pool: on.config.pool.clone(),
             counters,
-            copies: Batch::new(),
             longest: on.config.max_frame,
-        }))
+        })))
     }
 
     fn drops(&self) -> Drops {

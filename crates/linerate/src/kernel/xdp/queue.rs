@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::{Offload, Segmentation};
-use crate::port::{QueueCounters, Receive, Transmit};
+use crate::port::{QueueCounters, RxRing, TxRing};
 use crate::slot::Slot;
 
 /// In a descriptor's second word, above the length: the packet goes on in the next (`XDP_PKT_CONTD`).
@@ -31,8 +31,6 @@ pub(super) struct XdpRx {
     pub(super) partial: Vec<Slot>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// For batches of another region.
-    pub(super) copies: Batch,
     /// Readable when one of several sockets is.
     pub(super) any: Option<OwnedFd>,
     pub(super) queue: u16,
@@ -128,22 +126,14 @@ impl XdpRx {
         batch.keep_beginning(&mut self.partial);
         is_whole && rest == 0
     }
-
-    /// For a batch that holds packets of another region: receives into one of our own, and copies.
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
-        self.copies = copies;
-        received
-    }
 }
 
-impl Receive for XdpRx {
+impl RxRing for XdpRx {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
-            return self.recv_copied(batch);
-        }
         let before = batch.len();
         if !self.partial.is_empty() {
             batch.resume(&mut self.partial);
@@ -159,7 +149,7 @@ impl Receive for XdpRx {
 
     fn buffers(&self) -> usize {
         let lent = self.sockets.iter().filter_map(|(_, end)| end.as_ref()).map(|end| end.lent.count());
-        lent.sum::<usize>() + self.partial.len() + self.copies.len() + self.copies.cached()
+        lent.sum::<usize>() + self.partial.len()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -190,7 +180,6 @@ pub(super) struct XdpTx {
     pub(super) end: Option<Sending>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    pub(super) copies: Batch,
     pub(super) longest: usize,
 }
 
@@ -220,8 +209,12 @@ fn metadata(left: Offload) -> [u8; METADATA] {
     bytes
 }
 
-impl XdpTx {
-    fn send_own(&mut self, batch: &mut Batch) -> usize {
+impl TxRing for XdpTx {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(end) = &mut self.end else { return 0 };
         let region = self.pool.region();
         let shift = region.shift();
@@ -292,29 +285,16 @@ impl XdpTx {
         taken
     }
 
-    /// For a batch of another region: copies as many packets as there is room for, and sends those.
-    #[cold]
-    fn send_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let longest = self.longest;
-        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
-        (0..too_long).for_each(|_| self.counters.dropped());
-        self.copies = copies;
-        taken
+    fn longest(&self) -> usize {
+        self.longest
     }
-}
 
-impl Transmit for XdpTx {
-    fn send(&mut self, batch: &mut Batch) -> usize {
-        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
-            return self.send_copied(batch);
-        }
-        self.send_own(batch)
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 
     fn buffers(&self) -> usize {
-        let lent = self.end.as_ref().map_or(0, |end| end.lent.count());
-        lent + self.copies.len() + self.copies.cached()
+        self.end.as_ref().map_or(0, |end| end.lent.count())
     }
 
     fn unsent(&self) -> usize {

@@ -473,7 +473,7 @@ mod tests {
     use crate::kernel::xdp::queue::{XdpRx, XdpTx};
     use crate::kernel::xdp::{MOST_BUFFERS, Shared};
     use crate::memory::{Pages, Region, RegionOptions};
-    use crate::port::{Receive, Transmit};
+    use crate::port::{Receive, Rx, Transmit, Tx};
     use crate::slot::Slot;
 
     const LEN: u32 = 64;
@@ -529,8 +529,8 @@ mod tests {
         completed: Mapping,
         filled: Mapping,
         sent: Mapping,
-        rx: XdpRx,
-        tx: XdpTx,
+        rx: Rx<XdpRx>,
+        tx: Tx<XdpTx>,
         /// The kernel's end of the socket.
         kernel: OwnedFd,
     }
@@ -594,7 +594,6 @@ mod tests {
                 partial: Vec::new(),
                 pool: pool.clone(),
                 counters: Arc::default(),
-                copies: Batch::new(),
                 any: None,
                 queue: 0,
                 busy: false,
@@ -605,10 +604,9 @@ mod tests {
                 socket,
                 pool: pool.clone(),
                 counters: Arc::default(),
-                copies: Batch::new(),
                 longest: 9000,
             };
-            Fake { pool, received, completed, filled, sent, rx, tx, kernel }
+            Fake { pool, received, completed, filled, sent, rx: Rx::new(rx), tx: Tx::new(tx), kernel }
         }
 
         /// The kernel sleeps on these rings, or does not.
@@ -702,7 +700,7 @@ mod tests {
         let (sockets, rx) = (std::mem::take(&mut second.rx.sockets), &mut first.rx);
         rx.sockets.extend(sockets);
         rx.any = XdpRx::watch(&rx.sockets).unwrap();
-        let is_readable = |rx: &mut XdpRx| {
+        let is_readable = |rx: &mut Rx<XdpRx>| {
             let event = rx.arm().unwrap();
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             let mut events = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
@@ -1086,7 +1084,7 @@ mod tests {
                     prop_assert!((slot.buf() as usize) < BUFFERS && slot.offset() + slot.len() <= 2048);
                     prop_assert!(seen.insert(slot.buf()), "buffer {} is there twice", slot.buf());
                 }
-                let there = |rx: &XdpRx, tx: &XdpTx, batch: &Batch| rx.buffers() + tx.buffers() + batch.len() + batch.cached() + pool.available();
+                let there = |rx: &Rx<XdpRx>, tx: &Tx<XdpTx>, batch: &Batch| rx.buffers() + tx.buffers() + batch.len() + batch.cached() + pool.available();
                 prop_assert_eq!(there(&rx, &tx, &batch), BUFFERS);
                 produce(&completed, ADDRESS, &completions);
                 tx.send(&mut batch);

@@ -27,7 +27,7 @@ use super::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Pool};
 use crate::pci::{Bar, Bus};
-use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Statistics, Transmit};
+use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
 pub use hardware::Hardware;
 use queue::{IntelRx, IntelTx};
 pub(super) use semaphore::Semaphores;
@@ -155,15 +155,15 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         Ok(match self.hardware.packets() {
-            Addresses::Contiguous(range) => Box::new(IntelRx::start(&self.hardware, queue, range.clone())?),
-            Addresses::Paged(pages) => Box::new(IntelRx::start(&self.hardware, queue, pages.clone())?),
+            Addresses::Contiguous(range) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, range.clone())?)),
+            Addresses::Paged(pages) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, pages.clone())?)),
         })
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
         Ok(match self.hardware.packets() {
-            Addresses::Contiguous(range) => Box::new(IntelTx::start(&self.hardware, queue, range.clone())?),
-            Addresses::Paged(pages) => Box::new(IntelTx::start(&self.hardware, queue, pages.clone())?),
+            Addresses::Contiguous(range) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, range.clone())?)),
+            Addresses::Paged(pages) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, pages.clone())?)),
         })
     }
 

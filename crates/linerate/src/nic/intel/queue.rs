@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
 use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
-use crate::port::{QueueCounters, Receive, Transmit};
+use crate::port::{QueueCounters, RxRing, TxRing};
 use crate::slot::Slot;
 
 /// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
@@ -56,19 +56,20 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) partial: Vec<Slot>,
     /// The next descriptors belong to a packet that is being dropped.
     pub(super) dropping: bool,
-    /// For batches of another region.
-    pub(super) copies: Batch,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> Receive for IntelRx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> RxRing for IntelRx<B, C, L> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
-            return self.recv_copied(batch);
-        }
         if batch.capacity() >= SMALLEST && self.groups.is_some() {
             return self.recv_own::<true>(batch);
         }
@@ -76,7 +77,7 @@ impl<B: Bar, C: Controller, L: Locate> Receive for IntelRx<B, C, L> {
     }
 
     fn buffers(&self) -> usize {
-        self.bufs.len() + self.partial.len() + self.copies.len() + self.copies.cached()
+        self.bufs.len() + self.partial.len()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -92,7 +93,7 @@ impl<B: Bar, C: Controller, L: Locate> Receive for IntelRx<B, C, L> {
         }
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.halt()
     }
 }
@@ -274,15 +275,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         self.skip_dropped();
         batch.resume(&mut self.partial);
     }
-
-    /// Receives for a batch that holds packets of another region: receives into an own batch, and copies.
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
-        self.copies = copies;
-        received
-    }
 }
 
 /// A transmit queue.
@@ -306,26 +298,38 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// Copies of packets of another region.
-    pub(super) copies: Batch,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> Transmit for IntelTx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> TxRing for IntelTx<B, C, L> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
-            return self.send_copied(batch);
+        if batch.len() >= SMALLEST && self.groups.is_some() {
+            return self.send_each::<true>(batch);
         }
-        self.send_own(batch)
+        self.send_each::<false>(batch)
+    }
+
+    fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 
     fn buffers(&self) -> usize {
-        self.in_flight() + self.copies.len() + self.copies.cached()
+        self.in_flight()
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.halt()
     }
 }
@@ -334,14 +338,6 @@ impl<B: Bar, C: Controller, L: Locate> Transmit for IntelTx<B, C, L> {
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
-    #[inline(always)]
-    fn send_own(&mut self, batch: &mut Batch) -> usize {
-        if batch.len() >= SMALLEST && self.groups.is_some() {
-            return self.send_each::<true>(batch);
-        }
-        self.send_each::<false>(batch)
-    }
-
     /// Sends a batch of the queue's own region; generic, as for receiving.
     #[inline(never)]
     fn send_each<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
@@ -500,16 +496,5 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.ask_for_report();
         }
         count
-    }
-
-    /// Sends a batch of another region: copies as many packets as there is room for, and sends the copies.
-    #[cold]
-    fn send_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let longest = self.longest;
-        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
-        (0..too_long).for_each(|_| self.counters.dropped());
-        self.copies = copies;
-        taken
     }
 }

@@ -8,7 +8,7 @@ use super::Controller;
 use super::hardware::{Hardware, QueuePlace};
 use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
 use super::vector::Groups;
-use crate::batch::{Batch, MAX_CHAIN};
+use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::{Descriptors, Locate};
 use crate::pci::Bar;
@@ -58,7 +58,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             counters: hardware.rx[queue as usize].counters.clone(),
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
-            copies: Batch::new(),
             interrupt: hardware.interrupts.get(queue as usize).cloned(),
             queue,
             hardware: hardware.clone(),
@@ -124,7 +123,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             longest,
             pool: pool.clone(),
             counters: hardware.tx[queue as usize].counters.clone(),
-            copies: Batch::new(),
             queue,
             hardware: hardware.clone(),
             _reservation: reservation,

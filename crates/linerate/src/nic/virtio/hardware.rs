@@ -14,7 +14,7 @@ use super::sent::Sent;
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
 use super::vector::{Groups, Rule};
-use crate::batch::{Batch, MAX_CHAIN};
+use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping, Placement};
 use crate::nic::{Config, check_bus};
@@ -417,7 +417,6 @@ impl Hardware {
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
             broken: false,
-            copies: Batch::new(),
             interrupt: self.interrupts.get(usize::from(queue)).cloned(),
             hardware: self.clone(),
             _reservation: reservation,
@@ -460,7 +459,6 @@ impl Hardware {
             pool: pool.clone(),
             counters: self.tx[usize::from(queue)].counters.clone(),
             broken: false,
-            copies: Batch::new(),
             stopped: false,
             hardware: self.clone(),
         })

@@ -29,7 +29,7 @@ use super::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Locate, Pool};
 use crate::pci::PciDevice;
-use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Statistics, Transmit};
+use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
 use hardware::{Hardware, Place};
 use packed::Packed;
 use registers::{config as device_config, control as command, feature};
@@ -66,15 +66,15 @@ impl Virtio {
 
     fn rx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
         Ok(match self.is_packed() {
-            true => Box::new(self.hardware.start_rx::<Packed, L>(queue, addresses)?),
-            false => Box::new(self.hardware.start_rx::<Split, L>(queue, addresses)?),
+            true => Box::new(Rx::new(self.hardware.start_rx::<Packed, L>(queue, addresses)?)),
+            false => Box::new(Rx::new(self.hardware.start_rx::<Split, L>(queue, addresses)?)),
         })
     }
 
     fn tx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Transmit>> {
         Ok(match self.is_packed() {
-            true => Box::new(self.hardware.start_tx::<Packed, L>(queue, addresses)?),
-            false => Box::new(self.hardware.start_tx::<Split, L>(queue, addresses)?),
+            true => Box::new(Tx::new(self.hardware.start_tx::<Packed, L>(queue, addresses)?)),
+            false => Box::new(Tx::new(self.hardware.start_tx::<Split, L>(queue, addresses)?)),
         })
     }
 }

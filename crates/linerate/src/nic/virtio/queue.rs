@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
-use crate::port::{QueueCounters, Receive, Transmit};
+use crate::port::{QueueCounters, RxRing, TxRing};
 use crate::slot::Slot;
 
 /// The shorter header's length.
@@ -67,8 +67,6 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) dropping: bool,
     /// The device has returned an id that it never had: nothing more is taken from it.
     pub(super) broken: bool,
-    /// For batches of another region.
-    pub(super) copies: Batch,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) hardware: Arc<Hardware>,
     pub(super) _reservation: Reservation,
@@ -94,11 +92,14 @@ impl HeaderLayout {
     }
 }
 
-impl<R: Ring, L: Locate> Receive for VirtioRx<R, L> {
+impl<R: Ring, L: Locate> RxRing for VirtioRx<R, L> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(&self.pool) || !self.copies.is_empty() {
-            return self.recv_copied(batch);
-        }
         let before = batch.len();
         if !self.partial.is_empty() {
             batch.resume(&mut self.partial);
@@ -115,7 +116,7 @@ impl<R: Ring, L: Locate> Receive for VirtioRx<R, L> {
     }
 
     fn buffers(&self) -> usize {
-        self.bufs.len() + self.partial.len() + self.copies.len() + self.copies.cached()
+        self.bufs.len() + self.partial.len()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -137,7 +138,7 @@ impl<R: Ring, L: Locate> Receive for VirtioRx<R, L> {
         }
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.halt()
     }
 }
@@ -353,15 +354,6 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             self.counters.dropped();
         }
     }
-
-    /// Receives for a batch that holds packets of another region: receives into an own batch, and copies.
-    #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let received = copies.receive_for(&self.pool.clone(), batch, |own| self.recv(own));
-        self.copies = copies;
-        received
-    }
 }
 
 /// Returns the part of a header that is kept with the packet.
@@ -387,32 +379,18 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) broken: bool,
-    /// Copies of packets of another region.
-    pub(super) copies: Batch,
     pub(super) stopped: bool,
     pub(super) hardware: Arc<Hardware>,
 }
 
-impl<R: Ring, L: Locate> Transmit for VirtioTx<R, L> {
-    fn send(&mut self, batch: &mut Batch) -> usize {
-        if !batch.is_of(&self.pool) || !self.copies.is_empty() {
-            return self.send_copied(batch);
-        }
-        self.send_own(batch)
-    }
-
-    fn buffers(&self) -> usize {
-        self.sent.held().len() + self.copies.len() + self.copies.cached()
-    }
-
-    fn stop(mut self: Box<Self>) -> Result<()> {
-        self.halt()
-    }
-}
-
-impl<R: Ring, L: Locate> VirtioTx<R, L> {
+impl<R: Ring, L: Locate> TxRing for VirtioTx<R, L> {
     #[inline(always)]
-    fn send_own(&mut self, batch: &mut Batch) -> usize {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
         if self.ring.finished().is_some() {
             self.reclaim(batch);
         }
@@ -427,6 +405,24 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         taken
     }
 
+    fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn buffers(&self) -> usize {
+        self.sent.held().len()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.halt()
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// Continues behind the first `taken` slots. Returns the count taken in all.
     #[inline(never)]
     fn send_rest(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
@@ -580,16 +576,5 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             return (Some(todo), true);
         }
         (None, todo.finish(slots, region.view()))
-    }
-
-    /// Sends a batch of another region: copies as many packets as there is room for, and sends the copies.
-    #[cold]
-    fn send_copied(&mut self, batch: &mut Batch) -> usize {
-        let mut copies = std::mem::take(&mut self.copies);
-        let longest = self.longest;
-        let (taken, too_long) = copies.send_for(&self.pool.clone(), batch, longest, |own| self.send_own(own));
-        (0..too_long).for_each(|_| self.counters.dropped());
-        self.copies = copies;
-        taken
     }
 }
