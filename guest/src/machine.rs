@@ -199,8 +199,8 @@ impl Machine {
         let kernel = kernel(self.kernel);
         let initramfs = folder.join("initramfs");
         fs::write(&initramfs, initramfs::pack(&kernel, programs(), &self.programs))
-            .expect("a file in a folder of ours");
-        let listen = |name: &str| UnixListener::bind(folder.join(name)).expect("a socket in a folder of ours");
+            .expect("a file in the test's folder");
+        let listen = |name: &str| UnixListener::bind(folder.join(name)).expect("a socket in the test's folder");
         let (shell, monitor) = (listen("shell"), listen("monitor"));
         let file = |name: &str| folder.join(name).display().to_string();
 

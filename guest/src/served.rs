@@ -121,7 +121,7 @@ impl Served {
 
     fn serve(&mut self, name: &str, function: Function) {
         let path = self.folder.path().join(name);
-        self.servers.push(Server::start(&path, Box::new(function)).expect("a socket in a folder of ours"));
+        self.servers.push(Server::start(&path, Box::new(function)).expect("a socket in the test's folder"));
     }
 
     /// Returns the socket of a card, or of `NAME.vfN`.
@@ -157,7 +157,7 @@ pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, b
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");
-    fs::create_dir_all(folder).expect("a folder of ours");
+    fs::create_dir_all(folder).expect("the test's folder");
     let file = format!("{folder}/{driver}");
     let mut known: BTreeSet<String> =
         fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_string).collect();
@@ -165,7 +165,7 @@ pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, b
         known.extend(read.then(|| format!("{register} r")));
         known.extend(written.then(|| format!("{register} w")));
     }
-    fs::write(&file, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in a folder of ours");
+    fs::write(&file, known.into_iter().collect::<Vec<_>>().join("\n")).expect("a file in the test's folder");
 }
 
 /// Returns whether `guest/reasons` explains why the library's driver does not write a register that others write.

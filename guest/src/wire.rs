@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Wire {
     pub(crate) fn new(folder: &Path, number: usize) -> Wire {
-        let socket = UnixDatagram::bind(folder.join(format!("test{number}"))).expect("a socket in a folder of ours");
+        let socket = UnixDatagram::bind(folder.join(format!("test{number}"))).expect("a socket in the test's folder");
         Wire::over(socket, Some(folder.join(format!("card{number}"))))
     }
 
