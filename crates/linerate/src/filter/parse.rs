@@ -90,7 +90,7 @@ fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
         }
         "" => Err("a part is empty; write a match, such as udp:4321, or all".to_string()),
         _ => Err(format!(
-            "there is no '{name}'; use one of all, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: and port:"
+            "there is no '{name}'; use one of all, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: or port:"
         )),
     }
 }
