@@ -277,8 +277,8 @@ fn a_device_that_is_gone_or_needs_a_reset_is_an_error() {
     let device = Memory::new(SPLIT);
     let mut port = open(&device, &pool()).unwrap();
     device.set_32(COMMON + 20, 0x4F);
-    assert!(message(port.statistics()).contains("wants a reset"));
-    assert!(message(port.rx(0)).contains("wants a reset"));
+    assert!(message(port.statistics()).contains("needs a reset"));
+    assert!(message(port.rx(0)).contains("needs a reset"));
     port.reset().unwrap();
     port.statistics().unwrap();
     device.set_32(COMMON + 20, 0xFF);

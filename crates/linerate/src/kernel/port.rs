@@ -13,22 +13,22 @@ use crate::port::{
     Transmit,
 };
 
-/// What one kind of these ports does its own way.
+/// The part that differs between the kinds of these ports.
 pub trait Sockets: Send + Sized {
     /// The driver's name.
     const DRIVER: &'static str;
-    /// Who chooses a packet's queue, if not we.
+    /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
     const SPREADS: &'static str;
-    /// Packets may be handed on uncut, if the port is opened with offloads.
+    /// Whether a port opened with offloads delivers large packets unsegmented.
     const OFFLOADS: bool;
 
-    /// What it is, for people.
+    /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
-    /// Starts a receive queue, which nobody has.
+    /// Starts a receive queue, which has no owner.
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
-    /// Starts a transmit queue, which nobody has.
+    /// Starts a transmit queue, which has no owner.
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
-    /// What the kernel has dropped since the port was opened.
+    /// Returns the kernel's drops since the port was opened.
     fn drops(&self) -> Drops {
         Drops::default()
     }
@@ -37,37 +37,37 @@ pub trait Sockets: Send + Sized {
     fn check(&self, interface: &Interface) -> Result<()> {
         interface.check()
     }
-    /// Whether it has a carrier; fails if the interface is gone.
+    /// Returns whether the interface has a carrier; fails if it is gone.
     fn link(&self, interface: &Interface) -> Result<Link> {
         interface.link()
     }
-    /// Its address.
+    /// Returns the MAC address.
     fn mac(&self, interface: &Interface) -> Result<MacAddress> {
         interface.mac()
     }
-    /// Receives frames for others, as long as what is returned lives; `None` if it receives all frames anyway.
+    /// Receives frames for other addresses until the returned value is dropped; `None` if the port always does.
     fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
         packet::promiscuous(interface).map(Some)
     }
 }
 
-/// Which interface it is, and how the port was opened.
+/// The interface of a port, and its configuration.
 pub struct On {
     pub interface: Interface,
     pub config: Config,
 }
 
-/// A port on an interface of the kernel's: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
+/// A port on an interface of the kernel: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
 pub struct KernelPort<S: Sockets> {
     on: On,
     sockets: S,
     counters: Counters,
-    /// As long as frames for others are received.
+    /// Held while frames for other addresses are received.
     promiscuous: Option<OwnedFd>,
 }
 
 impl<S: Sockets> KernelPort<S> {
-    /// A port over sockets that are there; frames for others are received from the start if `promiscuous` says so.
+    /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
     pub(super) fn new(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
         let promiscuous = if promiscuous { sockets.promiscuous(&on.interface)? } else { None };
         let counters = Counters::new(&on.config);
