@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::open::Options;
+use crate::port::Options;
 use crate::shared::Rings;
 
 pub use crate::filter::fuzzing::filter;
@@ -19,10 +19,16 @@ pub fn shared(data: &[u8]) {
         Pool::new(Region::new(&RegionOptions { buffers: 4096, ..RegionOptions::default() }).expect("memory"))
     });
     let open = |name: &str, rings: &Rings| {
-        let interrupts = Some(Duration::ZERO);
-        let (queues, tx_queues, pool) = (rings.rx, rings.tx, Some(POOL.clone()));
-        let options =
-            Options { queues, tx_queues, ring: 64, mtu: 60_000, interrupts, local: true, pool, ..Options::default() };
+        let options = Options {
+            rx_queues: rings.rx,
+            tx_queues: rings.tx,
+            ring: Some(64),
+            max_frame: 60_000,
+            interrupts: Some(Duration::ZERO),
+            local: true,
+            pool: Some(POOL.clone()),
+            ..Options::default()
+        };
         let [device] = options.open([name])?;
         Ok(device)
     };

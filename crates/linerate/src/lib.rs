@@ -68,8 +68,9 @@ pub mod traffic;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Result};
-pub use open::{Options, PortKinds, drive_model, open, server};
+pub use open::{drive_model, open, server};
 pub use packet::{Packet, Packets, SlotsMut};
+pub use port::Options;
 pub use slot::HEADROOM;
 
 #[cfg(fuzzing)]

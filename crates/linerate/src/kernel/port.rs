@@ -82,14 +82,14 @@ impl<S: Sockets> Device for KernelPort<S> {
 
     fn info(&self) -> Info {
         let On { interface, config } = &self.on;
-        let uncut = S::OFFLOADS && config.offloads;
+        let uncut = S::OFFLOADS && config.options.offloads;
         Info {
             driver: S::DRIVER,
             description: self.sockets.description(interface) + if uncut { ", packets uncut" } else { "" },
-            rx_queues: config.rx_queues,
-            tx_queues: config.tx_queues,
-            ring: config.ring,
-            max_frame: if uncut { LONGEST } else { config.max_frame },
+            rx_queues: config.options.rx_queues,
+            tx_queues: config.options.tx_queues,
+            ring: config.ring(),
+            max_frame: if uncut { LONGEST } else { config.options.max_frame },
         }
     }
 

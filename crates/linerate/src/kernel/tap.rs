@@ -56,17 +56,17 @@ impl Tap {
     }
 
     fn make(name: &str, config: &Config) -> Result<(Interface, Vec<Arc<File>>)> {
-        let several = config.rx_queues.max(config.tx_queues);
+        let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
         let mut queues = Vec::new();
         for _ in 0..several {
-            let opened = open_queue(&name, several > 1, config.offloads);
+            let opened = open_queue(&name, several > 1, config.options.offloads);
             let (file, named) = opened.map_err(|error| refused(&name, &error))?;
             name = named;
             queues.push(Arc::new(file));
         }
         let interface = Interface::open(&name)?;
-        interface.set_mtu(config.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
+        interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
         Ok((interface, queues))
     }
 }
@@ -235,7 +235,7 @@ impl Sockets for Files {
 
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let file = self.0[usize::from(queue)].clone();
-        Ok(Box::new(TapTx { file, counters, longest: on.config.max_frame }))
+        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame }))
     }
 
     fn check(&self, interface: &Interface) -> Result<()> {

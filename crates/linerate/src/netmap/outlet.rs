@@ -78,7 +78,7 @@ struct Entry {
 impl Outlet {
     pub fn new(config: &Config) -> Result<Outlet> {
         let way = || {
-            let (sender, receiver) = channel(config.ring);
+            let (sender, receiver) = channel(config.ring());
             let entry = Entry {
                 sender,
                 recipient: None,
@@ -90,9 +90,9 @@ impl Outlet {
         };
         Ok(Outlet {
             pool: config.pool.clone(),
-            longest: config.max_frame,
-            offloads: config.offloads,
-            ways: (0..config.rx_queues).map(|_| way()).collect::<Result<_>>()?,
+            longest: config.options.max_frame,
+            offloads: config.options.offloads,
+            ways: (0..config.options.rx_queues).map(|_| way()).collect::<Result<_>>()?,
             full: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
         })
@@ -257,7 +257,7 @@ impl OutletRx {
         let Some(receiver) = receiver else {
             return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
         };
-        way.wake.want(config.interrupts.is_some());
+        way.wake.want(config.options.interrupts.is_some());
         let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
         (entry.open, entry.counters) = (true, counters.clone());
         Ok(Rx::new(OutletRx { outlet: outlet.clone(), queue: queue.into(), receiver: Some(receiver), counters }))

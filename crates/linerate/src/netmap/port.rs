@@ -75,10 +75,10 @@ impl<V: Virtual> Device for VirtualPort<V> {
         Info {
             driver: V::DRIVER,
             description: self.kind.description(),
-            rx_queues: self.config.rx_queues,
-            tx_queues: self.config.tx_queues,
-            ring: self.config.ring,
-            max_frame: self.config.max_frame,
+            rx_queues: self.config.options.rx_queues,
+            tx_queues: self.config.options.tx_queues,
+            ring: self.config.ring(),
+            max_frame: self.config.options.max_frame,
         }
     }
 

@@ -173,7 +173,7 @@ mod tests {
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::netmap::{Monitor, ValePort, outlet};
     use crate::offload::Offload;
-    use crate::port::{Config, Device, Port, TxQueue};
+    use crate::port::{Config, Device, Options, Port, TxQueue};
 
     /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
     struct Bench {
@@ -191,7 +191,7 @@ mod tests {
     fn config(name: &str) -> Config {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
-        Config { max_frame: 9000, ..Config::new(name, Pool::new(Region::new(&options).unwrap())) }
+        Options { max_frame: 9000, ..Options::default() }.of_port(name, Pool::new(Region::new(&options).unwrap()))
     }
 
     impl Bench {

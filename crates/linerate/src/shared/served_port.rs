@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::{Virtual, VirtualPort};
-use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Link, Options, QueueCounters, Receive, Transmit};
 
 /// A port that another process serves.
 pub type ServedPort = VirtualPort<Remote>;
@@ -52,9 +52,15 @@ impl ServedPort {
     pub fn find(folder: &Path, wanted: Wanted, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
-        let slots = config.ring as u32;
+        let slots = config.ring() as u32;
         let rx_slots = slots.max(wanted.rings.rx_slots);
-        let rings = Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots, ..Rings::default() };
+        let rings = Rings {
+            tx: config.options.tx_queues,
+            rx: config.options.rx_queues,
+            tx_slots: slots,
+            rx_slots,
+            ..Rings::default()
+        };
         let wanted = Wanted { rings, ..wanted };
         let which = if is_whole { Which::All } else { Which::None };
         let opened = Opened::new(first.open(Wanted { which, ..wanted.clone() }, Choice::default())?);
@@ -66,7 +72,8 @@ impl ServedPort {
             client.open(wanted, Choice::default()).map(Opened::new)
         };
         let rings = opened.port.rings();
-        let config = Config { tx_queues: rings.tx, rx_queues: rings.rx, ..config };
+        let options = Options { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
+        let config = Config { options, ..config };
         let mac = opened.port.mac();
         Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
     }
@@ -90,7 +97,7 @@ impl Virtual for Remote {
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
-        let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
+        let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
         Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
     }
 
@@ -100,7 +107,7 @@ impl Virtual for Remote {
             let why = "a monitor listens; send on the port itself";
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
-        let (opened, longest) = (self.queue(queue, false)?, config.max_frame);
+        let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
     }
 

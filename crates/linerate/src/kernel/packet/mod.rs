@@ -45,11 +45,11 @@ impl PacketPort {
     /// [`Error::Interface`](crate::Error::Interface): the obstacle.
     pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<PacketPort> {
         config.check_ring()?;
-        let longest = if config.offloads { LONGEST } else { config.max_frame };
-        let count = config.rx_queues.max(config.tx_queues);
-        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring, longest).map(Arc::new));
+        let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
+        let count = config.options.rx_queues.max(config.options.tx_queues);
+        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring(), longest).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
-        let started = vec![false; config.rx_queues.into()];
+        let started = vec![false; config.options.rx_queues.into()];
         let mut description = format!("{} interface, AF_PACKET rings", interface.driver());
         if !config.description.is_empty() {
             description += &format!(", {}", config.description);
@@ -96,9 +96,9 @@ impl Sockets for PacketSockets {
             pool: on.config.pool.clone(),
             counters,
             flow: self.flow.clone(),
-            offloads: on.config.offloads,
-            timestamps: on.config.timestamps,
-            longest: on.config.max_frame,
+            offloads: on.config.options.offloads,
+            timestamps: on.config.options.timestamps,
+            longest: on.config.options.max_frame,
             segments: VecDeque::new(),
         };
         self.start(&on.interface, queue)?;
@@ -112,7 +112,7 @@ impl Sockets for PacketSockets {
             socket.aim(&on.interface)?;
         }
         let next = *socket.next.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.max_frame }))
+        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.options.max_frame }))
     }
 
     fn drops(&self) -> Drops {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-    use crate::port::Device;
+    use crate::port::{Device, Options};
 
     /// Runs `work` in a network namespace of its own, where `lo` is up.
     fn apart(work: impl FnOnce() + Send + 'static) {
@@ -173,7 +173,7 @@ mod tests {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Config { ring: 64, ..Config::new("packet:lo", pool) };
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool);
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let _rx = port.rx(0).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -200,7 +200,7 @@ mod tests {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Config { ring: 64, ..Config::new("packet:lo", pool.clone()) };
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool.clone());
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
             for len in [60, 100, 1000] {

@@ -145,11 +145,11 @@ impl Xdp {
             Some(queue) => vec![queue],
             None => (0..there).collect(),
         };
-        if usize::from(config.rx_queues) > queues.len() {
-            let why = format!("{} queues are wanted, but it has {}", config.rx_queues, queues.len());
+        if usize::from(config.options.rx_queues) > queues.len() {
+            let why = format!("{} queues are wanted, but it has {}", config.options.rx_queues, queues.len());
             return Err(cannot(
                 why,
-                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.rx_queues),
+                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.options.rx_queues),
             ));
         }
 
@@ -196,7 +196,7 @@ impl Xdp {
             Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
             None => description,
         };
-        let started = Mutex::new(vec![None; on.config.rx_queues.into()]);
+        let started = Mutex::new(vec![None; on.config.options.rx_queues.into()]);
         let sockets = XdpSockets {
             _steering: steering,
             description,
@@ -242,7 +242,7 @@ impl XdpSockets {
 /// Makes the card steer the flow to a queue. A port with several queues spreads it instead, and an interface with one
 /// queue has no choice.
 fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
-    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.rx_queues == 1);
+    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
     let queue = options.queue.unwrap_or(queues - 1);
     match Steering::steer(&on.interface, flow, queue, options.steer == Steer::Always) {
@@ -292,7 +292,8 @@ impl Sockets for XdpSockets {
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         self.check_unused(&on.interface)?;
         // If the port has fewer queues than the interface, each has several sockets.
-        let places: Vec<usize> = (usize::from(queue)..self.sockets.len()).step_by(on.config.rx_queues.into()).collect();
+        let places: Vec<usize> =
+            (usize::from(queue)..self.sockets.len()).step_by(on.config.options.rx_queues.into()).collect();
         let mut sockets = Vec::new();
         for place in places {
             let socket = self.socket(on, place)?;
@@ -329,7 +330,7 @@ impl Sockets for XdpSockets {
             end: Some(end),
             pool: on.config.pool.clone(),
             counters,
-            longest: on.config.max_frame,
+            longest: on.config.options.max_frame,
         })))
     }
 

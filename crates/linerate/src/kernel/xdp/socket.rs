@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::kernel::option;
 use crate::kernel::port::On;
 use crate::memory::{Mapping, PageSize, Pool, Reservation};
-use crate::port::{Config, Drops, FRAME_HEADERS};
+use crate::port::{Drops, FRAME_HEADERS};
 
 /// Offsets of the rings in the socket's file (linux/if_xdp.h).
 const RECEIVE_PLACE: u64 = 0;
@@ -238,8 +238,9 @@ impl Socket {
         until: Instant,
         past: &Arc<Mutex<Drops>>,
     ) -> Result<Arc<Socket>> {
-        let On { interface, config: Config { pool, ring, .. } } = on;
-        let len = *ring as u32;
+        let On { interface, config } = on;
+        let (pool, ring) = (&config.pool, config.ring());
+        let len = ring as u32;
         let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open an AF_XDP socket", error))?;
