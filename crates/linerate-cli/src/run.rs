@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
-use linerate::pci::{Take, Through};
+use linerate::pci::{Access, Take};
 use linerate::port::{Drops, Link, Patience, Port, QueueStatistics, Statistics, TxQueue, Waiter};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
@@ -168,7 +168,7 @@ impl Run {
                 None if !names.iter().any(|name| is_memory(name)) => None,
                 _ => Some(Duration::from_micros(common.throttle.into())),
             },
-            take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
+            take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default()
         };
         let devices = options.open_all(names)?;

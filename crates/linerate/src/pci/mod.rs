@@ -26,7 +26,7 @@ pub mod vfio_user;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
-pub use bind::{Taken, Through, companions, give_back, in_use, take, taken};
+pub use bind::{Access, Taken, companions, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
 pub use interrupt::Interrupt;
@@ -39,7 +39,7 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
     /// The kernel interface to use.
-    pub through: Through,
+    pub access: Access,
     /// Take the card even if Linux is using it.
     pub force: bool,
 }
@@ -53,7 +53,7 @@ pub struct Take {
 /// [`Error::Card`](crate::Error::Card): the obstacle, and the command that removes it.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
-        Some(Take { through, force }) => bind::claim(card, through, force)?,
+        Some(Take { access, force }) => bind::claim(card, access, force)?,
         None => None,
     };
     let card = NetworkCard::find(&card.address)?;
