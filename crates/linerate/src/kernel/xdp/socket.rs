@@ -76,7 +76,7 @@ pub struct Socket {
     pub zero_copy: bool,
     /// A frame may consist of several buffers.
     pub chains: bool,
-    /// The kernel computes checksums: always if it copies; of a driver it is not known.
+    /// The kernel computes checksums: always if it copies; whether a driver does is unknown.
     pub checksums: bool,
     /// The UMEM was registered with [`METADATA`].
     has_metadata: bool,

@@ -521,7 +521,7 @@ impl Drop for Hardware {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
@@ -541,7 +541,7 @@ impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
