@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fake_virtio::{COMMON, Chain, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers, words};
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::nic::Config;
+use linerate::Options;
 use linerate::port::{Device, Vectors};
 
 #[path = "../../crates/linerate/benches/fake_virtio/mod.rs"]

@@ -154,7 +154,7 @@ impl Assembler {
         self.push(0, R(0), R(0), 0, 0);
     }
 
-    /// Jumps.
+    /// Jumps to a label.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.push(JMP, R(0), R(0), 0, 0);

@@ -23,8 +23,8 @@ pub(super) fn write(frame: &mut [u8], flow: u16, sequence: u64) {
     frame[CHECK..SEQUENCE].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Reads a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
-/// Any other frame stays unchanged, so that real traffic keeps valid checksums.
+/// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
+/// Any other frame is only read, so that real traffic keeps valid checksums.
 #[inline(always)]
 pub fn touch(frame: &mut [u8]) {
     if let Some(bytes) = frame.get_mut(STAMP..=TOUCHED)

@@ -44,20 +44,20 @@ const BUSY_PACKETS: libc::c_int = 64;
 
 /// Buffers that a card may still write to, since the kernel had not released its queue within [`RELEASE`]: interface
 /// and queue, pool, and buffers. The next socket bound to the queue returns them.
-static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+static QUARANTINE: Mutex<Vec<Quarantined>> = Mutex::new(Vec::new());
 
-struct Aside {
+struct Quarantined {
     at: (u32, u32),
     pool: Arc<Pool>,
     bufs: Vec<u32>,
 }
 
-impl Aside {
+impl Quarantined {
     /// Returns the buffers of a queue that the card no longer uses.
     fn give_back(at: (u32, u32)) {
-        let mut all = ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        for aside in all.extract_if(.., |aside| aside.at == at) {
-            aside.pool.give(&aside.bufs);
+        let mut all = QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner);
+        for quarantined in all.extract_if(.., |quarantined| quarantined.at == at) {
+            quarantined.pool.give(&quarantined.bufs);
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct Socket {
     pub zero_copy: bool,
     /// A frame may consist of several buffers.
     pub chains: bool,
-    /// The kernel computes checksums: always if it copies; of a driver it is not known.
+    /// The kernel computes checksums: always if it copies; whether a driver does is unknown.
     pub checksums: bool,
     /// The UMEM was registered with [`METADATA`].
     has_metadata: bool,
@@ -321,7 +321,7 @@ impl Socket {
             },
             error => refused(&format!("bind to queue {queue}"), error),
         })?;
-        Aside::give_back((interface.index(), queue));
+        Quarantined::give_back((interface.index(), queue));
         let zero_copy = xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let chains = sharing.map_or(flags.contains(SocketAddrXdpFlags::XDP_USE_SG), |other| other.chains);
 
@@ -398,8 +398,8 @@ impl Drop for Socket {
         if !self.zero_copy || is_let_go(at, RELEASE) {
             self.pool.give(&bufs);
         } else {
-            let aside = Aside { at, pool: self.pool.clone(), bufs };
-            ASIDE.lock().unwrap_or_else(PoisonError::into_inner).push(aside);
+            let quarantined = Quarantined { at, pool: self.pool.clone(), bufs };
+            QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner).push(quarantined);
         }
     }
 }
@@ -839,9 +839,9 @@ mod tests {
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are quarantined");
             drop(busy);
             assert!(is_let_go((lo, 0), Duration::from_secs(60)));
-            Aside::give_back((lo, 1));
+            Quarantined::give_back((lo, 1));
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "it is another queue that is free");
-            Aside::give_back((lo, 0));
+            Quarantined::give_back((lo, 0));
             assert_eq!(pool.available(), BUFFERS);
             // Buffers of a queue that is free already, or of a kernel that copies, return at once.
             for zero_copy in [true, false] {

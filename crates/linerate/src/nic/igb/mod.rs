@@ -50,7 +50,7 @@ impl Controller for X82576 {
         mask_interrupts(bar);
         stop_and_reset(hardware)?;
         mask_interrupts(bar);
-        hardware.free_aside();
+        hardware.free_quarantined();
         hardware.forget_queues();
         hardware.allow_dma()?;
 

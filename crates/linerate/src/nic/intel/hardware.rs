@@ -35,7 +35,7 @@ pub struct Hardware<B: Bar, C: Controller> {
     packets: DmaMap,
     receiving: Mutex<Receiving>,
     /// Buffers of queues that did not stop; free again after a reset.
-    aside: Mutex<Vec<u32>>,
+    quarantined: Mutex<Vec<u32>>,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
     _controller: PhantomData<C>,
@@ -106,7 +106,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             rings,
             packets,
             receiving: Mutex::default(),
-            aside: Mutex::default(),
+            quarantined: Mutex::default(),
             bus,
             _controller: PhantomData,
             config,
@@ -290,13 +290,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Quarantines buffers that the card may still write to: they do not return to the pool.
-    pub(in crate::nic) fn set_aside(&self, bufs: &[u32]) {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
+    pub(in crate::nic) fn quarantine(&self, bufs: &[u32]) {
+        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
     }
 
     /// Returns quarantined buffers to the pool; the card has been reset and holds no addresses.
-    pub(in crate::nic) fn free_aside(&self) {
-        let bufs = std::mem::take(&mut *self.aside.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(in crate::nic) fn free_quarantined(&self) {
+        let bufs = std::mem::take(&mut *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner));
         self.config.pool.give(&bufs);
     }
 }
@@ -335,7 +335,7 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
 impl<B: Bar, C: Controller> Drop for Hardware<B, C> {
     fn drop(&mut self) {
         if C::halt(self).is_ok() {
-            self.free_aside();
+            self.free_quarantined();
         } else {
             // A card that does not answer may still write: leak the memory rather than free it.
             std::mem::forget(self.rings.memory().clone());

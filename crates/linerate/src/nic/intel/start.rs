@@ -39,7 +39,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             descriptor[1].store(0, Relaxed);
         }
         if let Err(error) = C::start_receive_queue(hardware, queue).and_then(|()| hardware.queue_started(queue)) {
-            hardware.set_aside(&bufs);
+            hardware.quarantine(&bufs);
             return Err(error);
         }
         let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_slot());
@@ -49,7 +49,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             descriptors,
             bufs: bufs.into(),
             next: 0,
-            given: 0,
+            tail: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
             addresses,
             placement,
@@ -176,7 +176,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
             Ok(()) => self.config.pool.give(held),
-            Err(_) => self.set_aside(held),
+            Err(_) => self.quarantine(held),
         }
         place.taken.store(false, Release);
         stopped

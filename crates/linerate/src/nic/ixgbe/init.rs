@@ -16,7 +16,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.stop_and_reset()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
-        self.free_aside();
+        self.free_quarantined();
         self.forget_queues();
         self.allow_dma()?;
 

@@ -67,7 +67,7 @@ struct State {
     /// The count of queues in use.
     held: usize,
     /// Buffers of dropped queues, free again after the reset.
-    aside: Vec<u32>,
+    quarantined: Vec<u32>,
     receiving: u16,
     promiscuous: bool,
 }
@@ -216,7 +216,7 @@ impl Hardware {
         reset(transport, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
-        self.config.pool.give(&std::mem::take(&mut state.aside));
+        self.config.pool.give(&std::mem::take(&mut state.quarantined));
         state.taken.clear();
         state.receiving = 0;
 
@@ -491,7 +491,7 @@ impl Hardware {
     /// reset.
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
-        state.aside.extend_from_slice(held);
+        state.quarantined.extend_from_slice(held);
         state.held -= 1;
         if state.held > 0 {
             return Ok(());
@@ -508,8 +508,8 @@ impl Hardware {
 impl Drop for Hardware {
     fn drop(&mut self) {
         if reset(&self.transport, &self.config.name).is_ok() {
-            let aside = std::mem::take(&mut self.state().aside);
-            self.config.pool.give(&aside);
+            let quarantined = std::mem::take(&mut self.state().quarantined);
+            self.config.pool.give(&quarantined);
         } else {
             // A device that does not answer may still write: leak the memory rather than free it.
             std::mem::forget(self.rings.memory().clone());
@@ -519,7 +519,7 @@ impl Drop for Hardware {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
@@ -539,7 +539,7 @@ impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
