@@ -5,13 +5,8 @@ use std::sync::Arc;
 
 use super::interface::Interface;
 use super::packet;
-use crate::error::{Error, Result};
-use crate::memory::Pool;
-use crate::offload::LONGEST;
-use crate::port::{
-    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Statistics,
-    Transmit,
-};
+use crate::error::Result;
+use crate::port::{Config, Drops, Link, MacAddress, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// The part that differs between the kinds of these ports.
 pub trait Sockets: Send + Sized {
@@ -58,94 +53,63 @@ pub struct On {
 }
 
 /// A port on an interface of the kernel: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
-pub struct KernelPort<S: Sockets> {
+pub type KernelPort<S> = SoftwarePort<OnInterface<S>>;
+
+/// Sockets on an interface.
+pub struct OnInterface<S> {
     on: On,
     sockets: S,
-    counters: Counters,
     /// Held while frames for other addresses are received.
     promiscuous: Option<OwnedFd>,
 }
 
-impl<S: Sockets> KernelPort<S> {
+impl<S: Sockets> OnInterface<S> {
     /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
-    pub(super) fn new(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
+    pub(super) fn port(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
         let promiscuous = if promiscuous { sockets.promiscuous(&on.interface)? } else { None };
-        let counters = Counters::new(&on.config);
-        Ok(KernelPort { on, sockets, counters, promiscuous })
+        Ok(KernelPort::new(on.config.clone(), OnInterface { on, sockets, promiscuous }))
     }
 }
 
-impl<S: Sockets> Device for KernelPort<S> {
-    fn name(&self) -> &str {
-        &self.on.config.name
+impl<S: Sockets> PortKind for OnInterface<S> {
+    const DRIVER: &'static str = S::DRIVER;
+    const SPREADS: &'static str = S::SPREADS;
+    const OFFLOADS: bool = S::OFFLOADS;
+
+    fn description(&self) -> String {
+        self.sockets.description(&self.on.interface)
     }
 
-    fn info(&self) -> Info {
-        let On { interface, config } = &self.on;
-        let uncut = S::OFFLOADS && config.options.offloads;
-        Info {
-            driver: S::DRIVER,
-            description: self.sockets.description(interface) + if uncut { ", packets uncut" } else { "" },
-            rx_queues: config.options.rx_queues,
-            tx_queues: config.options.tx_queues,
-            ring: config.ring(),
-            max_frame: if uncut { LONGEST } else { config.options.max_frame },
-        }
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        &self.on.config.pool
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        self.sockets.check(&self.on.interface)?;
-        let counters = self.counters.take_rx(&self.on.config, queue)?;
+    fn rx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         self.sockets.rx(&self.on, queue, counters)
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        self.sockets.check(&self.on.interface)?;
-        let counters = self.counters.take_tx(&self.on.config, queue)?;
+    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         self.sockets.tx(&self.on, queue, counters)
     }
 
-    fn statistics(&self) -> Result<Statistics> {
-        self.sockets.check(&self.on.interface)?;
-        let (mut sum, drops) = (self.counters.sum(), self.sockets.drops());
-        sum.drops.no_descriptor += drops.no_descriptor;
-        sum.drops.malformed += drops.malformed;
-        Ok(sum)
-    }
-
-    fn queue_statistics(&self) -> QueueStatistics {
-        self.counters.by_queue()
+    fn check(&self) -> Result<()> {
+        self.sockets.check(&self.on.interface)
     }
 
     fn link(&self) -> Result<Link> {
         self.sockets.link(&self.on.interface)
     }
 
-    fn mac(&self) -> MacAddress {
-        self.sockets.mac(&self.on.interface).unwrap_or_default()
+    fn mac(&self) -> Option<MacAddress> {
+        Some(self.sockets.mac(&self.on.interface).unwrap_or_default())
     }
 
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+    fn set_mac(&mut self, _: &Config, mac: MacAddress) -> Result<()> {
         self.on.interface.set_mac(mac)
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.sockets.check(&self.on.interface)?;
         self.promiscuous = if on { self.sockets.promiscuous(&self.on.interface)? } else { None };
         Ok(())
     }
 
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let port = self.on.config.name.clone();
-        Err(Error::Unsupported { port, what: "receive-side scaling", why: S::SPREADS })
-    }
-
-    fn reset(&mut self) -> Result<()> {
-        self.counters.check_free(&self.on.config)?;
-        self.sockets.check(&self.on.interface)
+    fn drops(&self) -> Drops {
+        self.sockets.drops()
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::bpf::Link as Attached;
 use super::interface::{Interface, mac_of, number, request_for};
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -41,7 +41,7 @@ impl Tap {
     pub fn open(name: &str, config: Config) -> Result<Tap> {
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
-        Tap::new(On { interface, config }, Files(files, None), true)
+        OnInterface::port(On { interface, config }, Files(files, None), true)
     }
 
     /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
@@ -52,7 +52,7 @@ impl Tap {
         let _ = std::fs::write(quiet, "1");
         let attached = attach(&interface)?;
         interface.set_up()?;
-        Tap::new(On { interface, config }, Files(files, Some(attached)), true)
+        OnInterface::port(On { interface, config }, Files(files, Some(attached)), true)
     }
 
     fn make(name: &str, config: &Config) -> Result<(Interface, Vec<Arc<File>>)> {

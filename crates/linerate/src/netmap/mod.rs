@@ -8,7 +8,6 @@
 //! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
 //! - `reader`: packets in and out of a channel
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
-//! - [`VirtualPort`]: the control side of all of them
 //!
 //! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
 
@@ -18,7 +17,6 @@ mod monitor;
 mod null;
 mod outlet;
 mod pipe;
-mod port;
 mod reader;
 mod ring;
 mod vale;
@@ -32,8 +30,6 @@ pub(crate) use monitor::{Elsewhere, Received};
 pub use null::Null;
 pub(crate) use outlet::{Recipient, Taken};
 pub use pipe::{Pipe, Side};
-pub(crate) use port::Virtual;
-pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
 pub(crate) use vale::outlet;
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 
 use super::outlet::{Outlet, OutletRx};
-use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, One, QueueCounters, Receive, Seen, Show, Transmit, TxQueue};
+use crate::port::{Config, Drops, One, PortKind, QueueCounters, Receive, Seen, Show, SoftwarePort, Transmit, TxQueue};
 use crate::slot::Slot;
 
 /// A monitor of another port.
-pub type Monitor = VirtualPort<Monitoring>;
+pub type Monitor = SoftwarePort<Monitoring>;
 
 /// Monitors, as long as it lives.
 pub struct Monitoring {
@@ -44,7 +43,7 @@ impl Drop for Monitoring {
     }
 }
 
-impl Virtual for Monitoring {
+impl PortKind for Monitoring {
     const DRIVER: &'static str = "monitor";
 
     fn description(&self) -> String {

@@ -5,16 +5,17 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
-use super::port::{Virtual, VirtualPort};
 use super::reader::{counted, receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, Options, QueueCounters, Receive, Rx, RxRing, Transmit, Tx, TxRing};
+use crate::port::{
+    Config, Link, Options, PortKind, QueueCounters, Receive, Rx, RxRing, SoftwarePort, Transmit, Tx, TxRing,
+};
 
 /// One end of a pipe.
-pub type Pipe = VirtualPort<PipeEnd>;
+pub type Pipe = SoftwarePort<PipeEnd>;
 
 /// Which of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +130,7 @@ impl Drop for PipeEnd {
     }
 }
 
-impl Virtual for PipeEnd {
+impl PortKind for PipeEnd {
     const DRIVER: &'static str = "pipe";
 
     fn description(&self) -> String {

@@ -11,6 +11,7 @@ mod options;
 mod queue;
 mod regions;
 mod scheduling;
+mod software;
 mod statistics;
 mod wait;
 
@@ -27,6 +28,7 @@ pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKin
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use regions::{Rx, RxRing, Tx, TxRing};
 pub use scheduling::Patience;
+pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 

@@ -13,11 +13,10 @@ use super::shared_port::{SharedPort, is_served};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::netmap::{Virtual, VirtualPort};
-use crate::port::{Config, Link, Options, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// A port that another process serves.
-pub type ServedPort = VirtualPort<Remote>;
+pub type ServedPort = SoftwarePort<Remote>;
 
 /// What a port that another process serves does its own way.
 pub struct Remote {
@@ -75,7 +74,7 @@ impl ServedPort {
         let options = Options { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
         let config = Config { options, ..config };
         let mac = opened.port.mac();
-        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
+        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
     }
 }
 
@@ -88,7 +87,7 @@ impl Remote {
     }
 }
 
-impl Virtual for Remote {
+impl PortKind for Remote {
     const DRIVER: &'static str = "served";
 
     fn description(&self) -> String {
@@ -111,6 +110,10 @@ impl Virtual for Remote {
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
     }
 
+    fn check(&self) -> Result<()> {
+        self.link().map(drop)
+    }
+
     /// Up as long as it is served.
     fn link(&self) -> Result<Link> {
         match is_served(self.port.bell()) {
@@ -123,7 +126,7 @@ impl Virtual for Remote {
         }
     }
 
-    fn check_mac(&self, config: &Config) -> Result<()> {
+    fn set_mac(&mut self, config: &Config, _: MacAddress) -> Result<()> {
         let why = "who serves it decides";
         Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::interface::Interface;
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::offload::LONGEST;
@@ -55,7 +55,7 @@ impl PacketPort {
             description += &format!(", {}", config.description);
         }
         let sockets = PacketSockets { description, flow, sockets, started, dropped: AtomicU64::new(0) };
-        PacketPort::new(On { interface, config }, sockets, true)
+        OnInterface::port(On { interface, config }, sockets, true)
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::host::Alone;
 use super::interface::Interface;
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -208,7 +208,7 @@ impl Xdp {
             _alone: alone,
         };
         // Where the port takes all packets, some may be for other addresses.
-        Xdp::new(on, sockets, options.flow.is_none())
+        OnInterface::port(on, sockets, options.flow.is_none())
     }
 }
 

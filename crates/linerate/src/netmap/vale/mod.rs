@@ -17,9 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::outlet::{Outlet, OutletRx};
-use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -145,7 +144,7 @@ struct Now {
 }
 
 /// A port of a switch.
-pub type ValePort = VirtualPort<Attached>;
+pub type ValePort = SoftwarePort<Attached>;
 
 /// What is plugged into a switch; unplugged when it is dropped.
 pub struct Attached {
@@ -190,7 +189,7 @@ impl Drop for Attached {
     }
 }
 
-impl Virtual for Attached {
+impl PortKind for Attached {
     const DRIVER: &'static str = "vale";
 
     fn description(&self) -> String {
