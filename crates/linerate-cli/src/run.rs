@@ -333,7 +333,19 @@ impl Run {
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
+        let mut statistics = Vec::new();
+        for device in &devices {
+            statistics.push(match device.statistics() {
+                Ok(statistics) => statistics,
+                // The frames up to the failure have passed: the summary is printed.
+                Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => {
+                    eprintln!("error: {}: {error}", device.name());
+                    has_cut_capture = true;
+                    Statistics::default()
+                }
+                Err(error) => return Err(error),
+            });
+        }
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,

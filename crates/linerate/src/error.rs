@@ -447,6 +447,24 @@ pub enum Error {
         why: String,
     },
 
+    /// A capture file that cannot be read.
+    #[error("capture file '{file}': {why}")]
+    Capture {
+        /// Its path.
+        file: String,
+        /// The reason, with the offset of a malformed record.
+        why: String,
+    },
+
+    /// A recording that cannot be written.
+    #[error("recording '{file}': {why}")]
+    Recording {
+        /// Its path.
+        file: String,
+        /// The reason.
+        why: String,
+    },
+
     /// A system call that failed.
     #[error("{call} failed: {source}")]
     System {

@@ -8,8 +8,9 @@ use crate::memory::{Pool, Region, RegionOptions};
 use crate::port::Options;
 use crate::shared::Rings;
 
+pub use crate::capture::fuzzing::capture;
 pub use crate::filter::fuzzing::filter;
-pub use crate::model::fuzzing::{capture, headers, vfio_user};
+pub use crate::model::fuzzing::{headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
 
 /// Serves a hostile program: its requests, and its memory. See `shared/server/fuzzing.rs`.

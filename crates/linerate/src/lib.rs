@@ -50,6 +50,7 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 mod batch;
+pub mod capture;
 mod error;
 pub mod filter;
 pub mod kernel;

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::capture::CapturePort;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
@@ -89,6 +90,8 @@ fn served_pool(rings: &Rings, ring: usize, queues: usize) -> Result<Arc<Pool>> {
     Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
 }
 
+/// Buffers of a port at a model's outside: rings of 512 each way, and as many on their way.
+const OUTSIDE: usize = 2048;
 /// PCI's number of the vendor that the models are of.
 const INTEL: u16 = 0x8086;
 
@@ -109,11 +112,6 @@ impl Options {
     pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
         let is_own = |kind: &str| self.kinds.get(kind).is_some();
         let names = names.iter().map(|name| PortName::parse_among(name, &is_own)).collect::<Result<Vec<_>>>()?;
-        for name in &names {
-            if let Kind::Later(kind) = name.kind() {
-                return Err(Error::NotBuilt { name: name.to_string(), kind });
-            }
-        }
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => default_pool()?,
@@ -134,10 +132,11 @@ impl Options {
                 let config = self.config(name, &pool)?;
                 Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?) as Box<dyn Device>)
             }
+            Kind::Capture => Ok(Box::new(CapturePort::open(name, self.config(name, &pool)?)?) as Box<dyn Device>),
             Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
             Kind::Own => self.open_own(name, self.config(name, &pool)?),
-            _ => open_model(name, self.config(name, &pool)?),
+            Kind::Sim => self.open_model(name, self.config(name, &pool)?),
         };
         let open = |name: &PortName| match self.find(name, &pool)? {
             Some(device) => Ok(device),
@@ -218,6 +217,25 @@ impl Options {
     fn open_own(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         let kind = name.short().split(':').next().and_then(|kind| self.kinds.get(kind));
         kind.expect("a name of this kind is parsed only where there is one")(name, config)
+    }
+
+    fn open_model(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+        Ixgbe::<CardBar>::check(&config)?;
+        let (card, runner) = model::open_named(name, &|wire| self.open_outside(wire))?;
+        let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
+        let config = Config { description: format!("{what}, a model inside this process"), ..config };
+        Ok(Box::new(drive_model(&card, Some(runner), config)?))
+    }
+
+    /// Opens a port for the outside of a model, with memory of its own, which no driver of the model can reach.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open_outside(&self, name: &str) -> Result<Port> {
+        let pool = Pool::new(Region::lazy(&RegionOptions { buffers: OUTSIDE, ..RegionOptions::default() })?);
+        let options = Options { pool: Some(pool), kinds: self.kinds.clone(), local: self.local, ..Options::default() };
+        let [port] = options.open([name])?;
+        Ok(port)
     }
 
     fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
@@ -305,14 +323,6 @@ fn open_pipe(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 fn open_vale(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     let switch = name.short().split(':').next().unwrap_or_default();
     Ok(Box::new(ValePort::open(switch, name.rest(), config)?))
-}
-
-fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    Ixgbe::<CardBar>::check(&config)?;
-    let (card, runner) = model::open_named(name)?;
-    let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
-    let config = Config { description: format!("{what}, a model inside this process"), ..config };
-    Ok(Box::new(drive_model(&card, Some(runner), config)?))
 }
 
 /// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or

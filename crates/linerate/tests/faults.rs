@@ -278,7 +278,9 @@ fn invalid_rss_tables_are_explained() {
 fn names_are_checked_before_anything_is_opened() {
     assert!(message(linerate::open(["sim:names-a", "eth0"])).contains("'eth0'"));
     let text = message(linerate::open(["pcap:nothing"]));
-    assert!(text.contains("capture file") && text.contains("not built yet in this version"), "{text}");
+    assert!(text.contains("capture file 'nothing': cannot read it"), "{text}");
+    assert!(message(linerate::open(["pcap:x?write&speed=2x"])).contains("no loop and no speed"));
+    assert!(message(linerate::open(["pcap:x?speed=fast"])).contains("a factor such as 1x"));
     let text = message(linerate::open(["ffff:1f:1f.7"]));
     assert!(text.contains("no PCI device at this address") && text.contains("linerate ports"), "{text}");
     assert!(message(linerate::open(["sim:names-a?ring=100"])).contains("ring of 100"));
