@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::shared::{Client, Rings, folder};
+use linerate::share::{Client, Rings, folder};
 use serde_json::json;
 
 use crate::Switch;

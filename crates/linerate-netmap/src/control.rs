@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linerate::shared::{
+use linerate::share::{
     Choice, Client, Offsets, Plan, Rings, STATE, SharedPort, Wanted, Which, folder, memory_of, open_by,
 };
 use linerate::{Error, Result};
@@ -116,7 +116,7 @@ pub fn options(first: u64) -> Result<Vec<At>> {
 /// # Errors
 /// The same, or `EFAULT`.
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
-    let status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+    let status = result.as_ref().err().map_or(0, |error| linerate::share::errno(error) as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
     if store(place, &status) { result } else { fault() }
 }
@@ -468,10 +468,10 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
         all.extend(client.list()?);
     }
     all.retain(|port| port.name.starts_with("vale"));
-    all.sort_by(|a, b| (linerate::shared::base(&a.name), a.number).cmp(&(linerate::shared::base(&b.name), b.number)));
-    let mut bridges: Vec<String> = all.iter().map(|port| linerate::shared::base(&port.name).to_string()).collect();
+    all.sort_by(|a, b| (linerate::share::base(&a.name), a.number).cmp(&(linerate::share::base(&b.name), b.number)));
+    let mut bridges: Vec<String> = all.iter().map(|port| linerate::share::base(&port.name).to_string()).collect();
     bridges.dedup();
-    let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::shared::base(name)).unwrap_or(0);
+    let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::share::base(name)).unwrap_or(0);
     let name = text(&header.name);
     let found = match name.is_empty() {
         false => all.iter().find(|port| port.name == name),

@@ -1,7 +1,7 @@
 //! `liblinerate_netmap.so`: netmap's programs without its kernel module.
 //!
 //! Preloaded (or linked before the C library), it answers what a program asks of `/dev/netmap` (netmap(4)); all else goes
-//! on to the kernel. Ports are served by [`linerate::shared`]: by `linerate serve`, or by a process that this object starts.
+//! on to the kernel. Ports are served by [`linerate::share`]: by `linerate serve`, or by a process that this object starts.
 //!
 //! A descriptor of `/dev/netmap` is a socket that is connected to the server. It means the same in each process that has it:
 //! a child, a program that it was passed to, one that was executed.

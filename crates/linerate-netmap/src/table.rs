@@ -328,8 +328,8 @@ pub fn adopt(fd: c_int) -> Option<Held> {
 fn adopt_socket(fd: c_int) -> Option<Held> {
     let descriptor = Held::new(fd, cookie_of(fd)?);
     // One that is not connected is bound to nothing yet.
-    if linerate::shared::server_of(bell(fd)).is_some() {
-        let port = linerate::shared::adopt(bell(fd)).ok()??;
+    if linerate::share::server_of(bell(fd)).is_some() {
+        let port = linerate::share::adopt(bell(fd)).ok()??;
         descriptor.bind(|| Ok::<_, ()>(Bound::new(port)))?.ok()?;
     }
     // Whoever has opened or duplicated the number meanwhile knows better what it is.

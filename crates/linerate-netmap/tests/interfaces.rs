@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use kit::World;
-use linerate::shared::{Client, Rings};
+use linerate::share::{Client, Rings};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 #[allow(dead_code)] // each test uses a part of it

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::open::Options;
-use crate::shared::Rings;
+use crate::share::Rings;
 
 pub use crate::filter::fuzzing::filter;
 pub use crate::model::fuzzing::{capture, headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
 
-/// Serves a hostile program: its requests, and its memory. See `shared/server/fuzzing.rs`.
+/// Serves a hostile program: its requests, and its memory. See `share/server/fuzzing.rs`.
 pub fn shared(data: &[u8]) {
     // One pool for all, as small as rings and packets on their way allow, so that ports cost little.
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| {
@@ -26,7 +26,7 @@ pub fn shared(data: &[u8]) {
         let [device] = options.open([name])?;
         Ok(device)
     };
-    crate::shared::fuzz(open, data);
+    crate::share::fuzz(open, data);
     assert_eq!(POOL.available(), POOL.region().buffers(), "buffers");
 }
 

@@ -17,7 +17,7 @@ use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard, Take};
 use crate::port::{Device, FRAME_HEADERS, Kind, Port, PortName, Vectors};
-use crate::shared::{self, Rings, ServedPort, Server, Wanted};
+use crate::share::{self, Rings, ServedPort, Server, Wanted};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -108,7 +108,7 @@ pub struct Options {
     /// Intel's, `sim:`, and VirtIO.
     pub vectors: Vectors,
     /// Ports in memory and of interfaces under netmap's names are this process's own, also where
-    /// another one [serves](crate::shared) them.
+    /// another one [serves](crate::share) them.
     pub local: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
     pub take: Option<Take>,
@@ -227,7 +227,7 @@ impl Options {
         let is_usual = self.ring == 0 && name.option("ring").is_none() && name.kind() == Kind::Vale;
         let rings = Rings { rx_slots: if is_usual { RECEIVED } else { 0 }, ..Rings::default() };
         let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, rings, ..Wanted::default() };
-        let port = ServedPort::find(&shared::folder(), wanted, self.config(name, pool)?)?;
+        let port = ServedPort::find(&share::folder(), wanted, self.config(name, pool)?)?;
         Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
-use linerate::shared::{ServedPort, Server, Wanted};
+use linerate::share::{ServedPort, Server, Wanted};
 use linerate::{Batch, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

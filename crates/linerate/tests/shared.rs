@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linerate::memory::Mapping;
-use linerate::shared::{Choice, Client, Place, Rings, STATE, Server, SharedPort, Wanted, Which};
+use linerate::share::{Choice, Client, Place, Rings, STATE, Server, SharedPort, Wanted, Which};
 
 /// Returns 64-bit words of memory that another process shares.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -193,7 +193,7 @@ fn a_pipes_memory_is_separate() {
     let pool = linerate::memory::Pool::new(linerate::memory::Region::new(&Default::default()).unwrap());
     let config = |name: &str| linerate::nic::Config::new(name, pool.clone());
     let open = |name: &str| {
-        let port = linerate::shared::ServedPort::find(folder.path(), wanted(name), config(name)).unwrap();
+        let port = linerate::share::ServedPort::find(folder.path(), wanted(name), config(name)).unwrap();
         Box::new(port.expect("it is served")) as Box<dyn linerate::port::Device>
     };
     let (mut private, mut pipe) = (open("vale7:a"), open("secret{1"));
@@ -532,10 +532,10 @@ fn nothing_is_lost_or_doubled_between_processes() {
 fn a_port_is_served_in_the_folder_and_nowhere_else() {
     let folder = std::path::Path::new("/ports");
     for (name, socket) in [("vale0:a", "vale0"), ("pipe{1", "pipe"), ("eth0.7^", "eth0.7"), ("vale0", "vale0")] {
-        assert_eq!(linerate::shared::socket_of(folder, name).unwrap(), folder.join(socket));
+        assert_eq!(linerate::share::socket_of(folder, name).unwrap(), folder.join(socket));
     }
     for name in ["", "..", "../up{1", "vale/../../x:a", "/etc/x", "vale0\n:a", "vale\u{7}", ".hidden", "a b", "ä"] {
-        let said = linerate::shared::socket_of(folder, name).unwrap_err().with_hint();
+        let said = linerate::share::socket_of(folder, name).unwrap_err().with_hint();
         assert!(said.contains("without '/'") && !said.contains('\u{7}'), "{said}");
         assert!(Client::find(folder, name).is_err());
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use linerate::shared::Server;
+use linerate::share::Server;
 
 /// The shared object, built as this test is.
 fn object() -> &'static Path {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 
-use super::delivery::{Bell, Delivered, HEADERS, Put, put};
-use super::memory::Cursor;
-use super::ring::{Consumer, Front, NS_NO_LEARN, Producer};
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
 use crate::port::{Patience, RxQueue, TxQueue};
+use crate::share::protocol::mapping::Cursor;
+use crate::share::protocol::ring::{Consumer, Front, NS_NO_LEARN, Producer};
+use crate::share::server::recipient::{Bell, Delivered, HEADERS, Put, put};
 
 /// Packets that are moved before the other direction has its turn.
 const TURN: usize = 64;
@@ -279,20 +279,20 @@ impl Work {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
     use rustix::event::Timespec;
 
-    use super::super::area::Offsets;
-    use super::super::message::Connection;
-    use super::super::message::tests::was_rung;
-    use super::super::ring::tests::rings;
-    use super::super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::port::{Receive, Transmit};
+    use crate::share::protocol::area::Offsets;
+    use crate::share::protocol::message::Connection;
+    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::ring::tests::rings;
+    use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
 
     const SIZE: usize = 2048;
     const MORE: u16 = NS_MOREFRAG;

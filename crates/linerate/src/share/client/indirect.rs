@@ -1,7 +1,7 @@
 //! Packets that are not in a port's buffers but elsewhere in the program's memory (netmap(4), `NS_INDIRECT`): they are
 //! fetched into the zone of their slot, where the server finds them.
 
-use super::ring::{NS_INDIRECT, Program, Slot};
+use crate::share::protocol::ring::{NS_INDIRECT, Program, Slot};
 
 /// Fetches what the program has released since the last sync: `read` copies from an address of the program's. What cannot be
 /// read, and what has no zone, is not sent.
@@ -27,9 +27,9 @@ pub fn fetch(program: &Program, mut read: impl FnMut(u64, usize) -> Option<Vec<u
 
 #[cfg(test)]
 mod tests {
-    use super::super::area::{Area, Offsets, Plan, Rings};
-    use super::super::ring::{Ring, SLOT, SLOTS};
     use super::*;
+    use crate::share::protocol::area::{Area, Offsets, Plan, Rings};
+    use crate::share::protocol::ring::{Ring, SLOT, SLOTS};
 
     fn set(ring: &Ring, number: usize, len: u16, address: Option<u64>) {
         let flags = if address.is_some() { NS_INDIRECT } else { 0 };
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(bytes(2, 65_535), [2; 65_535]);
         assert_eq!([0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer), own, "each slot keeps its buffer");
         // Without zones nothing of it is sent.
-        let ring = Ring { place: super::super::ring::Place { zone: 0, ..ring.place }, ..ring };
+        let ring = Ring { place: crate::share::protocol::ring::Place { zone: 0, ..ring.place }, ..ring };
         fetch(&Program { ring: ring.clone() }, |_, len| Some(vec![1; len]));
         assert_eq!(ring.slot(0).len, 0);
     }

@@ -9,13 +9,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use super::area::Placed;
-use super::lock;
-use super::memory::Memory;
-use super::message::ring_bell;
-use super::ring::{NS_BUF_CHANGED, NS_TXMON, Place, Producer, Program, Ring, Slot};
-use super::shadow::Copier;
 use crate::error::{Error, Result};
+use crate::share::protocol::area::Placed;
+use crate::share::protocol::lock;
+use crate::share::protocol::mapping::Memory;
+use crate::share::protocol::message::ring_bell;
+use crate::share::protocol::ring::{NS_BUF_CHANGED, NS_TXMON, Place, Producer, Program, Ring, Slot};
+use crate::share::server::shadow::Copier;
 
 /// Its rings, of the card and then of the host.
 pub struct Sides {
@@ -248,11 +248,11 @@ pub fn stamp(ring: &Ring) {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::super::area::{Area, Offsets, Plan, Rings};
-    use super::super::message::Connection;
-    use super::super::message::tests::was_rung;
-    use super::super::ring::{NS_FORWARD, NS_MOREFRAG};
     use super::*;
+    use crate::share::protocol::area::{Area, Offsets, Plan, Rings};
+    use crate::share::protocol::message::Connection;
+    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::ring::{NS_FORWARD, NS_MOREFRAG};
 
     const SLOTS: u32 = 8;
 
@@ -513,7 +513,7 @@ mod tests {
         let (ring, _) = bench.rings();
         stamp(&ring);
         let mut bytes = [0; 8];
-        ring.memory.mapping.read(ring.place.at + super::super::ring::TS, &mut bytes);
+        ring.memory.mapping.read(ring.place.at + crate::share::protocol::ring::TS, &mut bytes);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
         assert!((now - 1..=now).contains(&u64::from_ne_bytes(bytes)));
     }

@@ -5,16 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::area::Rings;
-use super::client::Client;
-use super::memory::Cursor;
-use super::message::{Choice, Wanted, Which};
-use super::shared_port::{SharedPort, is_served};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::{Virtual, VirtualPort};
 use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
+use crate::share::client::requests::Client;
+use crate::share::client::shared_port::{SharedPort, is_served};
+use crate::share::protocol::area::Rings;
+use crate::share::protocol::mapping::Cursor;
+use crate::share::protocol::message::{Choice, Wanted, Which};
 
 /// A port that another process serves.
 pub type ServedPort = VirtualPort<Remote>;

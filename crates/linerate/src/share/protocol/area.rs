@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
-use super::lock;
-use super::memory::{Buffers, FIRST_BUFFER, Memory};
-use super::ring::{
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+use crate::share::protocol::lock;
+use crate::share::protocol::mapping::{Buffers, FIRST_BUFFER, Memory};
+use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
-use crate::error::{Error, Result};
-use crate::memory::Mapping;
 
 // `struct netmap_if`.
 const NI_VERSION: usize = 16;

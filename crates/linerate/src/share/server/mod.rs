@@ -10,11 +10,14 @@
 //!
 //! Each connection is a thread until it has a port; then each session is one, and ends with the last of its connections.
 
-mod areas;
 #[cfg(fuzzing)]
 mod fuzzing;
+mod memory_numbers;
 mod pipes;
+pub mod pump;
+pub mod recipient;
 mod session;
+pub mod shadow;
 mod switches;
 mod talk;
 
@@ -34,18 +37,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
-use areas::Areas;
+use memory_numbers::Areas;
 use pipes::Pipe;
 pub(super) use session::Session;
 use switches::{Attached, Lasting};
 use talk::Talk;
 
-use super::area::Rings;
-use super::lock;
-use super::message::{Connection, PortState, Reply, Wanted, Which};
-use super::socket::{is_trusted, listen_at};
 use crate::error::{Error, Result};
 use crate::port::Port;
+use crate::share::protocol::area::Rings;
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{Connection, PortState, Reply, Wanted, Which};
+use crate::share::protocol::socket::{is_trusted, listen_at};
 
 /// Opens a port by name, with so many rings.
 pub type Open = dyn Fn(&str, &Rings) -> Result<Port> + Send + Sync;
@@ -258,7 +261,7 @@ impl Server {
     /// Ends the server if nobody uses it, or returns it. No client is turned away: one that finds the socket is let in.
     pub fn end_if_idle(mut self) -> Option<Server> {
         let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
-        let locked = folder.map(super::socket::lock);
+        let locked = folder.map(crate::share::protocol::socket::lock);
         // Where the folder has been taken away nobody finds the server any more.
         let is_lost = self.is_lost();
         if !matches!(locked, Some(Ok(_))) && !is_lost {
@@ -596,8 +599,8 @@ mod tests {
 
     use super::session::Running;
     use super::*;
-    use crate::shared::area::Offsets;
-    use crate::shared::message::{Choice, Opened, Request};
+    use crate::share::protocol::area::Offsets;
+    use crate::share::protocol::message::{Choice, Opened, Request};
 
     /// A user who is neither root nor the one who serves.
     const STRANGER: u32 = 12_345;
@@ -627,7 +630,7 @@ mod tests {
             self.running.take().iter_mut().for_each(Running::end);
         }
 
-        fn work(&self) -> &crate::shared::work::Work {
+        fn work(&self) -> &crate::share::server::pump::Work {
             self.running.as_ref().unwrap().work.as_ref().unwrap()
         }
 
@@ -854,8 +857,8 @@ mod tests {
         late.close();
     }
 
-    fn lease(running: &Running) -> crate::shared::area::Lease {
-        crate::shared::area::Lease { area: running.session.area.clone(), rings: Vec::new(), description: None }
+    fn lease(running: &Running) -> crate::share::protocol::area::Lease {
+        crate::share::protocol::area::Lease { area: running.session.area.clone(), rings: Vec::new(), description: None }
     }
 
     /// Whoever has a descriptor has the port, and nobody else.
@@ -884,7 +887,7 @@ mod tests {
             // Descriptors that lead elsewhere, or nowhere.
             let [mine, yours] = Connection::pair().unwrap();
             assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
-            assert!(matches!(yours.next(), Ok(crate::shared::message::Message::Proof(_))));
+            assert!(matches!(yours.next(), Ok(crate::share::protocol::message::Message::Proof(_))));
             yours.end();
             assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
             assert_eq!(
@@ -923,7 +926,7 @@ mod tests {
         assert_eq!(pools(STRANGER + 1, 5, number), Err(libc::EINVAL), "another user's");
         assert_eq!(pools(STRANGER, 5, number + 100), Err(libc::EINVAL));
         for number in [0, 1] {
-            assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::shared::area::Plan::default().len())));
+            assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::share::protocol::area::Plan::default().len())));
         }
         // Each process knows its own memory by 1, and others' by other numbers.
         let of_process = |process: u32, name: &str| {
@@ -988,7 +991,7 @@ mod tests {
     fn a_program_gets_the_rings_that_it_asked_for() {
         let server = crate::server();
         let rings = Rings { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..Rings::default() };
-        let sides = |placed: &crate::shared::area::Placed| {
+        let sides = |placed: &crate::share::protocol::area::Placed| {
             [&placed.tx, &placed.rx].map(|places| places.iter().map(Option::is_some).collect::<Vec<_>>())
         };
         let opened = |name: &str, wanted: Wanted| {
@@ -1077,7 +1080,7 @@ mod tests {
     /// What a program of a pipe's has received when it closes its end is free for the sender.
     #[test]
     fn what_was_received_is_released_at_the_end() {
-        use crate::shared::ring::Program;
+        use crate::share::protocol::ring::Program;
         let server = crate::server();
         let (mut sender, mut receiver) = (session(&server, own(), None), session(&server, own(), None));
         open(&mut sender, "pipe97{1").unwrap();
@@ -1249,7 +1252,7 @@ mod tests {
             assert_eq!(open(&mut other, "pipe92}1").map(drop), if joins { Ok(()) } else { Err(libc::EPERM) });
             if joins {
                 let (mine, theirs) = (maker.opened(), other.opened());
-                let places = |placed: &crate::shared::area::Placed| (placed.tx.clone(), placed.rx.clone());
+                let places = |placed: &crate::share::protocol::area::Placed| (placed.tx.clone(), placed.rx.clone());
                 assert_eq!(places(&mine.placed), places(theirs.other.as_ref().unwrap()));
                 assert_eq!(places(&theirs.placed), places(mine.other.as_ref().unwrap()));
             }

@@ -8,13 +8,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::{Served, State};
 use crate::error::{Error, Result};
-use crate::shared::area::{Area, Lease};
-use crate::shared::delivery::Bell;
-use crate::shared::lock;
-use crate::shared::message::{Connection, Message, Opened, Reply, Wanted};
-use crate::shared::ring::{Place, Program, Ring};
-use crate::shared::shadow::Shadow;
-use crate::shared::work::{Heard, Programs, Work};
+use crate::share::protocol::area::{Area, Lease};
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{Connection, Message, Opened, Reply, Wanted};
+use crate::share::protocol::ring::{Place, Program, Ring};
+use crate::share::server::pump::{Heard, Programs, Work};
+use crate::share::server::recipient::Bell;
+use crate::share::server::shadow::Shadow;
 
 /// Messages of a connection that are read before the others have their turn.
 const MESSAGES: usize = 64;

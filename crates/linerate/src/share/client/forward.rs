@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::ring::{FLAGS, NS_BUF_CHANGED, NS_FORWARD, Program, Slot};
+use crate::share::protocol::ring::{FLAGS, NS_BUF_CHANGED, NS_FORWARD, Program, Slot};
 
 /// `NR_FORWARD`: marks count on this ring.
 const NR_FORWARD: u32 = 4;
@@ -49,10 +49,10 @@ pub fn forward(from: &Program, to: &Program) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::area::Offsets;
-    use super::super::ring::tests::rings;
-    use super::super::ring::{NS_MOREFRAG, Producer, Ring};
     use super::*;
+    use crate::share::protocol::area::Offsets;
+    use crate::share::protocol::ring::tests::rings;
+    use crate::share::protocol::ring::{NS_MOREFRAG, Producer, Ring};
 
     const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
 

@@ -6,20 +6,20 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::area::{DESCRIPTION, Placed, Rings};
-use super::client::shadow_of;
-use super::forward::forward;
-use super::indirect;
-use super::lock;
-use super::memory::{Memory, Segments};
-use super::message::{Opened, Wanted, Which, has_ended, read_tokens, ring_bell};
-use super::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
-use super::shadow::Copier;
-use super::sides::{Receive, Sides, Through, Transmit, stamp};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::packet::Packet;
 use crate::port::MacAddress;
+use crate::share::client::forward::forward;
+use crate::share::client::indirect;
+use crate::share::client::requests::shadow_of;
+use crate::share::client::rings::{Receive, Sides, Through, Transmit, stamp};
+use crate::share::protocol::area::{DESCRIPTION, Placed, Rings};
+use crate::share::protocol::lock;
+use crate::share::protocol::mapping::{Memory, Segments};
+use crate::share::protocol::message::{Opened, Wanted, Which, has_ended, read_tokens, ring_bell};
+use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
+use crate::share::server::shadow::Copier;
 
 /// The most buffers that are prefetched at once.
 const AHEAD: usize = 32;
@@ -341,13 +341,13 @@ mod tests {
 
     use std::os::fd::AsFd;
 
-    use super::super::area::{Area, Offsets, Plan};
-    use super::super::message::Connection;
-    use super::super::message::tests::was_rung;
-    use super::super::ring::{FLAGS, NS_FORWARD, Producer};
-    use super::super::work::tests::pool;
     use super::*;
     use crate::batch::Batch;
+    use crate::share::protocol::area::{Area, Offsets, Plan};
+    use crate::share::protocol::message::Connection;
+    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::ring::{FLAGS, NS_FORWARD, Producer};
+    use crate::share::server::pump::tests::pool;
 
     /// A port with all its rings, its descriptor, and the server's end of that.
     struct Bench {

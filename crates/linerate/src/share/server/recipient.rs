@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::memory::Segments;
-use super::ring::{MAX_FRAGS, NS_MOREFRAG, Producer, Ring, Slot};
 use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::netmap::{Frames, Received, Recipient, Taken};
 use crate::port::RxQueue;
+use crate::share::protocol::mapping::Segments;
+use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Producer, Ring, Slot};
 use crate::slot;
 
 /// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
@@ -163,17 +163,17 @@ pub struct Delivered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::area::{Area, Offsets};
-    use super::super::message::Connection;
-    use super::super::message::tests::was_rung;
-    use super::super::ring::Program;
-    use super::super::ring::tests::rings;
-    use super::super::work::tests::{come, counting};
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::netmap::{Monitor, ValePort, outlet};
     use crate::offload::Offload;
     use crate::port::{Config, Device, Port, TxQueue};
+    use crate::share::protocol::area::{Area, Offsets};
+    use crate::share::protocol::message::Connection;
+    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::ring::Program;
+    use crate::share::protocol::ring::tests::rings;
+    use crate::share::server::pump::tests::{come, counting};
 
     /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
     struct Bench {

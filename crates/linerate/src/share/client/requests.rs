@@ -4,16 +4,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::area::{Plan, Rings};
-use super::lock;
-use super::memory::{Buffers, Memory};
-use super::message::{Choice, Connection, PortState, Reply, Request, Wanted, ask_by};
-use super::ring::Place;
-use super::server::socket_of;
-use super::shared_port::SharedPort;
-pub use super::socket::server_of;
-use super::socket::{connect_socket, connect_to, own_socket_in};
 use crate::error::{Error, Result};
+use crate::share::client::shared_port::SharedPort;
+use crate::share::protocol::area::{Plan, Rings};
+use crate::share::protocol::lock;
+use crate::share::protocol::mapping::{Buffers, Memory};
+use crate::share::protocol::message::{Choice, Connection, PortState, Reply, Request, Wanted, ask_by};
+use crate::share::protocol::ring::Place;
+pub use crate::share::protocol::socket::server_of;
+use crate::share::protocol::socket::{connect_socket, connect_to, own_socket_in};
+use crate::share::server::socket_of;
 
 /// The socket of all names that have none of their own.
 pub const ANY: &str = "any";

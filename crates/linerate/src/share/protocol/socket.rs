@@ -18,8 +18,8 @@ use rustix::net::{
     sockopt::socket_peercred,
 };
 
-use super::message::PATIENCE;
 use crate::error::{Error, Result};
+use crate::share::protocol::message::PATIENCE;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -48,7 +48,7 @@ pub fn own_socket() -> Result<PathBuf> {
     own_socket_in(&folder())
 }
 
-pub(super) fn own_socket_in(folder: &Path) -> Result<PathBuf> {
+pub fn own_socket_in(folder: &Path) -> Result<PathBuf> {
     let namespace = fs::metadata("/proc/self/ns/net")
         .map_err(|error| Error::System { call: "stat of /proc/self/ns/net", source: error })?;
     Ok(folder.join(format!("any.{}", namespace.ino())))
@@ -59,7 +59,7 @@ fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
 }
 
 /// Root and this process's own user, who may serve and manage.
-pub(super) fn is_trusted(user: u32) -> bool {
+pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
@@ -105,7 +105,7 @@ fn make(folder: &Path) -> Result<()> {
 }
 
 /// Locks the folder against other servers' changes, as long as the file is there.
-pub(super) fn lock(folder: &Path) -> Result<fs::File> {
+pub fn lock(folder: &Path) -> Result<fs::File> {
     let path = folder.join(".lock");
     let failed = |why: String| refused(&path, why, "remove it, or name another folder: LINERATE_PORTS=PATH");
     let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
@@ -146,7 +146,7 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
 ///
 /// # Errors
 /// [`Error::Serve`] if the path is served, is not this user's, or cannot be made.
-pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
+pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     make(folder)?;
     let _lock = lock(folder)?;
@@ -185,7 +185,7 @@ pub(super) fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<Ow
 ///
 /// # Errors
 /// As [`connect_socket`].
-pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
+pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
     let socket = socket()?;
     Ok(connect_socket(socket.as_fd(), path)?.then_some(socket))
 }
@@ -195,7 +195,7 @@ pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
 /// # Errors
 /// [`Error::Serve`] if the server lets this user not in, does not answer, or is another user's, who could keep the ports
 /// and read the packets.
-pub(super) fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
+pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
     rustix::io::ioctl_fionbio(socket, true).map_err(failed)?;

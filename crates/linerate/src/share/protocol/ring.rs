@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::Memory;
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, full_fence};
+use crate::share::protocol::mapping::Memory;
 
 // `struct netmap_ring`.
 pub const BUF_OFS: usize = 0;
@@ -714,7 +714,7 @@ impl Producer {
     }
 
     /// Copies a packet into the next slot, if its buffer begins at its first byte and has room for the packet. False if
-    /// [`put`](super::delivery::put) has to look at it.
+    /// [`put`](crate::share::server::recipient::put) has to look at it.
     #[inline(always)]
     pub fn put_short(&mut self, bytes: &[u8]) -> bool {
         let memory = &self.ring.memory;
@@ -765,8 +765,8 @@ impl Producer {
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::area::{Area, Objects, Offsets, Plan, Rings};
     use super::*;
+    use crate::share::protocol::area::{Area, Objects, Offsets, Plan, Rings};
 
     /// An area with a port that has rings of so many slots, one of each direction, and as many buffers left.
     pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<Area>, [Ring; 2]) {

@@ -9,12 +9,12 @@ use super::{State, usual};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
-use crate::shared::area::{Lease, Objects, Placed, Plan, Rings};
-use crate::shared::lock;
-use crate::shared::message::{Choice, Opened, Wanted};
-use crate::shared::ring::{Place, Program, Ring};
-use crate::shared::shadow::Shadow;
-use crate::shared::sides::end_pipe;
+use crate::share::client::rings::end_pipe;
+use crate::share::protocol::area::{Lease, Objects, Placed, Plan, Rings};
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{Choice, Opened, Wanted};
+use crate::share::protocol::ring::{Place, Program, Ring};
+use crate::share::server::shadow::Shadow;
 
 /// A pipe, while an end of it is open.
 pub struct Pipe {

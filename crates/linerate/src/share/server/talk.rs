@@ -10,15 +10,15 @@ use super::session::{Running, Session};
 use super::{MOST_EXTRA, Served, State, base, errno, is_pipe, usual};
 use crate::error::{Error, Result};
 use crate::netmap::{Received, outlet};
-use crate::shared::area::{Area, Lease, Placed, Plan, Rings};
-use crate::shared::delivery::{Delivered, Delivery};
-use crate::shared::lock;
-use crate::shared::message::{
+use crate::share::protocol::area::{Area, Lease, Placed, Plan, Rings};
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{
     Choice, Connection, Message, Opened, PATIENCE, Reply, Request, Wanted, Which, send_proof,
 };
-use crate::shared::ring::{Consumer, Place, Producer, Ring};
-use crate::shared::socket::is_trusted;
-use crate::shared::work::{Receiving, Sending, Work};
+use crate::share::protocol::ring::{Consumer, Place, Producer, Ring};
+use crate::share::protocol::socket::is_trusted;
+use crate::share::server::pump::{Receiving, Sending, Work};
+use crate::share::server::recipient::{Delivered, Delivery};
 
 /// How long the server looks for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
@@ -385,7 +385,7 @@ impl Talk {
                 let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, memory.extra.min(MOST_EXTRA));
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
                 // Descriptors that share the port have descriptions of their own.
-                let ports = crate::shared::area::Objects { count: 16, ..plan.ports };
+                let ports = crate::share::protocol::area::Objects { count: 16, ..plan.ports };
                 let pipes = Plan::of_ports(2 * PIPES, &Rings { tx: 1, rx: 1, ..room }, 0);
                 let plan = Plan { zones, ports, ..plan };
                 self.state.make_area(self.user, if is_monitor { plan } else { plan.and(pipes) })?
@@ -411,7 +411,7 @@ impl Talk {
         rings: Rings,
         mac: [u8; 6],
         served: Option<&Arc<Served>>,
-        shadow: Option<Arc<crate::shared::shadow::Shadow>>,
+        shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
     ) -> Result<Begun> {
         let (which, is_monitor) = (wanted.which, wanted.is_monitor());
         let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
@@ -477,7 +477,7 @@ impl Talk {
         match self.state.shadow_of(&session) {
             Some(shadow) => shadow.answer(side),
             None => {
-                let buffers = crate::shared::memory::Buffers { at: 0, size: 0, count: 0 };
+                let buffers = crate::share::protocol::mapping::Buffers { at: 0, size: 0, count: 0 };
                 Ok((Reply::Shadow { buffers, places: Vec::new() }, Vec::new()))
             }
         }

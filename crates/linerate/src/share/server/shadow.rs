@@ -9,16 +9,16 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::area::{Area, Objects, Offsets, Placed, Plan, Rings};
-use super::delivery::Bell;
-use super::memory::{Buffers, Memory};
-use super::message::Reply;
-use super::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
-use super::work::{Heard, Programs, Sending, Work};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
 use crate::offload::LONGEST;
+use crate::share::protocol::area::{Area, Objects, Offsets, Placed, Plan, Rings};
+use crate::share::protocol::mapping::{Buffers, Memory};
+use crate::share::protocol::message::Reply;
+use crate::share::protocol::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
+use crate::share::server::pump::{Heard, Programs, Sending, Work};
+use crate::share::server::recipient::Bell;
 
 /// Slots of each ring.
 const SLOTS: u32 = 1024;
@@ -211,9 +211,9 @@ impl Copier {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::Front;
-    use super::super::ring::tests::rings;
     use super::*;
+    use crate::share::protocol::ring::Front;
+    use crate::share::protocol::ring::tests::rings;
 
     /// A ring with packets, and one of a shadow that copies of them go to.
     fn copier(slots: u32) -> (Ring, Copier, Consumer) {

@@ -8,11 +8,11 @@ use super::{Server, State, base};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
 use crate::port::Port;
-use crate::shared::area::{Objects, Offsets, Plan, Rings};
-use crate::shared::lock;
-use crate::shared::memory::Memory;
-use crate::shared::message::{Choice, Connection, Request, Wanted, Which};
-use crate::shared::ring::{Place, STATE};
+use crate::share::protocol::area::{Objects, Offsets, Plan, Rings};
+use crate::share::protocol::lock;
+use crate::share::protocol::mapping::Memory;
+use crate::share::protocol::message::{Choice, Connection, Request, Wanted, Which};
+use crate::share::protocol::ring::{Place, STATE};
 
 /// How ports are opened.
 type OpenServed = fn(&str, &Rings) -> Result<Port>;

@@ -12,9 +12,9 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
 use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
-use crate::shared::area::Rings;
-use crate::shared::lock;
-use crate::shared::message::PortState;
+use crate::share::protocol::area::Rings;
+use crate::share::protocol::lock;
+use crate::share::protocol::message::PortState;
 
 /// A port of this machine that a switch has.
 pub(super) struct Attached {
@@ -74,7 +74,7 @@ impl State {
             attached.join(device, (self.open)(&name, &usual(&name, rings))?)?;
             if host {
                 let (port, name) = (format!("{port}^"), format!("{name}^"));
-                attached.join((self.open)(&port, &rings)?, (self.open)(&name, &rings)?)?;
+                attached.join((self.open)(&port, rings)?, (self.open)(&name, rings)?)?;
             }
             Ok(())
         };
@@ -215,7 +215,7 @@ fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::server::MOST_RINGS;
+    use crate::share::server::MOST_RINGS;
 
     /// Found by the fuzz target `netmap`: each pair of rings is a thread.
     #[test]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use super::State;
 use crate::error::{Error, Result};
-use crate::shared::area::{Area, Plan};
-use crate::shared::lock;
+use crate::share::protocol::area::{Area, Plan};
+use crate::share::protocol::lock;
 
 /// The number that the memory of a process's ports has in that process. Everywhere else it has a number that is its alone:
 /// programs take memory of equal numbers for the same.

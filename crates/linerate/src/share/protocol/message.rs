@@ -18,9 +18,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::area::{Offsets, Placed, Plan, Rings};
-use super::memory::Buffers;
-use super::ring::Place;
+use crate::share::protocol::area::{Offsets, Placed, Plan, Rings};
+use crate::share::protocol::mapping::Buffers;
+use crate::share::protocol::ring::Place;
 
 /// Which rings of a port are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
