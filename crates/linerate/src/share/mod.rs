@@ -15,14 +15,17 @@ mod client;
 mod protocol;
 mod server;
 
-pub use client::requests::{ANY, Client, adopt, memory_of, open_by, server_of};
+pub use client::open::{adopt, open_by};
+pub use client::requests::{Client, memory_of};
 pub use client::served_port::ServedPort;
 pub use client::shared_port::{SharedPort, is_served};
-pub use protocol::area::{API, Objects, Offsets, Placed, Plan, Rings};
+pub use protocol::errno::errno;
+pub use protocol::layout::{Objects, Offsets, Placed, Plan, Rings};
 pub use protocol::mapping::{Buffers, Memory};
-pub use protocol::message::{Choice, Opened, PortState, Wanted, Which};
+pub use protocol::message::{Choice, PortState, Wanted, Which};
+pub use protocol::name::{base, socket_of};
 pub use protocol::ring::{Place, STATE};
-pub use protocol::socket::{folder, own_socket};
+pub use protocol::socket::{ANY, folder, own_socket, server_of};
 #[cfg(fuzzing)]
 pub(crate) use server::fuzz;
-pub use server::{Open, Server, base, errno, socket_of};
+pub use server::{Open, Server};

@@ -50,7 +50,7 @@ pub fn forward(from: &Program, to: &Program) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::protocol::area::Offsets;
+    use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
     use crate::share::protocol::ring::{NS_MOREFRAG, Producer, Ring};
 

@@ -28,8 +28,9 @@ pub fn fetch(program: &Program, mut read: impl FnMut(u64, usize) -> Option<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::protocol::area::{Area, Offsets, Plan, Rings};
+    use crate::share::protocol::layout::{Offsets, Plan, Rings};
     use crate::share::protocol::ring::{Ring, SLOT, SLOTS};
+    use crate::share::server::netmap_memory::Area;
 
     fn set(ring: &Ring, number: usize, len: u16, address: Option<u64>) {
         let flags = if address.is_some() { NS_INDIRECT } else { 0 };

@@ -6,8 +6,10 @@
 //! - `served_port`: [`ServedPort`](served_port::ServedPort): a served port as one of this process's ports
 //! - `forward`: packets that pass between a card and the host by a mark; `indirect`: packets outside all buffers
 
+pub mod copier;
 pub mod forward;
 pub mod indirect;
+pub mod open;
 pub mod requests;
 pub mod rings;
 pub mod served_port;

@@ -5,37 +5,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::{Error, Result};
-use crate::share::client::shared_port::SharedPort;
-use crate::share::protocol::area::{Plan, Rings};
+use crate::share::protocol::connection::Connection;
+use crate::share::protocol::layout::{Plan, Rings};
 use crate::share::protocol::lock;
-use crate::share::protocol::mapping::{Buffers, Memory};
-use crate::share::protocol::message::{Choice, Connection, PortState, Reply, Request, Wanted, ask_by};
+use crate::share::protocol::mapping::Buffers;
+use crate::share::protocol::message::{PortState, Reply, Request};
+use crate::share::protocol::name::socket_of;
 use crate::share::protocol::ring::Place;
-pub use crate::share::protocol::socket::server_of;
-use crate::share::protocol::socket::{connect_socket, connect_to, own_socket_in};
-use crate::share::server::socket_of;
-
-/// The socket of all names that have none of their own.
-pub const ANY: &str = "any";
+use crate::share::protocol::socket::{ANY, connect_to, own_socket_in, server_of};
 
 /// Where to ask for a port of this name: the server of its switch or interface, or of all names, or the one that programs of
 /// netmap's have started.
-fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
+pub fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
     Ok([socket_of(folder, name)?, folder.join(ANY), own_socket_in(folder)?])
 }
 
 /// A connection to who serves ports.
 pub struct Client {
-    connection: Connection,
+    pub(super) connection: Connection,
     /// One asks at a time.
     asking: Mutex<()>,
 }
 
-fn unanswered(error: std::io::Error) -> Error {
+pub fn unanswered(error: std::io::Error) -> Error {
     Error::System { call: "asking the server of the port", source: error }
 }
 
-fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
+pub fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
     match answer {
         (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
         answer => Ok(answer),
@@ -73,7 +69,7 @@ impl Client {
         Ok(clients)
     }
 
-    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
         let _asking = lock(&self.asking);
         let answer = self.connection.ask(request, descriptors).map_err(|error| {
             // An answer that comes later would be taken for the next one's.
@@ -163,43 +159,6 @@ impl Client {
             _ => Err(Error::BadPeer { why: "its answer is another's" }),
         }
     }
-
-    /// Opens a port. The connection is its descriptor: the port is closed with it.
-    ///
-    /// # Errors
-    /// [`Error::Refused`].
-    pub fn open(self, wanted: Wanted, memory: Choice) -> Result<(OwnedFd, SharedPort)> {
-        let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
-        Ok((self.connection.into_fd(), port))
-    }
-}
-
-/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the port's
-/// server. `None` if there is no server.
-///
-/// # Errors
-/// As [`Client::find`] and [`Client::open`].
-pub fn open_by(fd: BorrowedFd<'_>, folder: &Path, wanted: Wanted, memory: Choice) -> Result<Option<SharedPort>> {
-    if server_of(fd).is_none() {
-        let mut is_connected = false;
-        for socket in sockets(folder, &wanted.name)? {
-            is_connected = is_connected || connect_socket(fd, &socket)?;
-        }
-        if !is_connected {
-            return Ok(None);
-        }
-    }
-    let answer = ask_by(fd, &Request::Open { wanted, memory }, &[]).map_err(unanswered)?;
-    opened(accepted(answer)?, true).map(Some)
-}
-
-/// Describes the port that a descriptor stands for, which another process has opened. `None` if it stands for none.
-///
-/// # Errors
-/// [`Error::Refused`] and those of [`Client::find`].
-pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
-    let Some(client) = of(fd)? else { return Ok(None) };
-    opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)
 }
 
 /// Returns the memory of the port that a descriptor stands for.
@@ -221,14 +180,7 @@ pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<Place>, Vec<
 }
 
 /// Connects to the server that a descriptor is connected to.
-fn of(fd: BorrowedFd<'_>) -> Result<Option<Client>> {
+pub fn of(fd: BorrowedFd<'_>) -> Result<Option<Client>> {
     let Some(path) = server_of(fd) else { return Ok(None) };
     Ok(connect_to(&path)?.map(Client::new))
-}
-
-fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
-    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its answer is another's" }) };
-    let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
-    let memory = Memory::of_peer(memory, opened.buffers)?;
-    SharedPort::new(*opened, memory, begins)
 }

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use crate::error::{Error, Result};
-use crate::share::protocol::area::Placed;
+use crate::share::client::copier::Copier;
+use crate::share::protocol::connection::ring_bell;
+use crate::share::protocol::layout::Placed;
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::Memory;
-use crate::share::protocol::message::ring_bell;
+use crate::share::protocol::pipe::take_back;
 use crate::share::protocol::ring::{NS_BUF_CHANGED, NS_TXMON, Place, Producer, Program, Ring, Slot};
-use crate::share::server::shadow::Copier;
 
 /// Its rings, of the card and then of the host.
 pub struct Sides {
@@ -191,25 +192,6 @@ impl Through {
     }
 }
 
-/// Copies the slots in front of `end` back that were passed to the other end of a pipe.
-#[inline(always)]
-fn take_back(ring: &Ring, other: &Ring, end: usize) {
-    let mut at = ring.next(ring.published());
-    while at != end {
-        // An invalid buffer number is not copied.
-        if ring.memory.buffer(other.slot(at).buffer).is_some() {
-            ring.copy_slot(other, at);
-        }
-        at = ring.next(at);
-    }
-}
-
-/// Moves all buffers of a pipe to its transmit ring, and clears the slots of the other end.
-pub fn end_pipe(ring: &Ring, other: &Ring) {
-    take_back(ring, other, other.published());
-    (0..other.place.slots).for_each(|at| other.set_slot(at, Slot { buffer: 0, len: 0, flags: 0 }));
-}
-
 /// Gives the buffers of slots that a port is done with to its zero-copy monitor, for others: as many of the last ones as the
 /// monitor has room for (netmap's netmap_monitor.c does the same).
 #[cold]
@@ -249,10 +231,12 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::share::protocol::area::{Area, Offsets, Plan, Rings};
-    use crate::share::protocol::message::Connection;
-    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::connection::Connection;
+    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::layout::{Offsets, Plan, Rings};
+    use crate::share::protocol::pipe::end_pipe;
     use crate::share::protocol::ring::{NS_FORWARD, NS_MOREFRAG};
+    use crate::share::server::netmap_memory::Area;
 
     const SLOTS: u32 = 8;
 

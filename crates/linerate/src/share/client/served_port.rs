@@ -12,7 +12,7 @@ use crate::netmap::{Virtual, VirtualPort};
 use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
-use crate::share::protocol::area::Rings;
+use crate::share::protocol::layout::Rings;
 use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::message::{Choice, Wanted, Which};
 

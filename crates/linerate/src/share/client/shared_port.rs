@@ -10,16 +10,17 @@ use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::packet::Packet;
 use crate::port::MacAddress;
+use crate::share::client::copier::Copier;
 use crate::share::client::forward::forward;
 use crate::share::client::indirect;
 use crate::share::client::requests::shadow_of;
 use crate::share::client::rings::{Receive, Sides, Through, Transmit, stamp};
-use crate::share::protocol::area::{DESCRIPTION, Placed, Rings};
+use crate::share::protocol::connection::{has_ended, read_tokens, ring_bell};
+use crate::share::protocol::layout::{DESCRIPTION, NI_BUFS_HEAD, Placed, Rings};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Memory, Segments};
-use crate::share::protocol::message::{Opened, Wanted, Which, has_ended, read_tokens, ring_bell};
+use crate::share::protocol::message::{Opened, Wanted, Which};
 use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
-use crate::share::server::shadow::Copier;
 
 /// The most buffers that are prefetched at once.
 const AHEAD: usize = 32;
@@ -40,7 +41,7 @@ impl SharedPort {
             return Err(Error::BadPeer { why: "its description is outside its memory" });
         }
         if begins {
-            memory.chain_extra(opened.placed.at, &opened.extra);
+            chain_extra(&memory, opened.placed.at, &opened.extra);
         }
         Ok(SharedPort { opened, memory, sides })
     }
@@ -309,6 +310,21 @@ impl SharedPort {
     }
 }
 
+/// Chains buffers that are in no ring through their first words, the first in the description of the port at `at`. Returns
+/// how many there are.
+pub fn chain_extra(memory: &Memory, at: usize, runs: &[(u32, u32)]) -> u32 {
+    let (mut head, mut chained) = (0u32, 0);
+    for &(first, len) in runs.iter().rev() {
+        for buffer in (first..first.saturating_add(len)).rev() {
+            let Some(at) = memory.buffer(buffer) else { continue };
+            memory.mapping.write(at, &head.to_ne_bytes());
+            (head, chained) = (buffer, chained + 1);
+        }
+    }
+    memory.mapping.write(at + NI_BUFS_HEAD, &head.to_ne_bytes());
+    chained
+}
+
 /// Copies a packet into the slots from this one on, of which there are enough. Returns the slot behind it.
 #[inline(always)]
 fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
@@ -343,10 +359,11 @@ mod tests {
 
     use super::*;
     use crate::batch::Batch;
-    use crate::share::protocol::area::{Area, Offsets, Plan};
-    use crate::share::protocol::message::Connection;
-    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::connection::Connection;
+    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::layout::{Offsets, Plan};
     use crate::share::protocol::ring::{FLAGS, NS_FORWARD, Producer};
+    use crate::share::server::netmap_memory::Area;
     use crate::share::server::pump::tests::pool;
 
     /// A port with all its rings, its descriptor, and the server's end of that.

@@ -6,9 +6,13 @@
 //! - `ring`: a ring in shared memory, from both ends
 //! - `mapping`: memory that is shared with another process
 
-pub mod area;
+pub mod connection;
+pub mod errno;
+pub mod layout;
 pub mod mapping;
 pub mod message;
+pub mod name;
+pub mod pipe;
 pub mod ring;
 pub mod socket;
 

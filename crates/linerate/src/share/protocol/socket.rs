@@ -19,12 +19,15 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Result};
-use crate::share::protocol::message::PATIENCE;
+use crate::share::protocol::connection::PATIENCE;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Between two looks at what cannot be slept on: another process's lock, a full backlog.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// The socket of all names that have none of their own.
+pub const ANY: &str = "any";
 
 /// Returns the folder of the sockets: `$LINERATE_PORTS`, or for root `/run/linerate/ports`, or one of the user's:
 /// `$XDG_RUNTIME_DIR/linerate/ports`, or without that variable `/tmp/linerate-UID/ports`.

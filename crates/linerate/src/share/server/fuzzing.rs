@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use super::session::Running;
+use super::switches::Attached;
 use super::talk::Talk;
-use super::{Server, State, base};
+use super::{Server, State};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
 use crate::port::Port;
-use crate::share::protocol::area::{Objects, Offsets, Plan, Rings};
+use crate::share::protocol::connection::Connection;
+use crate::share::protocol::layout::{Objects, Offsets, Plan, Rings};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::Memory;
-use crate::share::protocol::message::{Choice, Connection, Request, Wanted, Which};
+use crate::share::protocol::message::{Choice, Request, Wanted, Which};
+use crate::share::protocol::name::{base, is_pipe};
 use crate::share::protocol::ring::{Place, STATE};
 
 /// How ports are opened.
@@ -48,7 +51,7 @@ struct Program {
 /// answered, each turn ends, and when all programs are gone nothing is left of them.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &Rings| {
-        if !name.starts_with("vale") && !super::is_pipe(name) {
+        if !name.starts_with("vale") && !is_pipe(name) {
             return Err(Error::NotOpen { port: name.to_string() });
         }
         open(name, rings)
@@ -64,7 +67,7 @@ pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     programs.iter_mut().for_each(Program::close);
     drop(programs);
     let State { ports, attached, .. } = &*server.state;
-    lock(attached).drain(..).for_each(super::Attached::end);
+    lock(attached).drain(..).for_each(Attached::end);
     lock(&server.state.lasting).clear();
     assert!(lock(ports).values().all(|port| port.strong_count() == 0), "a port that no program has");
     assert!(lock(&server.state.pipes).is_empty(), "a pipe that no program has");

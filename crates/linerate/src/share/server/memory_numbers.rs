@@ -6,8 +6,9 @@ use std::sync::{Arc, Weak};
 
 use super::State;
 use crate::error::{Error, Result};
-use crate::share::protocol::area::{Area, Plan};
+use crate::share::protocol::layout::Plan;
 use crate::share::protocol::lock;
+use crate::share::server::netmap_memory::Area;
 
 /// The number that the memory of a process's ports has in that process. Everywhere else it has a number that is its alone:
 /// programs take memory of equal numbers for the same.

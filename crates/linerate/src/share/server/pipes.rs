@@ -3,17 +3,20 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use super::State;
+use super::served::{MOST_EXTRA, usual};
 use super::session::{Running, Session};
 use super::talk::{Begun, Talk};
-use super::{State, usual};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
-use crate::share::client::rings::end_pipe;
-use crate::share::protocol::area::{Lease, Objects, Placed, Plan, Rings};
+use crate::share::protocol::layout::{Objects, Placed, Plan, Rings};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{Choice, Opened, Wanted};
+use crate::share::protocol::name::pipe_of;
+use crate::share::protocol::pipe::end_pipe;
 use crate::share::protocol::ring::{Place, Program, Ring};
+use crate::share::server::netmap_memory::Lease;
 use crate::share::server::shadow::Shadow;
 
 /// A pipe, while an end of it is open.
@@ -28,11 +31,6 @@ pub struct Pipe {
     /// By which its ends are monitored, and what monitors get, while there are any.
     elsewhere: Elsewhere,
     shadow: Weak<Shadow>,
-}
-
-/// A pipe's own name, and which end a name is of.
-pub fn pipe_of(name: &str) -> (String, usize) {
-    (name.replace('}', "{"), usize::from(name.contains('}')))
 }
 
 /// The rings of a pipe's other end.
@@ -100,7 +98,7 @@ impl Talk {
                     // There is room for a zero-copy monitor of each end.
                     let most = rings[0].tx.max(rings[0].rx);
                     let room = Rings { tx: most, rx: most, ..rings[0] };
-                    let plan = Plan::of_ports(4, &room, memory.extra.min(super::MOST_EXTRA));
+                    let plan = Plan::of_ports(4, &room, memory.extra.min(MOST_EXTRA));
                     let ports = 4 * usize::from(rings[0].tx + rings[0].rx).max(4);
                     self.state.make_area(self.user, Plan { ports: Objects { count: ports, ..plan.ports }, ..plan })?
                 }
@@ -158,7 +156,7 @@ impl Talk {
             }
         }
         let placed = describe(&mine)?;
-        let extra = area.take_extra(memory.extra.min(super::MOST_EXTRA));
+        let extra = area.take_extra(memory.extra.min(MOST_EXTRA));
         let opened = Opened {
             wanted: wanted.clone(),
             rings,

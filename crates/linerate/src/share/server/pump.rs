@@ -288,9 +288,9 @@ pub mod tests {
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::port::{Receive, Transmit};
-    use crate::share::protocol::area::Offsets;
-    use crate::share::protocol::message::Connection;
-    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::connection::Connection;
+    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
     use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
 

@@ -168,11 +168,12 @@ mod tests {
     use crate::netmap::{Monitor, ValePort, outlet};
     use crate::offload::Offload;
     use crate::port::{Config, Device, Port, TxQueue};
-    use crate::share::protocol::area::{Area, Offsets};
-    use crate::share::protocol::message::Connection;
-    use crate::share::protocol::message::tests::was_rung;
+    use crate::share::protocol::connection::Connection;
+    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::Program;
     use crate::share::protocol::ring::tests::rings;
+    use crate::share::server::netmap_memory::Area;
     use crate::share::server::pump::tests::{come, counting};
 
     /// A port of a switch whose packets are delivered to a ring, and one that sends to it.

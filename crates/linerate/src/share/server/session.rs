@@ -8,10 +8,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::{Served, State};
 use crate::error::{Error, Result};
-use crate::share::protocol::area::{Area, Lease};
+use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{Connection, Message, Opened, Reply, Wanted};
+use crate::share::protocol::message::{Opened, Reply, Wanted};
 use crate::share::protocol::ring::{Place, Program, Ring};
+use crate::share::server::netmap_memory::{Area, Lease};
 use crate::share::server::pump::{Heard, Programs, Work};
 use crate::share::server::recipient::Bell;
 use crate::share::server::shadow::Shadow;

@@ -13,10 +13,11 @@ use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::Elsewhere;
 use crate::offload::LONGEST;
-use crate::share::protocol::area::{Area, Objects, Offsets, Placed, Plan, Rings};
-use crate::share::protocol::mapping::{Buffers, Memory};
+use crate::share::protocol::layout::{Objects, Offsets, Placed, Plan, Rings};
+use crate::share::protocol::mapping::Memory;
 use crate::share::protocol::message::Reply;
-use crate::share::protocol::ring::{Consumer, NS_MOREFRAG, Place, Program, Ring, Slot};
+use crate::share::protocol::ring::{Consumer, Ring};
+use crate::share::server::netmap_memory::Area;
 use crate::share::server::pump::{Heard, Programs, Sending, Work};
 use crate::share::server::recipient::Bell;
 
@@ -146,158 +147,5 @@ impl Programs for Waker {
         let mut events = vec![PollFd::new(&self.event, PollFlags::IN)];
         events.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
         let _ = poll(&mut events, Some(&longest));
-    }
-}
-
-/// The side of who sends into the pipe: puts copies into one ring of the shadow.
-pub struct Copier {
-    program: Program,
-    /// Where the next slot goes, and where the packet has begun that it is of.
-    next: usize,
-    begin: usize,
-    /// The packet found no room: the rest of it is passed over.
-    skips: bool,
-    bytes: Vec<u8>,
-}
-
-impl Copier {
-    /// A ring of the shadow.
-    ///
-    /// # Errors
-    /// [`Error::BadPeer`] if it is outside its memory.
-    pub fn new(memory: OwnedFd, buffers: Buffers, place: Place) -> Result<Copier> {
-        let program = Program::begin(Ring::new(&Memory::of_peer(memory, buffers)?, place)?);
-        let head = program.head();
-        Ok(Copier { program, next: head, begin: head, skips: false, bytes: Vec::new() })
-    }
-
-    /// What comes next is in the middle of a packet, which is passed over.
-    pub fn skip(&mut self) {
-        self.skips = true;
-    }
-
-    /// Copies what a slot of this ring names.
-    pub fn copy(&mut self, from: &Ring, number: usize, slot: Slot) {
-        let has_more = slot.has_more();
-        let ring = &self.program.ring;
-        if !self.skips && self.next == self.program.tail() {
-            self.skips = true;
-            self.next = self.begin;
-            ring.lose();
-        }
-        let place = if self.skips { None } else { ring.memory.buffer(ring.slot(self.next).buffer) };
-        if let (Some(at), Some((source, len))) = (place, from.bytes(number, slot)) {
-            self.bytes.resize(len.min(ring.memory.buffers.size), 0);
-            from.memory.mapping.read(source, &mut self.bytes);
-            ring.memory.mapping.write(at, &self.bytes);
-            let copy = Slot { len: self.bytes.len() as u16, flags: slot.flags & NS_MOREFRAG, ..ring.slot(self.next) };
-            ring.set_slot(self.next, copy);
-            self.next = ring.next(self.next);
-        }
-        if !has_more {
-            (self.skips, self.begin) = (false, self.next);
-        }
-    }
-
-    /// Hands over what was copied, and learns what is free. True if the server wants a token.
-    pub fn hand_over(&mut self) -> bool {
-        self.program.set(self.begin as u32, self.begin as u32);
-        // It is where it can be, between head and tail.
-        let must_ring = self.program.tell().unwrap_or(false) && self.program.must_ring();
-        self.program.learn();
-        must_ring
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::share::protocol::ring::Front;
-    use crate::share::protocol::ring::tests::rings;
-
-    /// A ring with packets, and one of a shadow that copies of them go to.
-    fn copier(slots: u32) -> (Ring, Copier, Consumer) {
-        let (_area, [source, _]) = rings(16, 0, Offsets::default());
-        let (area, [ring, _]) = rings(slots, 0, Offsets::default());
-        let consumer = Consumer::new(ring.clone());
-        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
-        let copier = Copier::new(memory, area.memory.buffers, ring.place).unwrap();
-        for n in 0..16 {
-            let at = source.memory.buffer(source.slot(n).buffer).unwrap();
-            source.memory.mapping.write(at, &[n as u8 + 1; 100]);
-        }
-        (source, copier, consumer)
-    }
-
-    /// Copies slots of these flags, from `first` on.
-    fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) -> bool {
-        for (n, flags) in flags.iter().enumerate() {
-            let slot = Slot { len: 100, flags: *flags, ..source.slot(first + n) };
-            copier.copy(source, first + n, slot);
-        }
-        copier.hand_over()
-    }
-
-    /// The packets that came, each as its slots' first bytes.
-    fn seen(consumer: &mut Consumer) -> Vec<Vec<u8>> {
-        let mut packets = Vec::new();
-        while let Front::Packet { len, .. } = consumer.front() {
-            let parts = consumer.parts.clone();
-            assert_eq!(len, 100 * parts.len());
-            let byte = |at: usize| {
-                let mut byte = [0];
-                consumer.ring.memory.mapping.read(at, &mut byte);
-                byte[0]
-            };
-            packets.push(parts.iter().map(|(at, _)| byte(*at)).collect());
-            consumer.pass(parts.len());
-        }
-        consumer.tell();
-        packets
-    }
-
-    const MORE: u16 = NS_MOREFRAG;
-
-    #[test]
-    fn a_shadow_gets_whole_packets_in_order() {
-        let (source, mut copier, mut consumer) = copier(16);
-        copy(&mut copier, &source, 0, &[0, MORE, 0, MORE]);
-        assert_eq!(seen(&mut consumer), [vec![1], vec![2, 3]]);
-        copy(&mut copier, &source, 4, &[0, 0x18]);
-        assert_eq!(seen(&mut consumer), [vec![4, 5], vec![6]]);
-        assert!(matches!(consumer.front(), Front::None));
-    }
-
-    #[test]
-    fn what_finds_no_room_in_a_shadow_is_dropped_as_a_whole_and_counted() {
-        let (source, mut copier, mut consumer) = copier(4);
-        copy(&mut copier, &source, 0, &[0, 0, MORE, MORE, 0, 0]);
-        // A packet of three slots after two of one: three slots are free in all, and the last packet fits again.
-        assert_eq!(seen(&mut consumer), [vec![1], vec![2], vec![6]]);
-        assert_eq!(consumer.ring.lost(), 1);
-        copier.hand_over();
-        copy(&mut copier, &source, 7, &[MORE, MORE, MORE, 0, 0]);
-        assert_eq!(consumer.ring.lost(), 2, "a packet is counted once");
-        copier.hand_over();
-        copy(&mut copier, &source, 12, &[0]);
-        assert_eq!(seen(&mut consumer).last().unwrap(), &[13]);
-    }
-
-    #[test]
-    fn a_packet_that_had_begun_is_passed_over() {
-        let (source, mut copier, mut consumer) = copier(16);
-        copier.skip();
-        copy(&mut copier, &source, 0, &[MORE, 0, 0]);
-        assert_eq!(seen(&mut consumer), [[3]]);
-        assert_eq!(consumer.ring.lost(), 0);
-    }
-
-    #[test]
-    fn the_thread_of_a_shadow_is_woken_if_it_sleeps() {
-        let (source, mut copier, consumer) = copier(16);
-        assert!(!copy(&mut copier, &source, 0, &[0]));
-        consumer.ring.wait_for_program();
-        assert!(!copier.hand_over(), "nothing has come");
-        assert!(copy(&mut copier, &source, 1, &[0]));
     }
 }

@@ -7,14 +7,16 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Served, State, base, state_of, usual};
+use super::State;
+use super::served::{Served, state_of, usual};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
 use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
-use crate::share::protocol::area::Rings;
+use crate::share::protocol::layout::Rings;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
+use crate::share::protocol::name::base;
 
 /// A port of this machine that a switch has.
 pub(super) struct Attached {
@@ -215,7 +217,7 @@ fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::server::MOST_RINGS;
+    use crate::share::server::served::MOST_RINGS;
 
     /// Found by the fuzz target `netmap`: each pair of rings is a thread.
     #[test]

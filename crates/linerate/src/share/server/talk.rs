@@ -5,18 +5,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::pipes::pipe_of;
+use super::State;
+use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
 use super::session::{Running, Session};
-use super::{MOST_EXTRA, Served, State, base, errno, is_pipe, usual};
 use crate::error::{Error, Result};
 use crate::netmap::{Received, outlet};
-use crate::share::protocol::area::{Area, Lease, Placed, Plan, Rings};
+use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
+use crate::share::protocol::errno::errno;
+use crate::share::protocol::layout::{Placed, Plan, Rings};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{
-    Choice, Connection, Message, Opened, PATIENCE, Reply, Request, Wanted, Which, send_proof,
-};
+use crate::share::protocol::message::{Choice, Opened, Reply, Request, Wanted, Which};
+use crate::share::protocol::name::{base, is_pipe, pipe_of};
 use crate::share::protocol::ring::{Consumer, Place, Producer, Ring};
 use crate::share::protocol::socket::is_trusted;
+use crate::share::server::netmap_memory::{Area, Lease};
 use crate::share::server::pump::{Receiving, Sending, Work};
 use crate::share::server::recipient::{Delivered, Delivery};
 
@@ -245,7 +247,7 @@ impl Talk {
         let is_left = asked.tx == 0 || asked.rx == 0;
         let interface =
             (is_left && !self.is_in_memory(name)).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
-        let queues = interface.map_or(1, |interface| interface.queues().min(super::MOST_RINGS.into()) as u16);
+        let queues = interface.map_or(1, |interface| interface.queues().min(MOST_RINGS.into()) as u16);
         let count = |asked: u16| if asked == 0 { queues } else { asked };
         Rings { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
     }
@@ -303,7 +305,7 @@ impl Talk {
     fn open_memory(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
         let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
         let (number, area) = self.choose(memory)?;
-        let rings = Rings { tx: rings.tx.min(super::MOST_RINGS), rx: rings.rx.min(super::MOST_RINGS), ..rings };
+        let rings = Rings { tx: rings.tx.min(MOST_RINGS), rx: rings.rx.min(MOST_RINGS), ..rings };
         self.begin(wanted, memory, number, area, rings, [0; 6], None, None)
     }
 
@@ -335,7 +337,7 @@ impl Talk {
         let port = sessions.into_iter().find(is_it);
         let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
         let there = port.opened.rings;
-        let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, super::MOST_SLOTS) };
+        let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, MOST_SLOTS) };
         let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
         let rings = Rings { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
         let (number, area) = (port.opened.number, port.area.clone());
@@ -385,7 +387,7 @@ impl Talk {
                 let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, memory.extra.min(MOST_EXTRA));
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
                 // Descriptors that share the port have descriptions of their own.
-                let ports = crate::share::protocol::area::Objects { count: 16, ..plan.ports };
+                let ports = crate::share::protocol::layout::Objects { count: 16, ..plan.ports };
                 let pipes = Plan::of_ports(2 * PIPES, &Rings { tx: 1, rx: 1, ..room }, 0);
                 let plan = Plan { zones, ports, ..plan };
                 self.state.make_area(self.user, if is_monitor { plan } else { plan.and(pipes) })?

@@ -1,0 +1,363 @@
+//! What goes over the socket between a program and the server of its ports (`SOCK_SEQPACKET`, unix(7)): requests and answers,
+//! each one message of JSON with descriptors beside it; and tokens, of one byte, by which each side wakes the other.
+//!
+//! A program's descriptor is its end of such a connection. The kernel knows it: it is readable while a token is there or
+//! the server is gone, and the server learns when the last process has closed it.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message as the server reads it.
+pub enum Message {
+    /// The program wants the server to look at its rings.
+    Token,
+    /// The server's own, sent through a descriptor to learn whose it is.
+    Proof([u8; 16]),
+    /// Something else, with descriptors.
+    Request(Vec<u8>, Vec<OwnedFd>),
+}
+
+/// How long the other side may take: to answer, to accept, to make room for a message.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest message.
+const LONGEST: usize = 128 << 10;
+/// The most descriptors that come with one.
+const DESCRIPTORS: usize = 4;
+
+/// One end of a connection.
+pub struct Connection {
+    socket: OwnedFd,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Connection {
+        Connection { socket }
+    }
+
+    /// Both ends, within this process.
+    ///
+    /// # Errors
+    /// What socketpair(2) answers.
+    #[cfg(any(test, fuzzing))]
+    pub fn pair() -> io::Result<[Connection; 2]> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok([Connection { socket: a }, Connection { socket: b }])
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// What sendmsg(2) answers.
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.as_fd(), message, descriptors)
+    }
+
+    /// Receives an answer. Tokens are passed over.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the other end is gone, `InvalidData` for what is no answer, and what recvmsg(2) answers.
+    #[cfg(test)]
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            if let Message::Request(bytes, descriptors) = receive(self.as_fd(), RecvFlags::empty())? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    }
+
+    /// Waits for the next message, without an end.
+    ///
+    /// # Errors
+    /// As [`next`](Connection::next).
+    pub fn wait(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::empty())
+    }
+
+    /// Reads the next message, without waiting for one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and what recvmsg(2) answers.
+    pub fn next(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::DONTWAIT)
+    }
+
+    /// Sends a token. If the other side has not read the last ones yet, those wake it.
+    pub fn ring(&self) {
+        ring_bell(self.as_fd());
+    }
+}
+
+/// A message that only wakes.
+const TOKEN: &[u8] = &[1];
+/// In front of a proof.
+const PROOF: &[u8] = b"linerate-proof:";
+
+/// Sends a token through a descriptor.
+pub fn ring_bell(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::send(fd, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Sends a proof through a descriptor.
+///
+/// # Errors
+/// `WouldBlock` if there is no room for it, and what else send(2) answers.
+pub fn send_proof(fd: BorrowedFd<'_>, proof: [u8; 16]) -> io::Result<()> {
+    rustix::net::send(fd, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Reads the tokens that a program's descriptor has. A server that sends tokens without end is not waited for.
+pub fn read_tokens(fd: BorrowedFd<'_>) {
+    for _ in 0..64 {
+        match rustix::net::recv(fd, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+            Ok((_, count)) if count > 0 => {}
+            _ => break,
+        }
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+thread_local! {
+    /// Where messages are received.
+    static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
+}
+
+fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Message> {
+    BYTES.with_borrow_mut(|bytes| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let part = &mut [IoSliceMut::new(bytes)];
+        let received = recvmsg(socket, part, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                descriptors.extend(more);
+            }
+        }
+        let bytes = &bytes[..received.bytes];
+        match (bytes, bytes.strip_prefix(PROOF).and_then(|proof| proof.try_into().ok())) {
+            ([], _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            (TOKEN, _) => Ok(Message::Token),
+            (_, Some(proof)) => Ok(Message::Proof(proof)),
+            _ => Ok(Message::Request(bytes.to_vec(), descriptors)),
+        }
+    })
+}
+
+/// Sends a request through a socket and waits for its answer, at most [`PATIENCE`] for each.
+///
+/// # Errors
+/// `TimedOut`, and what [`send`](Connection::send) and [`receive`](Connection::receive) answer.
+pub fn ask_by<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    request: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<(T, Vec<OwnedFd>)> {
+    wait_for(socket, PollFlags::OUT)?;
+    let sent = send(socket, request, descriptors);
+    // A server that refuses a connection may have said why before it was asked.
+    if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        sent?;
+    }
+    let next = || -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            // A token is no answer.
+            wait_for(socket, PollFlags::IN)?;
+            if let Message::Request(bytes, descriptors) = receive(socket, RecvFlags::DONTWAIT)? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    };
+    match next() {
+        // It has closed the connection without reading the request; what it has said before is still here.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(),
+        answer => answer,
+    }
+}
+
+fn wait_for(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+        match poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&timeout)) {
+            Ok(0) => {
+                let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Connection {
+    /// Asks through the connection: see [`ask_by`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        request: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        ask_by(self.as_fd(), request, descriptors)
+    }
+
+    /// Its socket.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Ends the connection for both sides.
+    pub fn end(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// User and number of the process at the other end.
+    ///
+    /// # Errors
+    /// What getsockopt(2) answers.
+    pub fn peer(&self) -> io::Result<(u32, u32)> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket)?;
+        Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
+    }
+
+    /// True once the other end is gone.
+    pub fn has_ended(&self) -> bool {
+        has_ended(self.as_fd())
+    }
+
+    /// True once the other end is gone, or has something to say.
+    #[cfg(test)]
+    pub fn has_news(&self) -> bool {
+        is_there(self.as_fd(), PollFlags::IN)
+    }
+}
+
+/// True once the other end of a socket is gone.
+pub fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    is_there(socket, PollFlags::RDHUP)
+}
+
+/// Tells whether one of the events has come, without waiting for it.
+fn is_there(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let mut event = [PollFd::from_borrowed_fd(socket, events)];
+    poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Returns whether a token has come since this was asked last.
+    pub fn was_rung(connection: &Connection) -> bool {
+        let is_rung = connection.has_news();
+        read_tokens(connection.as_fd());
+        is_rung
+    }
+
+    #[test]
+    fn news_and_the_end_of_a_connection_are_seen() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!ours.has_news() && !ours.has_ended());
+        theirs.send(&1, &[]).unwrap();
+        assert!(ours.has_news() && !ours.has_ended());
+        let (one, _) = ours.receive::<u32>().unwrap();
+        assert_eq!(one, 1);
+        assert!(!ours.has_news());
+        theirs.end();
+        assert!(ours.has_news() && ours.has_ended());
+        assert_eq!(ours.receive::<u32>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_takes_are_not_sent() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        ours.send(&1, &[theirs.as_fd(); DESCRIPTORS]).unwrap();
+        assert_eq!(theirs.receive::<u32>().unwrap().1.len(), DESCRIPTORS);
+        let error = ours.send(&1, &[theirs.as_fd(); 2 * DESCRIPTORS]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// What a server that refuses a connection has said before it was asked is read; and nothing more is waited for.
+    #[test]
+    fn an_answer_that_came_before_the_end_counts() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        theirs.send(&"no", &[]).unwrap();
+        drop(theirs);
+        assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+        assert!(ours.ask::<String>(&1, &[]).is_err());
+        // A request that was not read makes the kernel reset the connection, before or after it looks for the answer.
+        for _ in 0..100 {
+            let [ours, theirs] = Connection::pair().unwrap();
+            let server = std::thread::spawn(move || {
+                wait_for(theirs.as_fd(), PollFlags::IN).unwrap();
+                theirs.send(&"no", &[]).unwrap();
+            });
+            assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn tokens_without_end_are_read_to_the_end_and_are_no_answers() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!was_rung(&ours));
+        // It does not wait for the other side.
+        (0..10_000).for_each(|_| theirs.ring());
+        while ours.has_news() {
+            read_tokens(ours.as_fd());
+        }
+        theirs.ring();
+        theirs.send(&7, &[]).unwrap();
+        theirs.ring();
+        assert_eq!(ours.receive::<u32>().unwrap().0, 7);
+        assert!(was_rung(&ours) && !was_rung(&ours));
+        theirs.ring();
+        assert!(matches!(ours.next(), Ok(Message::Token)));
+        assert_eq!(ours.next().map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(ours);
+        theirs.ring();
+    }
+
+    #[test]
+    fn a_proof_comes_out_where_the_descriptor_leads() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        send_proof(theirs.as_fd(), [7; 16]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
+        // What is not as long as one is something else.
+        theirs.send(&"linerate-proof:", &[]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Request(..))));
+    }
+}
