@@ -36,7 +36,7 @@ extern "C" fn start() {
 /// Reports an error: errno(3), and a line on stderr, since errno alone tells little.
 pub fn refuse(error: &Error) -> c_int {
     real::tell(&error.with_hint());
-    fail(linerate::share::errno(error))
+    fail(linerate::share::netmap_object::errno(error))
 }
 
 /// Opens a descriptor, if the path is netmap's.
@@ -370,7 +370,7 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
         let seen = held.bound().map(|bound| bound.port().region().1);
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
         match (seen, end) {
-            (Some(seen), Some(end)) if end <= seen => match linerate::share::memory_of(real::bell(fd)) {
+            (Some(seen), Some(end)) if end <= seen => match linerate::share::netmap_object::memory_of(real::bell(fd)) {
                 Ok(Some(memory)) => map(memory.as_raw_fd()),
                 Ok(None) => {
                     refuse(&crate::descriptor::gone());

@@ -4,9 +4,8 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linerate::share::{
-    Choice, Client, Offsets, Plan, Rings, STATE, SharedPort, Wanted, Which, folder, memory_of, open_by,
-};
+use linerate::share::netmap_object::{MemoryChoice, Offsets, Plan, STATE, SharedPort, memory_of, open_by};
+use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, folder};
 use linerate::{Error, Result};
 
 use crate::csb;
@@ -116,7 +115,7 @@ pub fn options(first: u64) -> Result<Vec<At>> {
 /// # Errors
 /// The same, or `EFAULT`.
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
-    let status = result.as_ref().err().map_or(0, |error| linerate::share::errno(error) as u32);
+    let status = result.as_ref().err().map_or(0, |error| linerate::share::netmap_object::errno(error) as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
     if store(place, &status) { result } else { fault() }
 }
@@ -196,7 +195,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
     }
     let bind = || {
         let wanted = wanted(name, register)?;
-        let memory = Choice {
+        let memory = MemoryChoice {
             number: register.mem_id,
             process: process(),
             plan: chosen.external.map(|(_, plan, _)| plan),
@@ -249,21 +248,21 @@ fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
 }
 
 /// What a registration asks for.
-fn wanted(name: &str, register: &Register) -> Result<Wanted> {
+fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
     let which = match register.mode {
-        mode::ALL_NIC => Which::All,
-        mode::SW => Which::Host,
-        mode::NIC_SW => Which::AllAndHost,
-        mode::ONE_NIC => Which::One(register.ringid & 0xFFF),
-        mode::ONE_SW => Which::OneOfHost(register.ringid & 0xFFF),
-        mode::NULL => Which::Memory,
+        mode::ALL_NIC => RingSelection::All,
+        mode::SW => RingSelection::Host,
+        mode::NIC_SW => RingSelection::AllAndHost,
+        mode::ONE_NIC => RingSelection::One(register.ringid & 0xFFF),
+        mode::ONE_SW => RingSelection::OneOfHost(register.ringid & 0xFFF),
+        mode::NULL => RingSelection::Memory,
         other => return refused(format!("there is no mode {other} (NR_REG_*)"), libc::EINVAL),
     };
     if name.ends_with(['{', '}']) {
         return refused(format!("'{name}' is no pipe: its number is missing"), libc::EINVAL);
     }
     let has = |flag: u64| register.flags & flag != 0;
-    Ok(Wanted {
+    Ok(OpenRequest {
         name: name.to_string(),
         which,
         receive_only: has(flag::RX_RINGS_ONLY),
@@ -272,7 +271,7 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         monitor_tx: has(flag::MONITOR_TX) || has(flag::ZCOPY_MON),
         zero_copy: has(flag::ZCOPY_MON),
         exclusive: has(flag::EXCLUSIVE),
-        rings: Rings {
+        rings: RingCounts {
             tx: register.tx_rings,
             rx: register.rx_rings,
             host_tx: register.host_tx_rings,
@@ -444,7 +443,7 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let (switch, port) = parts(name)?;
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
-    let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, ..Rings::default() };
+    let rings = RingCounts { tx: register.tx_rings, rx: register.rx_rings, ..RingCounts::default() };
     request.port_index = client(name)?.attach(switch, port, host, rings).map_err(|error| match &error {
         Error::Refused { why, errno: libc::ENXIO } => Error::Refused { why: why.clone(), errno: libc::EINVAL },
         _ => error,
@@ -504,7 +503,7 @@ fn set_header(name: &str, request: &mut PortHdr) -> Result<()> {
 }
 
 fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
-    let rings = Rings {
+    let rings = RingCounts {
         tx: request.tx_rings,
         rx: request.rx_rings,
         host_tx: 0,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use linerate::Result;
-use linerate::share::SharedPort;
+use linerate::share::netmap_object::SharedPort;
 
 use crate::control::{At, fault, options, refused, set_status};
 use crate::descriptor::Bound;
@@ -70,7 +70,7 @@ struct BoundRing {
 /// The rings of a port that are bound: those that send first.
 fn rings(bound: &Bound) -> Vec<BoundRing> {
     let placed = bound.port().placed();
-    let there = |rings: &[Option<linerate::share::Place>], receives: bool| {
+    let there = |rings: &[Option<linerate::share::netmap_object::RingAt>], receives: bool| {
         let there = rings.iter().enumerate().filter(|(_, place)| place.is_some());
         there.map(move |(number, _)| BoundRing { receives, number }).collect::<Vec<_>>()
     };

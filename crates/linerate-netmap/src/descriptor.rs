@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use linerate::share::{Client, SharedPort, folder, is_served};
+use linerate::share::netmap_object::{SharedPort, is_served};
+use linerate::share::{Client, folder};
 use linerate::{Error, Result};
 
 use crate::csb::Entries;

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use linerate::share::own_socket;
+use linerate::share::netmap_object::own_socket;
 use linerate::{Error, Result};
 
 use crate::real::call;

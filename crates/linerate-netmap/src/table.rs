@@ -182,9 +182,9 @@ fn socket(closes_on_exec: bool) -> c_int {
 /// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
 const PAGE: usize = 1024;
 
-type Place = AtomicPtr<Descriptor>;
+type RingAt = AtomicPtr<Descriptor>;
 
-static PAGES: [AtomicPtr<[Place; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
+static PAGES: [AtomicPtr<[RingAt; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
 
 /// The numbers that stand for descriptors.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -194,18 +194,18 @@ pub fn any() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
-fn page(number: usize) -> Option<&'static [Place; PAGE]> {
+fn page(number: usize) -> Option<&'static [RingAt; PAGE]> {
     // SAFETY: null, or a page, which is never freed.
     unsafe { PAGES.get(number)?.load(Acquire).as_ref() }
 }
 
-fn place(fd: c_int) -> Option<&'static Place> {
+fn place(fd: c_int) -> Option<&'static RingAt> {
     let fd = usize::try_from(fd).ok()?;
     page(fd / PAGE)?.get(fd % PAGE)
 }
 
 /// As [`place`]; makes the page of the table where it is missing.
-fn place_to_be(fd: c_int) -> Option<&'static Place> {
+fn place_to_be(fd: c_int) -> Option<&'static RingAt> {
     let to_be = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
     if to_be.load(Acquire).is_null() {
         let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
@@ -280,7 +280,7 @@ fn put(fd: c_int, descriptor: Held) -> bool {
 }
 
 /// Returns the numbers that the table has something for.
-fn filled() -> impl Iterator<Item = (usize, &'static Place)> {
+fn filled() -> impl Iterator<Item = (usize, &'static RingAt)> {
     let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, page(number)?)));
     pages.flat_map(|(at, page)| (at..).zip(page)).filter(|(_, place)| !place.load(Relaxed).is_null())
 }
@@ -328,8 +328,8 @@ pub fn adopt(fd: c_int) -> Option<Held> {
 fn adopt_socket(fd: c_int) -> Option<Held> {
     let descriptor = Held::new(fd, cookie_of(fd)?);
     // One that is not connected is bound to nothing yet.
-    if linerate::share::server_of(bell(fd)).is_some() {
-        let port = linerate::share::adopt(bell(fd)).ok()??;
+    if linerate::share::netmap_object::server_of(bell(fd)).is_some() {
+        let port = linerate::share::netmap_object::adopt(bell(fd)).ok()??;
         descriptor.bind(|| Ok::<_, ()>(Bound::new(port)))?.ok()?;
     }
     // Whoever has opened or duplicated the number meanwhile knows better what it is.

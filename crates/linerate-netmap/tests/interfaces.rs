@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use kit::World;
-use linerate::share::{Client, Rings};
+use linerate::share::{Client, RingCounts};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 #[allow(dead_code)] // each test uses a part of it
@@ -136,7 +136,7 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     let [outside, host] = pair("na");
     let world = host.world();
     let client = || Client::find(world.folder.path(), "valeI").unwrap().unwrap();
-    client().attach("valeI", "n1", true, Rings::default()).unwrap();
+    client().attach("valeI", "n1", true, RingCounts::default()).unwrap();
     assert!(outside.runs(PING));
     // A third port hears what is for all: who asks for an address that nobody has.
     let mut listener = world.start("hear valeI:p");
@@ -147,7 +147,7 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     for name in ["valeI:n1", "valeI:n1^", "valeI:p"] {
         assert!(names.iter().any(|there| there == name), "{names:?}");
     }
-    assert!(client().attach("valeI", "n1", false, Rings::default()).is_err());
+    assert!(client().attach("valeI", "n1", false, RingCounts::default()).is_err());
     client().detach("valeI", "n1").unwrap();
     assert!(client().detach("valeI", "n1").is_err());
     assert!(outside.runs(PING));

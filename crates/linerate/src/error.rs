@@ -395,7 +395,7 @@ pub enum Error {
 
     /// Memory for other processes' ports without room.
     #[error("the memory for ports has no {what}")]
-    AreaFull {
+    PortMemoryFull {
         /// What is missing.
         what: &'static str,
     },
@@ -509,7 +509,7 @@ impl Error {
                 "this is a bug of a driver or a fault of the card; no memory was touched".to_string()
             }
             Error::NeedsReset { .. } => "drop its queues and reset the port, or open it again".to_string(),
-            Error::AreaFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
+            Error::PortMemoryFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
             Error::NoServer { .. } => "try: linerate serve".to_string(),
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
             Error::Serve { mend, .. } => mend.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::open::Options;
-use crate::share::Rings;
+use crate::share::RingCounts;
 
 pub use crate::filter::fuzzing::filter;
 pub use crate::model::fuzzing::{capture, headers, vfio_user};
@@ -18,7 +18,7 @@ pub fn shared(data: &[u8]) {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| {
         Pool::new(Region::new(&RegionOptions { buffers: 4096, ..RegionOptions::default() }).expect("memory"))
     });
-    let open = |name: &str, rings: &Rings| {
+    let open = |name: &str, rings: &RingCounts| {
         let interrupts = Some(Duration::ZERO);
         let (queues, tx_queues, pool) = (rings.rx, rings.tx, Some(POOL.clone()));
         let options =

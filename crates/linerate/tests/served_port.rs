@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
-use linerate::share::{ServedPort, Server, Wanted};
+use linerate::share::{OpenRequest, ServedPort, Server};
 use linerate::{Batch, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,14 +22,14 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 /// Opens a port with its own pool and one queue each way, unless `change` sets others.
-fn open(folder: &Path, wanted: Wanted, change: impl FnOnce(&mut Config)) -> ServedPort {
+fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Config)) -> ServedPort {
     let mut config = Config { ring: 64, ..Config::new(&wanted.name, pool(512)) };
     change(&mut config);
     ServedPort::find(folder, wanted, config).unwrap().expect("it is served")
 }
 
-fn named(name: &str) -> Wanted {
-    Wanted { name: name.to_string(), ..Wanted::default() }
+fn named(name: &str) -> OpenRequest {
+    OpenRequest { name: name.to_string(), ..OpenRequest::default() }
 }
 
 /// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
@@ -289,7 +289,7 @@ fn a_monitor_receives_and_does_not_send() {
     let [mut a, mut b] =
         ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
-        let monitor = Wanted { monitor_rx, monitor_tx, ..named("heard{1") };
+        let monitor = OpenRequest { monitor_rx, monitor_tx, ..named("heard{1") };
         let mut monitor = open(folder.path(), monitor, |config| config.max_frame = 9000);
         let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
         assert!(refused.contains("a monitor listens"), "{refused}");

@@ -2,7 +2,7 @@
 //!
 //! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
 //! - [`DmaSpace`]: how a device comes to see a mapping, and under which addresses
-//! - [`Shared`]: a mapping's part that a device reads and writes, too, as a ring of [`Descriptors`]
+//! - [`DmaArray`]: a mapping's part that a device reads and writes, too, as a ring of [`Descriptors`]
 //! - [`Region`]: a mapping cut into buffers of one size
 //! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them,
 //!   and `Depot` where whole magazines of them change hands without a lock
@@ -24,7 +24,7 @@ pub(crate) use addresses::Locate;
 pub use addresses::{Addresses, Contiguous, Paged};
 #[cfg(loom)]
 pub use depot::Depot;
-pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace, Shared, Word};
+pub use dma::{Descriptors, DeviceAddress, DmaArray, DmaMap, DmaSpace, Word};
 pub(crate) use fence::full_fence;
 pub use mapping::{Mapping, PageSize};
 pub(crate) use placement::Placement;

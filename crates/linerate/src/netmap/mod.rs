@@ -4,7 +4,7 @@
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
 //! - [`Monitor`]: copies of what another port receives or sends
 //! - [`Null`]: a port that swallows
-//! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
+//! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
 //! - `reader`: packets in and out of a channel
 //! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
@@ -13,10 +13,10 @@
 //! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
 
 mod channel;
+mod delivery;
 mod frames;
 mod monitor;
 mod null;
-mod outlet;
 mod pipe;
 mod port;
 mod reader;
@@ -26,14 +26,14 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
+pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;
-pub(crate) use monitor::{Elsewhere, Received};
+pub(crate) use monitor::{RemotePipe, RxMirror};
 pub use null::Null;
-pub(crate) use outlet::{Recipient, Taken};
 pub use pipe::{Pipe, Side};
 pub(crate) use port::Virtual;
 pub use port::VirtualPort;
-pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
-pub(crate) use vale::outlet;
+pub use ring::{ExtraBuffer, NetmapPort, Ring, RxRing, TxRing, swap};
+pub(crate) use vale::delivery_of;
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

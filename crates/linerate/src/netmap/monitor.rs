@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use super::outlet::{Outlet, OutletRx};
+use super::delivery::{Delivery, DeliveryRx};
 use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, One, QueueCounters, Receive, Seen, Show, Transmit, TxQueue};
+use crate::port::{Config, Drops, Mirror, MonitorEntry, Monitored, QueueCounters, Receive, Transmit, TxQueue};
 use crate::slot::Slot;
 
 /// A monitor of another port.
@@ -18,9 +18,9 @@ pub type Monitor = VirtualPort<Monitoring>;
 
 /// Monitors, as long as it lives.
 pub struct Monitoring {
-    port: Arc<Seen>,
-    one: One,
-    outlet: Arc<Outlet>,
+    port: Arc<Monitored>,
+    one: MonitorEntry,
+    delivery: Arc<Delivery>,
 }
 
 impl Monitor {
@@ -30,11 +30,11 @@ impl Monitor {
     /// [`Error::NotOpen`], [`Error::RingSize`].
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
-        let port = Seen::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
-        let outlet = Arc::new(Outlet::new(&config)?);
-        let one = One { receive, transmit, listener: outlet.clone() };
+        let port = Monitored::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        let delivery = Arc::new(Delivery::new(&config)?);
+        let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
         port.add(one.clone());
-        Ok(Monitor::new(config, Monitoring { port, one, outlet }))
+        Ok(Monitor::new(config, Monitoring { port, one, delivery }))
     }
 }
 
@@ -57,7 +57,7 @@ impl Virtual for Monitoring {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
+        Ok(Box::new(DeliveryRx::new(&self.delivery, config, queue, counters)?))
     }
 
     fn tx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -66,17 +66,17 @@ impl Virtual for Monitoring {
     }
 
     fn drops(&self) -> Drops {
-        self.outlet.drops()
+        self.delivery.drops()
     }
 }
 
 /// Shows monitors the received packets of a queue that bypass its [`RxQueue`](crate::port::RxQueue).
-pub(crate) struct Received(Show);
+pub(crate) struct RxMirror(Mirror);
 
-impl Received {
+impl RxMirror {
     /// Returns `None` if no port of this name can be monitored.
-    pub fn new(name: &str, queue: u16) -> Option<Received> {
-        Seen::find(name).map(|seen| Received(Show::new(&seen, queue)))
+    pub fn new(name: &str, queue: u16) -> Option<RxMirror> {
+        Monitored::find(name).map(|seen| RxMirror(Mirror::new(&seen, queue)))
     }
 
     /// Returns whether the port has a monitor.
@@ -94,31 +94,31 @@ impl Received {
 }
 
 /// A pipe between other processes: of what they send, copies come here.
-pub(crate) struct Elsewhere {
-    ends: [Arc<Seen>; 2],
+pub(crate) struct RemotePipe {
+    ends: [Arc<Monitored>; 2],
 }
 
-impl Elsewhere {
+impl RemotePipe {
     /// Ends of these names can be monitored from now on.
-    pub fn new(names: [String; 2]) -> Elsewhere {
-        Elsewhere { ends: names.map(Seen::new) }
+    pub fn new(names: [String; 2]) -> RemotePipe {
+        RemotePipe { ends: names.map(Monitored::new) }
     }
 
     /// Shows what is put here as sent by this end, and so received by the other one; `missing` tells how many packets were
     /// lost on their way here since it was asked last.
     pub fn sent(&self, end: usize, queue: u16, missing: Box<dyn FnMut() -> u64 + Send>) -> TxQueue {
-        let [sends, receives] = [end, 1 - end].map(|end| Show::new(&self.ends[end], queue));
-        TxQueue::from(ElsewhereTx { sends, receives, missing })
+        let [sends, receives] = [end, 1 - end].map(|end| Mirror::new(&self.ends[end], queue));
+        TxQueue::from(RemotePipeTx { sends, receives, missing })
     }
 }
 
-struct ElsewhereTx {
-    sends: Show,
-    receives: Show,
+struct RemotePipeTx {
+    sends: Mirror,
+    receives: Mirror,
     missing: Box<dyn FnMut() -> u64 + Send>,
 }
 
-impl Transmit for ElsewhereTx {
+impl Transmit for RemotePipeTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (lost, count) = ((self.missing)(), batch.len());
         for (show, receive) in [(&mut self.sends, false), (&mut self.receives, true)] {

@@ -390,10 +390,10 @@ impl RxRing {
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
-/// use linerate::netmap::{Rings, swap};
+/// use linerate::netmap::{NetmapPort, swap};
 ///
 /// let [a, b] = linerate::open(["doc{1", "doc}1"])?;
-/// let (mut a, mut b) = (Rings::new(a)?, Rings::new(b)?);
+/// let (mut a, mut b) = (NetmapPort::new(a)?, NetmapPort::new(b)?);
 /// let ring = &mut a.tx[0].ring;
 /// let slot = ring.head();
 /// ring.set_len(slot, 60, false);
@@ -412,7 +412,7 @@ impl RxRing {
 /// assert_eq!((a.rx[0].ring.space(), a.rx[0].ring.bytes(0)), (1, &[7; 60][..]));
 /// # Ok(()) }
 /// ```
-pub struct Rings {
+pub struct NetmapPort {
     /// Transmit rings; dropped first, as the port wants it.
     pub tx: Vec<TxRing>,
     /// Receive rings.
@@ -420,28 +420,28 @@ pub struct Rings {
     device: Port,
 }
 
-impl Rings {
+impl NetmapPort {
     /// All rings of a port.
     ///
     /// # Errors
     /// As [`of`](Rings::of).
-    pub fn new(device: Port) -> Result<Rings> {
+    pub fn new(device: Port) -> Result<NetmapPort> {
         let queues = device.info().rx_queues;
-        Rings::of(device, 0..queues)
+        NetmapPort::of(device, 0..queues)
     }
 
     /// Some rings of a port.
     ///
     /// # Errors
     /// [`Error::NoSuchQueue`], [`Error::QueueTaken`] and what else starting a queue can have wrong.
-    pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<Rings> {
+    pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<NetmapPort> {
         let (pool, slots) = (device.pool().clone(), device.info().ring);
         let (mut tx, mut rx) = (Vec::new(), Vec::new());
         for queue in queues {
             tx.push(TxRing::new(device.tx(queue)?, &pool, slots));
             rx.push(RxRing::new(device.rx(queue)?, &pool, slots));
         }
-        Ok(Rings { tx, rx, device })
+        Ok(NetmapPort { tx, rx, device })
     }
 
     /// The port itself.

@@ -10,7 +10,7 @@ use crate::memory::Pool;
 use crate::slot::Slot;
 
 /// Where a monitor's copies go.
-pub(crate) trait Listener: Send + Sync {
+pub(crate) trait MonitorSink: Send + Sync {
     /// Appends a copy of a packet to `copies`; false if there is no buffer for it.
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
 
@@ -19,28 +19,28 @@ pub(crate) trait Listener: Send + Sync {
 }
 
 /// A port, and its monitors.
-pub(crate) struct Seen {
+pub(crate) struct Monitored {
     pub name: String,
-    monitors: Mutex<Arc<Vec<One>>>,
+    monitors: Mutex<Arc<Vec<MonitorEntry>>>,
     /// Grows with each change of them.
     changes: AtomicU64,
 }
 
 /// One monitor.
 #[derive(Clone)]
-pub(crate) struct One {
+pub(crate) struct MonitorEntry {
     pub receive: bool,
     pub transmit: bool,
-    pub listener: Arc<dyn Listener>,
+    pub listener: Arc<dyn MonitorSink>,
 }
 
 /// The ports of this process that can be monitored.
-static PORTS: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
+static PORTS: Mutex<Vec<Weak<Monitored>>> = Mutex::new(Vec::new());
 
-impl Seen {
+impl Monitored {
     /// A port of this name can be monitored, as long as this lives. The last one of a name counts.
-    pub fn new(name: String) -> Arc<Seen> {
-        let seen = Arc::new(Seen { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
+    pub fn new(name: String) -> Arc<Monitored> {
+        let seen = Arc::new(Monitored { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
         let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|port| port.strong_count() > 0);
         all.push(Arc::downgrade(&seen));
@@ -48,27 +48,27 @@ impl Seen {
     }
 
     /// A queue without a port: it never has monitors.
-    pub fn unnamed() -> Arc<Seen> {
-        Arc::new(Seen { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
+    pub fn unnamed() -> Arc<Monitored> {
+        Arc::new(Monitored { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
     }
 
     /// The port of this name.
-    pub fn find(name: &str) -> Option<Arc<Seen>> {
+    pub fn find(name: &str) -> Option<Arc<Monitored>> {
         let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name)
     }
 
     /// Adds a monitor.
-    pub fn add(&self, one: One) {
+    pub fn add(&self, one: MonitorEntry) {
         self.change(|all| all.push(one));
     }
 
     /// Removes a monitor.
-    pub fn remove(&self, one: &One) {
+    pub fn remove(&self, one: &MonitorEntry) {
         self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<One>)) {
+    fn change(&self, change: impl FnOnce(&mut Vec<MonitorEntry>)) {
         let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::clone(&monitors);
         change(&mut all);
@@ -78,10 +78,10 @@ impl Seen {
 }
 
 /// Copies of a queue's packets for the port's monitors.
-pub(crate) struct Show {
-    seen: Arc<Seen>,
+pub(crate) struct Mirror {
+    seen: Arc<Monitored>,
     changes: u64,
-    monitors: Arc<Vec<One>>,
+    monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
     /// For each monitor: copies that are not handed over yet, and how many packets could not be copied.
     copies: Vec<(Batch, u64)>,
@@ -90,10 +90,10 @@ pub(crate) struct Show {
 /// Copies that a monitor gets at a time; of larger batches it misses the rest.
 const COPIES: usize = 4096;
 
-impl Show {
-    pub fn new(seen: &Arc<Seen>, queue: u16) -> Show {
+impl Mirror {
+    pub fn new(seen: &Arc<Monitored>, queue: u16) -> Mirror {
         let (seen, queue) = (seen.clone(), queue.into());
-        Show { seen, changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
+        Mirror { seen, changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
     }
 
     /// Returns whether the port has a monitor.

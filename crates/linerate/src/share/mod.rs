@@ -6,7 +6,7 @@
 //! process it is: all state of a port is in its memory.
 //!
 //! - `protocol`: what both ends know: messages, sockets, rings in shared memory
-//! - `client`: the program's end: [`Client`], [`SharedPort`], [`ServedPort`]
+//! - `client`: the program's end: [`Client`], [`ServedPort`]
 //! - `server`: the server's end: [`Server`]; a packet's way between a program's rings and a port is `server/pump.rs`
 //!
 //! It knows ports, and opens them by a function that it is given; a process that dies takes nothing with it but its own.
@@ -15,17 +15,26 @@ mod client;
 mod protocol;
 mod server;
 
-pub use client::open::{adopt, open_by};
-pub use client::requests::{Client, memory_of};
+pub use client::requests::Client;
 pub use client::served_port::ServedPort;
-pub use client::shared_port::{SharedPort, is_served};
-pub use protocol::errno::errno;
-pub use protocol::layout::{Objects, Offsets, Placed, Plan, Rings};
-pub use protocol::mapping::{Buffers, Memory};
-pub use protocol::message::{Choice, PortState, Wanted, Which};
+pub use protocol::layout::RingCounts;
+pub use protocol::message::{OpenRequest, PortState, RingSelection};
 pub use protocol::name::{base, socket_of};
-pub use protocol::ring::{Place, STATE};
-pub use protocol::socket::{ANY, folder, own_socket, server_of};
+pub use protocol::socket::{ANY, folder};
 #[cfg(fuzzing)]
 pub(crate) use server::fuzz;
 pub use server::{Open, Server};
+
+/// What the shared object for netmap's programs needs beside the above (`crates/linerate-netmap`). It is no public API: it may
+/// change in any version.
+#[doc(hidden)]
+pub mod netmap_object {
+    pub use super::client::open::{adopt, open_by};
+    pub use super::client::requests::memory_of;
+    pub use super::client::shared_port::{SharedPort, is_served};
+    pub use super::protocol::errno::errno;
+    pub use super::protocol::layout::{Offsets, Plan};
+    pub use super::protocol::message::MemoryChoice;
+    pub use super::protocol::ring::{RingAt, STATE};
+    pub use super::protocol::socket::{own_socket, server_of};
+}

@@ -16,7 +16,7 @@ mod table;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use super::outlet::{Outlet, OutletRx};
+use super::delivery::{Delivery, DeliveryRx};
 use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
 use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
@@ -44,7 +44,7 @@ type Ports = Vec<Option<Plugged>>;
 #[derive(Clone)]
 struct Plugged {
     name: String,
-    outlet: Arc<Outlet>,
+    delivery: Arc<Delivery>,
 }
 
 /// The switches of this process.
@@ -97,7 +97,7 @@ impl Switch {
     }
 
     /// Gives a port the lowest number that is free.
-    fn add(&self, name: &str, outlet: Outlet) -> Result<(u8, Arc<Outlet>)> {
+    fn add(&self, name: &str, delivery: Delivery) -> Result<(u8, Arc<Delivery>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
             return Err(Error::PortInUse { name: format!("{}:{name}", self.name) });
@@ -107,12 +107,12 @@ impl Switch {
         if number >= MAX_PORTS {
             return Err(Error::SwitchFull { switch: self.name.clone(), most: MAX_PORTS });
         }
-        let outlet = Arc::new(outlet);
+        let delivery = Arc::new(delivery);
         ports.resize(ports.len().max(number + 1), None);
-        ports[number] = Some(Plugged { name: name.to_string(), outlet: outlet.clone() });
+        ports[number] = Some(Plugged { name: name.to_string(), delivery: delivery.clone() });
         *all = Arc::new(ports);
         self.changes.fetch_add(1, Ordering::Release);
-        Ok((number as u8, outlet))
+        Ok((number as u8, delivery))
     }
 
     fn remove(&self, number: u8) {
@@ -127,14 +127,14 @@ impl Switch {
     }
 }
 
-/// Returns the outlet of a port of this process by its name, as `vale0:a`.
-pub(crate) fn outlet(name: &str) -> Option<Arc<Outlet>> {
+/// Returns the delivery of a port of this process by its name, as `vale0:a`.
+pub(crate) fn delivery_of(name: &str) -> Option<Arc<Delivery>> {
     let (switch, port) = name.split_once(':')?;
     let all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
     let switch = all.iter().filter_map(Weak::upgrade).find(|there| there.name == switch)?;
     drop(all);
     let ports = switch.ports.lock().unwrap_or_else(PoisonError::into_inner);
-    ports.iter().flatten().find(|there| there.name == port).map(|port| port.outlet.clone())
+    ports.iter().flatten().find(|there| there.name == port).map(|port| port.delivery.clone())
 }
 
 /// A switch as a sender has seen it last.
@@ -151,7 +151,7 @@ pub type ValePort = VirtualPort<Attached>;
 pub struct Attached {
     switch: Arc<Switch>,
     number: u8,
-    outlet: Arc<Outlet>,
+    delivery: Arc<Delivery>,
 }
 
 impl ValePort {
@@ -174,8 +174,8 @@ impl ValePort {
             return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);
-        let (number, outlet) = switch.add(port, Outlet::new(&config)?)?;
-        Ok(ValePort::new(config, Attached { switch, number, outlet }))
+        let (number, delivery) = switch.add(port, Delivery::new(&config)?)?;
+        Ok(ValePort::new(config, Attached { switch, number, delivery }))
     }
 
     /// The switch that it is plugged into.
@@ -198,7 +198,7 @@ impl Virtual for Attached {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
+        Ok(Box::new(DeliveryRx::new(&self.delivery, config, queue, counters)?))
     }
 
     fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -206,6 +206,6 @@ impl Virtual for Attached {
     }
 
     fn drops(&self) -> Drops {
-        self.outlet.drops()
+        self.delivery.drops()
     }
 }

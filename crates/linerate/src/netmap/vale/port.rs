@@ -1,5 +1,5 @@
 //! What happens to a packet between two ports of a switch, top-down: where it goes is decided here; the rest of its way is
-//! `netmap/outlet.rs`.
+//! `netmap/delivery.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,14 +54,14 @@ impl ValeTx {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
                 if let Some(port) = &self.now.ports[usize::from(port)] {
-                    port.outlet.deliver(&frames, wanted, self.queue);
+                    port.delivery.deliver(&frames, wanted, self.queue);
                 }
             }
         } else {
             for (number, port) in self.now.ports.iter().enumerate() {
                 let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
                 if let Some(port) = port.as_ref().filter(|_| number != usize::from(self.source)) {
-                    port.outlet.deliver(&frames, wanted, self.queue);
+                    port.delivery.deliver(&frames, wanted, self.queue);
                 }
             }
         }

@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 
 use crate::error::Result;
-use crate::share::protocol::mapping::{Buffers, Memory};
-use crate::share::protocol::ring::{NS_MOREFRAG, Place, Program, Ring, Slot};
+use crate::share::protocol::mapping::{Buffers, SharedMapping};
+use crate::share::protocol::ring::{ClientRing, NS_MOREFRAG, Ring, RingAt, Slot};
 
 /// The side of who sends into the pipe: puts copies into one ring of the shadow.
 pub struct Copier {
-    program: Program,
+    client: ClientRing,
     /// Where the next slot goes, and where the packet has begun that it is of.
     next: usize,
     begin: usize,
@@ -22,10 +22,10 @@ impl Copier {
     ///
     /// # Errors
     /// [`Error::BadPeer`] if it is outside its memory.
-    pub fn new(memory: OwnedFd, buffers: Buffers, place: Place) -> Result<Copier> {
-        let program = Program::begin(Ring::new(&Memory::of_peer(memory, buffers)?, place)?);
-        let head = program.head();
-        Ok(Copier { program, next: head, begin: head, skips: false, bytes: Vec::new() })
+    pub fn new(memory: OwnedFd, buffers: Buffers, place: RingAt) -> Result<Copier> {
+        let client = ClientRing::begin(Ring::new(&SharedMapping::of_peer(memory, buffers)?, place)?);
+        let head = client.head();
+        Ok(Copier { client, next: head, begin: head, skips: false, bytes: Vec::new() })
     }
 
     /// What comes next is in the middle of a packet, which is passed over.
@@ -36,8 +36,8 @@ impl Copier {
     /// Copies what a slot of this ring names.
     pub fn copy(&mut self, from: &Ring, number: usize, slot: Slot) {
         let has_more = slot.has_more();
-        let ring = &self.program.ring;
-        if !self.skips && self.next == self.program.tail() {
+        let ring = &self.client.ring;
+        if !self.skips && self.next == self.client.tail() {
             self.skips = true;
             self.next = self.begin;
             ring.lose();
@@ -58,11 +58,11 @@ impl Copier {
 
     /// Hands over what was copied, and learns what is free. True if the server wants a token.
     pub fn hand_over(&mut self) -> bool {
-        self.program.set(self.begin as u32, self.begin as u32);
+        self.client.set(self.begin as u32, self.begin as u32);
         // It is where it can be, between head and tail.
-        let must_ring = self.program.tell().unwrap_or(false) && self.program.must_ring();
-        self.program.learn();
-        must_ring
+        let must_notify = self.client.publish_head().unwrap_or(false) && self.client.must_notify();
+        self.client.update_tail();
+        must_notify
     }
 }
 
@@ -73,15 +73,15 @@ mod tests {
     use super::*;
     use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::protocol::ring::{Consumer, Front};
+    use crate::share::protocol::ring::{Front, ServerTxRing};
 
     /// A ring with packets, and one of a shadow that copies of them go to.
-    fn copier(slots: u32) -> (Ring, Copier, Consumer) {
-        let (_area, [source, _]) = rings(16, 0, Offsets::default());
-        let (area, [ring, _]) = rings(slots, 0, Offsets::default());
-        let consumer = Consumer::new(ring.clone());
-        let memory = area.memory.as_fd().try_clone_to_owned().unwrap();
-        let copier = Copier::new(memory, area.memory.buffers, ring.place).unwrap();
+    fn copier(slots: u32) -> (Ring, Copier, ServerTxRing) {
+        let (_memory, [source, _]) = rings(16, 0, Offsets::default());
+        let (memory, [ring, _]) = rings(slots, 0, Offsets::default());
+        let consumer = ServerTxRing::new(ring.clone());
+        let file = memory.shared.as_fd().try_clone_to_owned().unwrap();
+        let copier = Copier::new(file, memory.shared.buffers, ring.place).unwrap();
         for n in 0..16 {
             let at = source.memory.buffer(source.slot(n).buffer).unwrap();
             source.memory.mapping.write(at, &[n as u8 + 1; 100]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     /// The packets that came, each as its slots' first bytes.
-    fn seen(consumer: &mut Consumer) -> Vec<Vec<u8>> {
+    fn seen(consumer: &mut ServerTxRing) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while let Front::Packet { len, .. } = consumer.front() {
             let parts = consumer.parts.clone();
@@ -110,9 +110,9 @@ mod tests {
                 byte[0]
             };
             packets.push(parts.iter().map(|(at, _)| byte(*at)).collect());
-            consumer.pass(parts.len());
+            consumer.advance(parts.len());
         }
-        consumer.tell();
+        consumer.publish_tail();
         packets
     }
 
@@ -156,7 +156,7 @@ mod tests {
     fn the_thread_of_a_shadow_is_woken_if_it_sleeps() {
         let (source, mut copier, consumer) = copier(16);
         assert!(!copy(&mut copier, &source, 0, &[0]));
-        consumer.ring.wait_for_program();
+        consumer.ring.arm_server();
         assert!(!copier.hand_over(), "nothing has come");
         assert!(copy(&mut copier, &source, 1, &[0]));
     }

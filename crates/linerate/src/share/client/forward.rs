@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::share::protocol::ring::{FLAGS, NS_BUF_CHANGED, NS_FORWARD, Program, Slot};
+use crate::share::protocol::ring::{ClientRing, FLAGS, NS_BUF_CHANGED, NS_FORWARD, Slot};
 
 /// `NR_FORWARD`: marks count on this ring.
 const NR_FORWARD: u32 = 4;
 
 /// Moves what is marked of the packets that the program has released of a receive ring to the end of a transmit ring. What
 /// finds no room there is dropped. True if anything was moved.
-pub fn forward(from: &Program, to: &Program) -> bool {
+pub fn forward(from: &ClientRing, to: &ClientRing) -> bool {
     if from.ring.word(FLAGS).load(Relaxed) & NR_FORWARD == 0 {
         return false;
     }
@@ -52,13 +52,13 @@ mod tests {
     use super::*;
     use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::protocol::ring::{NS_MOREFRAG, Producer, Ring};
+    use crate::share::protocol::ring::{NS_MOREFRAG, Ring, ServerRxRing};
 
     const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
 
     /// A receive ring on which packets have come and were released, with these flags, and of lengths 100, 101 and so on.
-    fn released(ring: &Ring, flags: &[u16]) -> Program {
-        let mut producer = Producer::new(ring.clone());
+    fn released(ring: &Ring, flags: &[u16]) -> ClientRing {
+        let mut producer = ServerRxRing::new(ring.clone());
         for (n, flags) in flags.iter().enumerate() {
             ring.set_slot(n, Slot { len: 100 + n as u16, flags: *flags, ..ring.slot(n) });
             ring.set_offset(n, 16 + n);
@@ -66,24 +66,24 @@ mod tests {
         // One more that is not released.
         let marked = ring.slot(flags.len());
         ring.set_slot(flags.len(), Slot { flags: NS_FORWARD, ..marked });
-        producer.pass(flags.len() + 1);
-        producer.tell();
-        let program = Program::begin(ring.clone());
-        program.set(flags.len() as u32, flags.len() as u32);
-        program
+        producer.advance(flags.len() + 1);
+        producer.publish_tail();
+        let client = ClientRing::begin(ring.clone());
+        client.set(flags.len() as u32, flags.len() as u32);
+        client
     }
 
     /// A transmit ring with so many free slots.
-    fn free(ring: &Ring, slots: usize) -> Program {
-        let program = Program::begin(ring.clone());
-        program.done((slots + 1) % ring.place.slots);
-        program.learn();
-        program
+    fn free(ring: &Ring, slots: usize) -> ClientRing {
+        let client = ClientRing::begin(ring.clone());
+        client.done((slots + 1) % ring.place.slots);
+        client.update_tail();
+        client
     }
 
     #[test]
     fn marked_packets_change_places_and_others_stay() {
-        let (_area, [to, from]) = rings(16, 0, OFFSETS);
+        let (_memory, [to, from]) = rings(16, 0, OFFSETS);
         from.word(FLAGS).store(NR_FORWARD | 2, Relaxed);
         // Only the first slot of a packet says where it goes; the last one's end is missing.
         let marks = [NS_FORWARD, 0, NS_FORWARD | NS_MOREFRAG, 0, NS_MOREFRAG, NS_FORWARD, NS_FORWARD | NS_MOREFRAG];
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_dropped_as_a_whole() {
-        let (_area, [to, from]) = rings(16, 0, Offsets::default());
+        let (_memory, [to, from]) = rings(16, 0, Offsets::default());
         from.word(FLAGS).store(NR_FORWARD, Relaxed);
         let marks = [NS_FORWARD, NS_FORWARD | NS_MOREFRAG, NS_MOREFRAG, 0, NS_FORWARD, NS_FORWARD];
         let (receive, transmit) = (released(&from, &marks), free(&to, 2));
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn marks_count_only_where_it_was_asked_for() {
-        let (_area, [to, from]) = rings(16, 0, OFFSETS);
+        let (_memory, [to, from]) = rings(16, 0, OFFSETS);
         let (receive, transmit) = (released(&from, &[NS_FORWARD, NS_FORWARD]), free(&to, 10));
         from.word(FLAGS).store(!NR_FORWARD, Relaxed);
         assert!(!forward(&receive, &transmit));

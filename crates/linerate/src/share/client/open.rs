@@ -7,8 +7,8 @@ use super::requests::{Client, accepted, of, sockets, unanswered};
 use super::shared_port::SharedPort;
 use crate::error::{Error, Result};
 use crate::share::protocol::connection::ask_by;
-use crate::share::protocol::mapping::Memory;
-use crate::share::protocol::message::{Choice, Reply, Request, Wanted};
+use crate::share::protocol::mapping::SharedMapping;
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Reply, Request};
 use crate::share::protocol::socket::{connect_socket, server_of};
 
 impl Client {
@@ -16,7 +16,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn open(self, wanted: Wanted, memory: Choice) -> Result<(OwnedFd, SharedPort)> {
+    pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
         let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
         Ok((self.connection.into_fd(), port))
     }
@@ -27,7 +27,12 @@ impl Client {
 ///
 /// # Errors
 /// As [`Client::find`] and [`Client::open`].
-pub fn open_by(fd: BorrowedFd<'_>, folder: &Path, wanted: Wanted, memory: Choice) -> Result<Option<SharedPort>> {
+pub fn open_by(
+    fd: BorrowedFd<'_>,
+    folder: &Path,
+    wanted: OpenRequest,
+    memory: MemoryChoice,
+) -> Result<Option<SharedPort>> {
     if server_of(fd).is_none() {
         let mut is_connected = false;
         for socket in sockets(folder, &wanted.name)? {
@@ -53,6 +58,6 @@ pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
 fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
     let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its answer is another's" }) };
     let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
-    let memory = Memory::of_peer(memory, opened.buffers)?;
+    let memory = SharedMapping::of_peer(memory, opened.buffers)?;
     SharedPort::new(*opened, memory, begins)
 }

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::share::protocol::connection::Connection;
-use crate::share::protocol::layout::{Plan, Rings};
+use crate::share::protocol::layout::{Plan, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::Buffers;
 use crate::share::protocol::message::{PortState, Reply, Request};
 use crate::share::protocol::name::socket_of;
-use crate::share::protocol::ring::Place;
+use crate::share::protocol::ring::RingAt;
 use crate::share::protocol::socket::{ANY, connect_to, own_socket_in, server_of};
 
 /// Where to ask for a port of this name: the server of its switch or interface, or of all names, or the one that programs of
@@ -90,7 +90,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn info(&self, name: &str) -> Result<Rings> {
+    pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
             _ => Err(Error::BadPeer { why: "its answer is another's" }),
@@ -109,7 +109,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn attach(&self, switch: &str, port: &str, host: bool, rings: Rings) -> Result<u32> {
+    pub fn attach(&self, switch: &str, port: &str, host: bool, rings: RingCounts) -> Result<u32> {
         self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
     }
 
@@ -125,7 +125,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn create(&self, name: &str, rings: Rings) -> Result<()> {
+    pub fn create(&self, name: &str, rings: RingCounts) -> Result<()> {
         self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
     }
 
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Describes memory by its number, or for 0 that of this process, which is known by `process` ([`Choice::process`]): returns
+    /// Describes memory by its number, or for 0 that of this process, which is known by `process` ([`MemoryChoice::process`]): returns
     /// its number, and what is in it.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ pub fn memory_of(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
 }
 
 /// Where copies of what a descriptor's port sends into a pipe go.
-pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<Place>, Vec<OwnedFd>)> {
+pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<RingAt>, Vec<OwnedFd>)> {
     let client = of(fd)?.ok_or(Error::BadPeer { why: "the server of the port is gone" })?;
     match client.ask(&Request::Shadow, &[fd])? {
         (Reply::Shadow { buffers, places }, descriptors) => Ok((buffers, places, descriptors)),

@@ -11,27 +11,27 @@ use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::share::client::copier::Copier;
-use crate::share::protocol::connection::ring_bell;
-use crate::share::protocol::layout::Placed;
+use crate::share::protocol::connection::send_token;
+use crate::share::protocol::layout::PortLayout;
 use crate::share::protocol::lock;
-use crate::share::protocol::mapping::Memory;
+use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::pipe::take_back;
-use crate::share::protocol::ring::{NS_BUF_CHANGED, NS_TXMON, Place, Producer, Program, Ring, Slot};
+use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, Ring, RingAt, ServerRxRing, Slot};
 
 /// Its rings, of the card and then of the host.
-pub struct Sides {
-    pub tx: Vec<Option<Transmit>>,
-    pub rx: Vec<Option<Receive>>,
+pub struct ClientRings {
+    pub tx: Vec<Option<ClientTx>>,
+    pub rx: Vec<Option<ClientRx>>,
 }
 
 /// A transmit ring; that of a pipe ends in the other end's receive ring.
-pub struct Transmit {
-    pub program: Program,
-    pub pipe: Option<Through>,
+pub struct ClientTx {
+    pub client: ClientRing,
+    pub pipe: Option<PipeLink>,
 }
 
 /// The other end of a pipe's transmit ring.
-pub struct Through {
+pub struct PipeLink {
     pub other: Ring,
     /// Where copies for the pipe's monitors go.
     pub copies: Mutex<Copies>,
@@ -46,117 +46,122 @@ pub struct Copies {
 }
 
 /// A receive ring; that of a pipe begins in the other end's transmit ring.
-pub struct Receive {
-    pub program: Program,
+pub struct ClientRx {
+    pub client: ClientRing,
     pub pipe: Option<Ring>,
 }
 
-impl Sides {
+impl ClientRings {
     /// The rings of a port; of a pipe with those at its `other` end. Where the port `begins`, head and cur are where the last
     /// program that had it has left them; otherwise another process has it as well, and goes on with it.
     ///
     /// # Errors
     /// [`Error::BadPeer`] if a ring is outside the memory, or has no other end.
-    pub fn new(memory: &Arc<Memory>, mine: &Placed, other: Option<&Placed>, begins: bool) -> Result<Sides> {
-        let ring = |place: &Place| {
+    pub fn new(
+        memory: &Arc<SharedMapping>,
+        mine: &PortLayout,
+        other: Option<&PortLayout>,
+        begins: bool,
+    ) -> Result<ClientRings> {
+        let ring = |place: &RingAt| {
             let offset_mask = mine.offset_mask;
             Ring::new(memory, *place).map(|ring| Ring { offset_mask, ..ring })
         };
-        let program =
-            |place: &Place| ring(place).map(|ring| if begins { Program::begin(ring) } else { Program { ring } });
-        let other_end = |places: Option<&Vec<Option<Place>>>, n: usize, slots: usize| {
+        let client =
+            |place: &RingAt| ring(place).map(|ring| if begins { ClientRing::begin(ring) } else { ClientRing { ring } });
+        let other_end = |places: Option<&Vec<Option<RingAt>>>, n: usize, slots: usize| {
             let Some(places) = places else { return Ok(None) };
             match places.get(n) {
                 Some(Some(place)) if place.slots == slots => ring(place).map(Some),
                 _ => Err(Error::BadPeer { why: "its pipe has no other end" }),
             }
         };
-        let transmit = |(n, place): (usize, &Option<Place>)| {
+        let transmit = |(n, place): (usize, &Option<RingAt>)| {
             let Some(place) = place else { return Ok(None) };
             let other = other_end(other.map(|other| &other.rx), n, place.slots)?;
-            let program = program(place)?;
-            let pipe = other.map(|other| Through { other, copies: Mutex::default() });
+            let client = client(place)?;
+            let pipe = other.map(|other| PipeLink { other, copies: Mutex::default() });
             if begins && let Some(pipe) = &pipe {
                 // The last program may have been killed while it sent.
-                program.restart(pipe.other.published());
-                pipe.reclaim(&program);
-                program.learn();
+                client.restart(pipe.other.published());
+                pipe.reclaim(&client);
+                client.update_tail();
             }
-            Ok(Some(Transmit { program, pipe }))
+            Ok(Some(ClientTx { client, pipe }))
         };
-        let receive = |(n, place): (usize, &Option<Place>)| {
+        let receive = |(n, place): (usize, &Option<RingAt>)| {
             let Some(place) = place else { return Ok(None) };
             let pipe = other_end(other.map(|other| &other.tx), n, place.slots)?;
-            Ok(Some(Receive { program: program(place)?, pipe }))
+            Ok(Some(ClientRx { client: client(place)?, pipe }))
         };
-        Ok(Sides {
+        Ok(ClientRings {
             tx: mine.tx.iter().enumerate().map(transmit).collect::<Result<_>>()?,
             rx: mine.rx.iter().enumerate().map(receive).collect::<Result<_>>()?,
         })
     }
 }
 
-impl Transmit {
+impl ClientTx {
     /// Hands over what the program has released, and sends the server a token if it wants one.
     ///
     /// # Errors
     /// [`Error::BadRing`].
     #[inline(always)]
-    pub fn hand_over(&self, bell: BorrowedFd<'_>) -> Result<()> {
-        let program = &self.program;
-        let must_ring = match &self.pipe {
+    pub fn hand_over(&self, socket: BorrowedFd<'_>) -> Result<()> {
+        let client = &self.client;
+        let must_notify = match &self.pipe {
             Some(pipe) => {
-                let before = program.head();
-                program.tell()? && pipe.pass(&program.ring, before, program.head())
+                let before = client.head();
+                client.publish_head()? && pipe.pass(&client.ring, before, client.head())
             }
-            None => program.tell()? && program.must_ring(),
+            None => client.publish_head()? && client.must_notify(),
         };
-        if must_ring {
-            ring_bell(bell);
+        if must_notify {
+            send_token(socket);
         }
         Ok(())
     }
 
     /// Learns up to where slots are the program's.
     #[inline(always)]
-    pub fn learn(&self, bell: BorrowedFd<'_>) {
-        let ring = &self.program.ring;
+    pub fn update_tail(&self, socket: BorrowedFd<'_>) {
+        let ring = &self.client.ring;
         if let Some(pipe) = &self.pipe {
-            pipe.reclaim(&self.program);
+            pipe.reclaim(&self.client);
         }
         if let Some(monitor) = ring.monitor() {
-            let (from, to) = (ring.next(self.program.tail()), ring.next(ring.published()));
-            show(ring, from, to, &monitor, NS_TXMON, bell);
+            let (from, to) = (ring.next(self.client.tail()), ring.next(ring.published()));
+            show(ring, from, to, &monitor, NS_TXMON, socket);
         }
-        self.program.learn();
+        self.client.update_tail();
     }
 }
 
-impl Receive {
+impl ClientRx {
     /// Gives back what the program has released, and sends the server a token if it wants one, or the sender into a pipe.
     ///
     /// # Errors
     /// [`Error::BadRing`].
     #[inline(always)]
-    pub fn give_back(&self, bell: BorrowedFd<'_>) -> Result<()> {
-        let ring = &self.program.ring;
+    pub fn give_back(&self, socket: BorrowedFd<'_>) -> Result<()> {
+        let ring = &self.client.ring;
         if let Some(monitor) = ring.monitor() {
-            let from = self.program.head();
-            let to = (from + self.program.released()) % ring.place.slots;
-            show(ring, from, to, &monitor, 0, bell);
+            let from = self.client.head();
+            let to = (from + self.client.released()) % ring.place.slots;
+            show(ring, from, to, &monitor, 0, socket);
         }
-        let must_ring = match &self.pipe {
-            Some(sender) => self.program.tell()? && sender.is_armed(),
-            None => self.program.tell()? && self.program.must_ring(),
+        let must_notify = match &self.pipe {
+            Some(sender) => self.client.publish_head()? && sender.is_armed(),
+            None => self.client.publish_head()? && self.client.must_notify(),
         };
-        if must_ring {
-            ring_bell(bell);
+        if must_notify {
+            send_token(socket);
         }
         Ok(())
     }
 }
 
-impl Through {
+impl PipeLink {
     /// Copies these slots to the other end, which is told of whole packets. True if that end wants a token.
     #[inline(always)]
     fn pass(&self, ring: &Ring, from: usize, head: usize) -> bool {
@@ -185,24 +190,24 @@ impl Through {
 
     /// Frees the slots that the other end has released, with the buffers that its program has put there.
     #[inline(always)]
-    fn reclaim(&self, program: &Program) {
+    fn reclaim(&self, client: &ClientRing) {
         let released = self.other.released();
-        take_back(&program.ring, &self.other, released);
-        program.done(released);
+        take_back(&client.ring, &self.other, released);
+        client.done(released);
     }
 }
 
 /// Gives the buffers of slots that a port is done with to its zero-copy monitor, for others: as many of the last ones as the
 /// monitor has room for (netmap's netmap_monitor.c does the same).
 #[cold]
-fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, bell: BorrowedFd<'_>) {
-    let program = Program { ring: monitor.clone() };
-    let Some(_turn) = program.turn() else { return };
+fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, socket: BorrowedFd<'_>) {
+    let client = ClientRing { ring: monitor.clone() };
+    let Some(_turn) = client.turn() else { return };
     // It may have gone, and its place be another ring's.
     if port.monitor().is_none_or(|there| there.place != monitor.place) {
         return;
     }
-    let mut producer = Producer::new(monitor.clone());
+    let mut producer = ServerRxRing::new(monitor.clone());
     let count = port.distance(from, to);
     let fits = count.min(producer.free());
     let (mut at, mut next) = ((from + count - fits) % port.place.slots, producer.tail());
@@ -213,10 +218,10 @@ fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, bell: Bo
         port.set_slot(at, Slot { buffer: theirs.buffer, len: theirs.len, flags: ours.flags | NS_BUF_CHANGED });
         (at, next) = (port.next(at), monitor.next(next));
     }
-    producer.pass(fits);
-    producer.tell();
+    producer.advance(fits);
+    producer.publish_tail();
     if fits > 0 && monitor.is_armed() {
-        ring_bell(bell);
+        send_token(socket);
     }
 }
 
@@ -232,62 +237,62 @@ mod tests {
 
     use super::*;
     use crate::share::protocol::connection::Connection;
-    use crate::share::protocol::connection::tests::was_rung;
-    use crate::share::protocol::layout::{Offsets, Plan, Rings};
+    use crate::share::protocol::connection::tests::was_notified;
+    use crate::share::protocol::layout::{Offsets, Plan, RingCounts};
     use crate::share::protocol::pipe::end_pipe;
     use crate::share::protocol::ring::{NS_FORWARD, NS_MOREFRAG};
-    use crate::share::server::netmap_memory::Area;
+    use crate::share::server::netmap_memory::NetmapMemory;
 
     const SLOTS: u32 = 8;
 
     /// A pipe's transmit ring, the receive ring at the other end, and both ends of a descriptor.
     struct Bench {
-        area: Area,
-        ends: [Placed; 2],
-        transmit: Transmit,
-        receive: Receive,
+        memory: NetmapMemory,
+        ends: [PortLayout; 2],
+        transmit: ClientTx,
+        receive: ClientRx,
         ours: Connection,
         server: Connection,
     }
 
     impl Bench {
         fn new(offsets: Offsets) -> Bench {
-            let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
-            let area = Area::new(Plan::of_ports(3, &rings, 0)).unwrap();
-            let ends = area.place_pipe(&[rings; 2], offsets).unwrap();
+            let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
+            let memory = NetmapMemory::new(Plan::of_ports(3, &rings, 0)).unwrap();
+            let ends = memory.place_pipe(&[rings; 2], offsets).unwrap();
             let [a, b] = &ends;
-            let sides = |mine, other| Sides::new(&area.memory, mine, Some(other), true).unwrap();
-            let (mut near, mut far) = (sides(a, b), sides(b, a));
+            let client_rings = |mine, other| ClientRings::new(&memory.shared, mine, Some(other), true).unwrap();
+            let (mut near, mut far) = (client_rings(a, b), client_rings(b, a));
             let (transmit, receive) = (near.tx.remove(0).unwrap(), far.rx.remove(0).unwrap());
             let [ours, server] = Connection::pair().unwrap();
-            Bench { area, ends, transmit, receive, ours, server }
+            Bench { memory, ends, transmit, receive, ours, server }
         }
 
         fn send(&self, slots: &[(u16, u16)]) {
-            let program = &self.transmit.program;
-            let mut head = program.head();
+            let client = &self.transmit.client;
+            let mut head = client.head();
             for &(len, flags) in slots {
-                program.ring.set_slot(head, Slot { len, flags, ..program.ring.slot(head) });
-                head = program.ring.next(head);
+                client.ring.set_slot(head, Slot { len, flags, ..client.ring.slot(head) });
+                head = client.ring.next(head);
             }
-            program.set(head as u32, head as u32);
+            client.set(head as u32, head as u32);
             self.transmit.hand_over(self.ours.as_fd()).unwrap();
-            self.transmit.learn(self.ours.as_fd());
+            self.transmit.update_tail(self.ours.as_fd());
         }
 
         fn tail(&self) -> usize {
-            self.receive.program.learn();
-            self.receive.program.tail()
+            self.receive.client.update_tail();
+            self.receive.client.tail()
         }
 
         fn release(&self, head: u32) {
-            self.receive.program.set(head, head);
+            self.receive.client.set(head, head);
             self.receive.give_back(self.ours.as_fd()).unwrap();
-            self.transmit.learn(self.ours.as_fd());
+            self.transmit.update_tail(self.ours.as_fd());
         }
 
         fn rings(&self) -> (Ring, Ring) {
-            (self.transmit.program.ring.clone(), self.receive.program.ring.clone())
+            (self.transmit.client.ring.clone(), self.receive.client.ring.clone())
         }
     }
 
@@ -312,7 +317,7 @@ mod tests {
         );
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
         // The receiver keeps a buffer, and gives another for it.
-        let spare = bench.area.take_extra(1)[0].0;
+        let spare = bench.memory.take_extra(1)[0].0;
         far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
         far.set_offset(1, 9);
         bench.release(2);
@@ -327,22 +332,22 @@ mod tests {
         bench.send(&[(60, 0), (61, NS_MOREFRAG)]);
         let (near, far) = bench.rings();
         far.set_slot(0, Slot { len: 9, ..far.slot(0) });
-        let begun = Program::begin(near.clone());
+        let begun = ClientRing::begin(near.clone());
         assert_eq!(begun.head(), 2);
         bench.tail();
-        bench.receive.program.set(1, 1);
-        bench.receive.program.tell().unwrap();
+        bench.receive.client.set(1, 1);
+        bench.receive.client.publish_head().unwrap();
         let [a, b] = [&bench.ends[0], &bench.ends[1]];
-        let sides = Sides::new(&bench.area.memory, a, Some(b), true).unwrap();
-        let program = &sides.tx[0].as_ref().unwrap().program;
-        assert_eq!((program.head(), program.tail(), near.slot(0).len), (1, 0, 9));
+        let client_rings = ClientRings::new(&bench.memory.shared, a, Some(b), true).unwrap();
+        let client = &client_rings.tx[0].as_ref().unwrap().client;
+        assert_eq!((client.head(), client.tail(), near.slot(0).len), (1, 0, 9));
     }
 
     #[test]
     fn at_the_end_of_a_pipe_each_buffer_is_in_one_slot() {
         let bench = Bench::new(Offsets::default());
         let (near, far) = bench.rings();
-        let spare = bench.area.take_extra(1)[0].0;
+        let spare = bench.memory.take_extra(1)[0].0;
         bench.send(&[(60, 0), (61, 0), (62, NS_MOREFRAG)]);
         bench.tail();
         let mut all = buffers(&near);
@@ -357,15 +362,15 @@ mod tests {
     #[test]
     fn slots_are_the_sender_s_again_when_the_receiver_has_released_them() {
         let bench = Bench::new(Offsets::default());
-        let tail = || bench.transmit.program.tail();
+        let tail = || bench.transmit.client.tail();
         assert_eq!(tail(), 7, "all of it is free");
         bench.send(&[(60, 0); 5]);
         assert_eq!((bench.tail(), tail()), (5, 7), "five of seven are on their way");
         bench.release(2);
         assert_eq!(tail(), 1);
         bench.send(&[(61, 0); 4]);
-        assert_eq!((bench.tail(), bench.transmit.program.head(), tail()), (1, 1, 1), "and there is room for no more");
-        bench.transmit.program.set(2, 2);
+        assert_eq!((bench.tail(), bench.transmit.client.head(), tail()), (1, 1, 1), "and there is room for no more");
+        bench.transmit.client.set(2, 2);
         assert!(bench.transmit.hand_over(bench.ours.as_fd()).is_err());
         bench.release(1);
         assert_eq!(tail(), 0);
@@ -391,56 +396,56 @@ mod tests {
     fn tokens_are_sent_to_those_who_want_one_and_have_something() {
         let bench = Bench::new(Offsets::default());
         bench.send(&[(60, 0)]);
-        assert!(!was_rung(&bench.server), "the other end is awake");
-        bench.receive.program.arm();
+        assert!(!was_notified(&bench.server), "the other end is awake");
+        bench.receive.client.arm();
         bench.send(&[]);
-        assert!(!was_rung(&bench.server), "nothing has come");
+        assert!(!was_notified(&bench.server), "nothing has come");
         bench.send(&[(60, NS_MOREFRAG)]);
-        assert!(was_rung(&bench.server));
+        assert!(was_notified(&bench.server));
         // In the other direction there is room.
         bench.tail();
         bench.release(1);
-        assert!(!was_rung(&bench.server));
-        bench.transmit.program.arm();
+        assert!(!was_notified(&bench.server));
+        bench.transmit.client.arm();
         bench.release(1);
-        assert!(!was_rung(&bench.server), "it has not moved");
+        assert!(!was_notified(&bench.server), "it has not moved");
         bench.send(&[(60, 0)]);
         bench.tail();
         bench.release(3);
-        assert!(was_rung(&bench.server));
+        assert!(was_notified(&bench.server));
     }
 
     #[test]
     fn a_server_is_told_of_what_was_sent_and_released() {
-        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
-        let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
-        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let sides = Sides::new(&area.memory, &placed, None, true).unwrap();
+        let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
+        let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
+        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let client_rings = ClientRings::new(&memory.shared, &placed, None, true).unwrap();
         let [ours, server] = Connection::pair().unwrap();
-        let (transmit, receive) = (sides.tx[0].as_ref().unwrap(), sides.rx[0].as_ref().unwrap());
-        transmit.program.done(0);
-        transmit.learn(ours.as_fd());
+        let (transmit, receive) = (client_rings.tx[0].as_ref().unwrap(), client_rings.rx[0].as_ref().unwrap());
+        transmit.client.done(0);
+        transmit.update_tail(ours.as_fd());
         let mut head = 0;
         let mut send = || {
             head += 1;
-            transmit.program.set(head, head);
+            transmit.client.set(head, head);
             transmit.hand_over(ours.as_fd()).unwrap();
-            was_rung(&server)
+            was_notified(&server)
         };
         assert!(!send());
-        transmit.program.ring.wait_for_program();
+        transmit.client.ring.arm_server();
         assert!(send() && !send(), "once");
-        let mut producer = Producer::new(receive.program.ring.clone());
-        producer.pass(3);
-        producer.tell();
-        receive.program.learn();
+        let mut producer = ServerRxRing::new(receive.client.ring.clone());
+        producer.advance(3);
+        producer.publish_tail();
+        receive.client.update_tail();
         let release = |head: u32| {
-            receive.program.set(head, head);
+            receive.client.set(head, head);
             receive.give_back(ours.as_fd()).unwrap();
-            was_rung(&server)
+            was_notified(&server)
         };
         assert!(!release(1));
-        receive.program.ring.wait_for_program();
+        receive.client.ring.arm_server();
         assert!(!release(1) && release(2) && !release(3));
     }
 
@@ -449,11 +454,11 @@ mod tests {
     fn a_monitor_gets_buffers_that_the_port_is_done_with() {
         let bench = Bench::new(Offsets::default());
         let (near, far) = bench.rings();
-        let slots = Rings { rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
-        let placed = bench.area.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
-        let monitor = Program::begin(Ring::new(&bench.area.memory, placed.rx[0].unwrap()).unwrap());
+        let slots = RingCounts { rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
+        let placed = bench.memory.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
+        let monitor = ClientRing::begin(Ring::new(&bench.memory.shared, placed.rx[0].unwrap()).unwrap());
         let seen = |from: usize| {
-            monitor.learn();
+            monitor.update_tail();
             let count = monitor.ring.distance(from, monitor.tail());
             (0..count).map(|n| monitor.ring.slot((from + n) % 4)).map(|slot| (slot.len, slot.flags)).collect::<Vec<_>>()
         };
@@ -465,7 +470,7 @@ mod tests {
         monitor.arm();
         bench.release(2);
         assert_eq!(seen(0), [(60, 0), (61, NS_MOREFRAG)]);
-        assert!(was_rung(&bench.server), "the monitor is to be woken");
+        assert!(was_notified(&bench.server), "the monitor is to be woken");
         assert_eq!([0, 1].map(|n| monitor.ring.slot(n).buffer), [there[0], there[1]]);
         assert_eq!([0, 1].map(|n| far.slot(n).buffer), [free[0], free[1]]);
         // It has room for one more, and gets the last of what there is.
@@ -475,7 +480,7 @@ mod tests {
         assert_eq!(seen(2), [(64, 0)]);
         far.set_monitor(None);
         monitor.set(3, 3);
-        monitor.tell().unwrap();
+        monitor.publish_head().unwrap();
         // Of the sender: when what it has sent was released at the other end.
         near.set_monitor(Some(&monitor.ring));
         bench.send(&[(65, 0), (66, 0)]);
@@ -504,16 +509,16 @@ mod tests {
 
     #[test]
     fn a_pipe_without_its_other_end_is_refused() {
-        let rings = Rings { tx: 2, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..Rings::default() };
-        let area = Area::new(Plan::of_ports(2, &rings, 0)).unwrap();
-        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        assert!(Sides::new(&area.memory, &placed, None, true).is_ok());
-        let refused = Sides::new(&area.memory, &placed, Some(&placed), true).map(drop);
+        let rings = RingCounts { tx: 2, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
+        let memory = NetmapMemory::new(Plan::of_ports(2, &rings, 0)).unwrap();
+        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(ClientRings::new(&memory.shared, &placed, None, true).is_ok());
+        let refused = ClientRings::new(&memory.shared, &placed, Some(&placed), true).map(drop);
         assert!(matches!(refused, Err(Error::BadPeer { .. })));
         // Rings that belong together have the same slots.
-        let rings = Rings { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..Rings::default() };
-        let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
-        let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        assert!(Sides::new(&area.memory, &placed, Some(&placed), true).is_err());
+        let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..RingCounts::default() };
+        let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
+        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(ClientRings::new(&memory.shared, &placed, Some(&placed), true).is_err());
     }
 }

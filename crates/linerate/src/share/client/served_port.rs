@@ -12,9 +12,9 @@ use crate::netmap::{Virtual, VirtualPort};
 use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
-use crate::share::protocol::layout::Rings;
+use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::mapping::Cursor;
-use crate::share::protocol::message::{Choice, Wanted, Which};
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
 
 /// A port that another process serves.
 pub type ServedPort = VirtualPort<Remote>;
@@ -23,7 +23,7 @@ pub type ServedPort = VirtualPort<Remote>;
 pub struct Remote {
     /// Of a pipe or a monitor all of it; of any other port a description, and each queue has a connection of its own.
     port: Arc<Opened>,
-    open: Box<dyn Fn(Which, bool) -> Result<Opened> + Send>,
+    open: Box<dyn Fn(RingSelection, bool) -> Result<Opened> + Send>,
     is_whole: bool,
 }
 
@@ -38,7 +38,7 @@ impl Opened {
         Opened { descriptor, port }
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
+    fn socket(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
@@ -49,21 +49,27 @@ impl ServedPort {
     ///
     /// # Errors
     /// [`Error::Refused`] as the server says, [`Error::Serve`] if it does not let us in.
-    pub fn find(folder: &Path, wanted: Wanted, config: Config) -> Result<Option<ServedPort>> {
+    pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
         let slots = config.ring as u32;
         let rx_slots = slots.max(wanted.rings.rx_slots);
-        let rings = Rings { tx: config.tx_queues, rx: config.rx_queues, tx_slots: slots, rx_slots, ..Rings::default() };
-        let wanted = Wanted { rings, ..wanted };
-        let which = if is_whole { Which::All } else { Which::None };
-        let opened = Opened::new(first.open(Wanted { which, ..wanted.clone() }, Choice::default())?);
+        let rings = RingCounts {
+            tx: config.tx_queues,
+            rx: config.rx_queues,
+            tx_slots: slots,
+            rx_slots,
+            ..RingCounts::default()
+        };
+        let wanted = OpenRequest { rings, ..wanted };
+        let which = if is_whole { RingSelection::All } else { RingSelection::None };
+        let opened = Opened::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
         let folder = folder.to_path_buf();
-        let open = move |which: Which, receives: bool| {
+        let open = move |which: RingSelection, receives: bool| {
             let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
             let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
-            let wanted = Wanted { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
-            client.open(wanted, Choice::default()).map(Opened::new)
+            let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
+            client.open(wanted, MemoryChoice::default()).map(Opened::new)
         };
         let rings = opened.port.rings();
         let config = Config { tx_queues: rings.tx, rx_queues: rings.rx, ..config };
@@ -76,7 +82,7 @@ impl Remote {
     fn queue(&self, queue: u16, receives: bool) -> Result<Arc<Opened>> {
         match self.is_whole {
             true => Ok(self.port.clone()),
-            false => Ok(Arc::new((self.open)(Which::One(queue), receives)?)),
+            false => Ok(Arc::new((self.open)(RingSelection::One(queue), receives)?)),
         }
     }
 }
@@ -106,7 +112,7 @@ impl Virtual for Remote {
 
     /// Up as long as it is served.
     fn link(&self) -> Result<Link> {
-        match is_served(self.port.bell()) {
+        match is_served(self.port.socket()) {
             true => Ok(Link::Up { mbits: 0 }),
             false => {
                 let name = &self.port.port.wanted().name;
@@ -137,7 +143,7 @@ impl Receive for ServedRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
         let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
-        opened.port.take(opened.bell(), *queue, parts, |memory, parts| {
+        opened.port.take(opened.socket(), *queue, parts, |memory, parts| {
             let len: usize = parts.iter().map(|(_, len)| len).sum();
             if len == 0 || len > *longest {
                 counters.dropped();
@@ -170,8 +176,8 @@ impl Receive for ServedRx {
         if !self.sleeps {
             return None;
         }
-        self.opened.port.arm_ring(self.opened.bell(), self.queue);
-        Some(self.opened.bell())
+        self.opened.port.arm_ring(self.opened.socket(), self.queue);
+        Some(self.opened.socket())
     }
 
     /// A token that comes now is read when it is waited for again.
@@ -192,7 +198,7 @@ impl Transmit for ServedTx {
         let mut waiting = batch.packets();
         let mut next = waiting.next();
         let opened = &self.opened;
-        opened.port.put(opened.bell(), self.queue, count, |room| {
+        opened.port.put(opened.socket(), self.queue, count, |room| {
             while let Some(packet) = next.take() {
                 let len = packet.len();
                 if len > self.longest {

@@ -14,13 +14,13 @@ use crate::share::client::copier::Copier;
 use crate::share::client::forward::forward;
 use crate::share::client::indirect;
 use crate::share::client::requests::shadow_of;
-use crate::share::client::rings::{Receive, Sides, Through, Transmit, stamp};
-use crate::share::protocol::connection::{has_ended, read_tokens, ring_bell};
-use crate::share::protocol::layout::{DESCRIPTION, NI_BUFS_HEAD, Placed, Rings};
+use crate::share::client::rings::{ClientRings, ClientRx, ClientTx, PipeLink, stamp};
+use crate::share::protocol::connection::{has_ended, read_tokens, send_token};
+use crate::share::protocol::layout::{DESCRIPTION, NI_BUFS_HEAD, PortLayout, RingCounts};
 use crate::share::protocol::lock;
-use crate::share::protocol::mapping::{Memory, Segments};
-use crate::share::protocol::message::{Opened, Wanted, Which};
-use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
+use crate::share::protocol::mapping::{Segments, SharedMapping};
+use crate::share::protocol::message::{OpenRequest, Opened, RingSelection};
+use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, Ring, Slot};
 
 /// The most buffers that are prefetched at once.
 const AHEAD: usize = 32;
@@ -28,14 +28,14 @@ const AHEAD: usize = 32;
 /// A port that another process serves.
 pub struct SharedPort {
     opened: Opened,
-    memory: Arc<Memory>,
-    sides: Sides,
+    memory: Arc<SharedMapping>,
+    client_rings: ClientRings,
 }
 
 impl SharedPort {
     /// The port that was opened in this memory; by this process, if it `begins`.
-    pub(super) fn new(opened: Opened, memory: Arc<Memory>, begins: bool) -> Result<SharedPort> {
-        let sides = Sides::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
+    pub(super) fn new(opened: Opened, memory: Arc<SharedMapping>, begins: bool) -> Result<SharedPort> {
+        let client_rings = ClientRings::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
         let end = opened.placed.at.checked_add(DESCRIPTION);
         if end.is_none_or(|end| end > memory.mapping.len()) {
             return Err(Error::BadPeer { why: "its description is outside its memory" });
@@ -43,16 +43,16 @@ impl SharedPort {
         if begins {
             chain_extra(&memory, opened.placed.at, &opened.extra);
         }
-        Ok(SharedPort { opened, memory, sides })
+        Ok(SharedPort { opened, memory, client_rings })
     }
 
     /// What it was opened as.
-    pub fn wanted(&self) -> &Wanted {
+    pub fn wanted(&self) -> &OpenRequest {
         &self.opened.wanted
     }
 
     /// How many rings the port has; not all of them are here, perhaps.
-    pub fn rings(&self) -> &Rings {
+    pub fn rings(&self) -> &RingCounts {
         &self.opened.rings
     }
 
@@ -62,7 +62,7 @@ impl SharedPort {
     }
 
     /// Where the rings and packets are.
-    pub fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<SharedMapping> {
         &self.memory
     }
 
@@ -72,7 +72,7 @@ impl SharedPort {
     }
 
     /// Where its description is.
-    pub fn placed(&self) -> &Placed {
+    pub fn placed(&self) -> &PortLayout {
         &self.opened.placed
     }
 
@@ -86,60 +86,60 @@ impl SharedPort {
     ///
     /// # Errors
     /// [`Error::BadRing`](crate::Error::BadRing) if the program has set head or cur where they cannot be.
-    pub fn sync_tx(&self, bell: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
+    pub fn sync_tx(&self, socket: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
         let mut result = Ok(());
-        for (number, transmit) in self.sides.tx.iter().enumerate() {
+        for (number, transmit) in self.client_rings.tx.iter().enumerate() {
             let Some(transmit) = transmit else { continue };
-            let Some(_turn) = transmit.program.turn() else { continue };
-            if transmit.program.ring.place.zone != 0 {
-                indirect::fetch(&transmit.program, &read);
+            let Some(_turn) = transmit.client.turn() else { continue };
+            if transmit.client.ring.place.zone != 0 {
+                indirect::fetch(&transmit.client, &read);
             }
-            self.look_for_monitors(bell, number, transmit);
-            result = transmit.hand_over(bell).and(result);
-            transmit.learn(bell);
-            stamp(&transmit.program.ring);
+            self.look_for_monitors(socket, number, transmit);
+            result = transmit.hand_over(socket).and(result);
+            transmit.update_tail(socket);
+            stamp(&transmit.client.ring);
         }
         result
     }
 
     /// A pipe that has monitors, or none any more, is another one from now on.
     #[inline(always)]
-    fn look_for_monitors(&self, bell: BorrowedFd<'_>, number: usize, transmit: &Transmit) {
-        let Some(Through { copies, other }) = &transmit.pipe else { return };
-        let shadow = transmit.program.ring.shadow();
+    fn look_for_monitors(&self, socket: BorrowedFd<'_>, number: usize, transmit: &ClientTx) {
+        let Some(PipeLink { copies, other }) = &transmit.pipe else { return };
+        let shadow = transmit.client.ring.shadow();
         let copies = &mut *lock(copies);
         if shadow != copies.shadow {
             copies.shadow = shadow;
-            copies.copier = self.shadow(bell, number);
-            let is_inside = other.published() != transmit.program.head();
+            copies.copier = self.shadow(socket, number);
+            let is_inside = other.published() != transmit.client.head();
             copies.copier.iter_mut().filter(|_| is_inside).for_each(Copier::skip);
         }
     }
 
     #[cold]
-    fn shadow(&self, bell: BorrowedFd<'_>, number: usize) -> Option<Copier> {
-        let (buffers, places, mut memory) = shadow_of(bell).ok()?;
+    fn shadow(&self, socket: BorrowedFd<'_>, number: usize) -> Option<Copier> {
+        let (buffers, places, mut memory) = shadow_of(socket).ok()?;
         Copier::new(memory.pop()?, buffers, *places.get(number)?).ok()
     }
 
     /// What is marked of the packets that the program has released passes between the card and the host's stack, if both
     /// are open here.
-    fn forward(&self, bell: BorrowedFd<'_>) {
-        if self.wanted().which != Which::AllAndHost {
+    fn forward(&self, socket: BorrowedFd<'_>) {
+        if self.wanted().which != RingSelection::AllAndHost {
             return;
         }
         // Whatever the server says, it has one.
         let (cards, hosts) = (usize::from(self.rings().rx).max(1), self.rings().tx.into());
-        for (number, receive) in self.sides.rx.iter().enumerate() {
+        for (number, receive) in self.client_rings.rx.iter().enumerate() {
             // Ring by ring, to the rings of the other that there are.
-            let targets = if number < cards { hosts..self.sides.tx.len() } else { 0..hosts };
+            let targets = if number < cards { hosts..self.client_rings.tx.len() } else { 0..hosts };
             let target = targets.start + (number % cards) % targets.len().max(1);
-            let (Some(receive), Some(Some(transmit))) = (receive, self.sides.tx.get(target)) else { continue };
-            let (Some(_from), Some(_to)) = (receive.program.turn(), transmit.program.turn()) else { continue };
-            transmit.learn(bell);
-            if forward(&receive.program, &transmit.program) {
+            let (Some(receive), Some(Some(transmit))) = (receive, self.client_rings.tx.get(target)) else { continue };
+            let (Some(_from), Some(_to)) = (receive.client.turn(), transmit.client.turn()) else { continue };
+            transmit.update_tail(socket);
+            if forward(&receive.client, &transmit.client) {
                 // It is where it can be, between head and tail.
-                let _ = transmit.hand_over(bell);
+                let _ = transmit.hand_over(socket);
             }
         }
     }
@@ -148,14 +148,14 @@ impl SharedPort {
     ///
     /// # Errors
     /// As [`sync_tx`](SharedPort::sync_tx).
-    pub fn sync_rx(&self, bell: BorrowedFd<'_>) -> Result<()> {
+    pub fn sync_rx(&self, socket: BorrowedFd<'_>) -> Result<()> {
         let mut result = Ok(());
-        self.forward(bell);
-        for receive in self.sides.rx.iter().flatten() {
-            let Some(_turn) = receive.program.turn() else { continue };
-            result = receive.give_back(bell).and(result);
-            receive.program.learn();
-            stamp(&receive.program.ring);
+        self.forward(socket);
+        for receive in self.client_rings.rx.iter().flatten() {
+            let Some(_turn) = receive.client.turn() else { continue };
+            result = receive.give_back(socket).and(result);
+            receive.client.update_tail();
+            stamp(&receive.client.ring);
         }
         result
     }
@@ -164,17 +164,17 @@ impl SharedPort {
     /// for one; tells how many it took. `parts` is empty.
     pub(super) fn take(
         &self,
-        bell: BorrowedFd<'_>,
+        socket: BorrowedFd<'_>,
         number: usize,
         parts: &mut Vec<(usize, usize)>,
-        mut each: impl FnMut(&Memory, &[(usize, usize)]) -> bool,
+        mut each: impl FnMut(&SharedMapping, &[(usize, usize)]) -> bool,
     ) -> usize {
-        let Some(Some(receive)) = self.sides.rx.get(number) else { return 0 };
-        let program = &receive.program;
-        let Some(_turn) = program.turn() else { return 0 };
-        program.learn();
-        let (ring, mut taken) = (&program.ring, 0);
-        let (mut at, mut head, tail) = (program.head(), program.head(), program.tail());
+        let Some(Some(receive)) = self.client_rings.rx.get(number) else { return 0 };
+        let client = &receive.client;
+        let Some(_turn) = client.turn() else { return 0 };
+        client.update_tail();
+        let (ring, mut taken) = (&client.ring, 0);
+        let (mut at, mut head, tail) = (client.head(), client.head(), client.tail());
         ring.prefetch(at, tail, AHEAD, Mapping::prefetch);
         while at != tail {
             let slot = ring.slot(at);
@@ -191,9 +191,9 @@ impl SharedPort {
         }
         parts.clear();
         if taken > 0 {
-            program.set(head as u32, head as u32);
+            client.set(head as u32, head as u32);
             // It is where it can be, between head and tail.
-            let _ = receive.give_back(bell);
+            let _ = receive.give_back(socket);
         }
         taken
     }
@@ -202,25 +202,25 @@ impl SharedPort {
     /// there is room for, and returns the next packet, or `None` if there is none that fits.
     pub(super) fn put<'a>(
         &self,
-        bell: BorrowedFd<'_>,
+        socket: BorrowedFd<'_>,
         number: usize,
         count: usize,
         mut next: impl FnMut(usize) -> Option<Packet<'a>>,
     ) {
-        let Some(Some(transmit)) = self.sides.tx.get(number) else { return };
-        let program = &transmit.program;
-        let Some(_turn) = program.turn() else { return };
-        self.look_for_monitors(bell, number, transmit);
-        transmit.learn(bell);
-        let (ring, memory) = (&program.ring, &self.memory);
-        let (mut head, tail) = (program.head(), program.tail());
+        let Some(Some(transmit)) = self.client_rings.tx.get(number) else { return };
+        let client = &transmit.client;
+        let Some(_turn) = client.turn() else { return };
+        self.look_for_monitors(socket, number, transmit);
+        transmit.update_tail(socket);
+        let (ring, memory) = (&client.ring, &self.memory);
+        let (mut head, tail) = (client.head(), client.tail());
         ring.prefetch(head, tail, count.min(AHEAD), Mapping::prefetch_write);
         while let Some(packet) = next(ring.distance(head, tail).min(MAX_FRAGS) * memory.buffers.size) {
             head = fill(ring, head, &packet);
         }
-        program.set(head as u32, head as u32);
+        client.set(head as u32, head as u32);
         // It is where it can be, between head and tail.
-        let _ = transmit.hand_over(bell);
+        let _ = transmit.hand_over(socket);
     }
 
     /// Head and tail of a ring that is there, as they were at the last sync.
@@ -229,8 +229,8 @@ impl SharedPort {
     /// If it is not there.
     #[track_caller]
     pub fn indices(&self, receives: bool, number: usize) -> (u32, u32) {
-        let program = self.program(receives, number);
-        (program.head() as u32, program.tail() as u32)
+        let client = self.client(receives, number);
+        (client.head() as u32, client.tail() as u32)
     }
 
     /// Sets head and cur of a ring that is there, as its program would.
@@ -239,80 +239,80 @@ impl SharedPort {
     /// If it is not there.
     #[track_caller]
     pub fn set_head(&self, receives: bool, number: usize, head: u32, cur: u32) {
-        self.program(receives, number).set(head, cur);
+        self.client(receives, number).set(head, cur);
     }
 
     #[track_caller]
-    fn program(&self, receives: bool, number: usize) -> &Program {
+    fn client(&self, receives: bool, number: usize) -> &ClientRing {
         let absent = "the ring is there";
         match receives {
-            true => &self.sides.rx[number].as_ref().expect(absent).program,
-            false => &self.sides.tx[number].as_ref().expect(absent).program,
+            true => &self.client_rings.rx[number].as_ref().expect(absent).client,
+            false => &self.client_rings.tx[number].as_ref().expect(absent).client,
         }
     }
 
-    fn sending(&self) -> impl Iterator<Item = &Program> {
-        self.sides.tx.iter().flatten().map(|transmit| &transmit.program)
+    fn sending(&self) -> impl Iterator<Item = &ClientRing> {
+        self.client_rings.tx.iter().flatten().map(|transmit| &transmit.client)
     }
 
-    fn receiving(&self) -> impl Iterator<Item = &Program> {
-        self.sides.rx.iter().flatten().map(|receive: &Receive| &receive.program)
+    fn receiving(&self) -> impl Iterator<Item = &ClientRing> {
+        self.client_rings.rx.iter().flatten().map(|receive: &ClientRx| &receive.client)
     }
 
     /// True if a transmit ring has room behind cur.
     pub fn can_send(&self) -> bool {
-        self.sending().any(Program::is_ready)
+        self.sending().any(ClientRing::is_ready)
     }
 
     /// True if a receive ring has something behind cur.
     pub fn can_receive(&self) -> bool {
-        self.receiving().any(Program::is_ready)
+        self.receiving().any(ClientRing::is_ready)
     }
 
     /// From now on the descriptor becomes readable when there is room to send, or something to receive; sync and look once
     /// more before you sleep. A caller that was woken and has found nothing says so: then all tokens are read.
-    pub fn arm(&self, bell: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
+    pub fn arm(&self, socket: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
         let all = || self.sending().chain(self.receiving());
-        if is_in_vain || all().any(Program::has_token) {
-            read_tokens(bell);
-            self.sides.tx.iter().flatten().for_each(|transmit| transmit.learn(bell));
+        if is_in_vain || all().any(ClientRing::has_token) {
+            read_tokens(socket);
+            self.client_rings.tx.iter().flatten().for_each(|transmit| transmit.update_tail(socket));
             // They were for whoever waits for these rings: the server is to look again.
-            let forgotten: Vec<&Program> = all().filter(|program| program.forget_token()).collect();
-            forgotten.iter().for_each(|program| program.arm());
-            if forgotten.iter().any(|program| program.has_news()) {
-                ring_bell(bell);
+            let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
+            forgotten.iter().for_each(|client| client.arm());
+            if forgotten.iter().any(|client| client.has_news()) {
+                send_token(socket);
             }
         }
-        self.sending().filter(|_| send).for_each(Program::arm);
-        self.receiving().filter(|_| receive).for_each(Program::arm);
+        self.sending().filter(|_| send).for_each(ClientRing::arm);
+        self.receiving().filter(|_| receive).for_each(ClientRing::arm);
     }
 
     /// For a descriptor that the kernel is to know the state of at any time: a token is there whenever there is room to send, or
     /// something to receive.
-    pub fn keep_armed(&self, bell: BorrowedFd<'_>, send: bool, receive: bool) {
+    pub fn keep_armed(&self, socket: BorrowedFd<'_>, send: bool, receive: bool) {
         let sending = self.sending().filter(|_| send);
         let mut is_unheard = false;
-        for program in sending.chain(self.receiving().filter(|_| receive)).filter(|program| !program.has_token()) {
-            program.arm();
-            is_unheard |= program.has_news();
+        for client in sending.chain(self.receiving().filter(|_| receive)).filter(|client| !client.has_token()) {
+            client.arm();
+            is_unheard |= client.has_news();
         }
         if is_unheard {
-            ring_bell(bell);
+            send_token(socket);
         }
     }
 
     /// As [`arm`](SharedPort::arm), for one receive ring of several that threads of their own wait for.
-    pub(super) fn arm_ring(&self, bell: BorrowedFd<'_>, number: usize) {
-        self.arm(bell, false, false, false);
-        if let Some(Some(receive)) = self.sides.rx.get(number) {
-            receive.program.arm();
+    pub(super) fn arm_ring(&self, socket: BorrowedFd<'_>, number: usize) {
+        self.arm(socket, false, false, false);
+        if let Some(Some(receive)) = self.client_rings.rx.get(number) {
+            receive.client.arm();
         }
     }
 }
 
 /// Chains buffers that are in no ring through their first words, the first in the description of the port at `at`. Returns
 /// how many there are.
-pub fn chain_extra(memory: &Memory, at: usize, runs: &[(u32, u32)]) -> u32 {
+pub fn chain_extra(memory: &SharedMapping, at: usize, runs: &[(u32, u32)]) -> u32 {
     let (mut head, mut chained) = (0u32, 0);
     for &(first, len) in runs.iter().rev() {
         for buffer in (first..first.saturating_add(len)).rev() {
@@ -347,8 +347,8 @@ fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
 }
 
 /// Returns whether the server of a port is there, by the port's descriptor.
-pub fn is_served(bell: BorrowedFd<'_>) -> bool {
-    !has_ended(bell)
+pub fn is_served(socket: BorrowedFd<'_>) -> bool {
+    !has_ended(socket)
 }
 
 #[cfg(test)]
@@ -360,10 +360,10 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::share::protocol::connection::Connection;
-    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::connection::tests::was_notified;
     use crate::share::protocol::layout::{Offsets, Plan};
-    use crate::share::protocol::ring::{FLAGS, NS_FORWARD, Producer};
-    use crate::share::server::netmap_memory::Area;
+    use crate::share::protocol::ring::{FLAGS, NS_FORWARD, ServerRxRing};
+    use crate::share::server::netmap_memory::NetmapMemory;
     use crate::share::server::pump::tests::pool;
 
     /// A port with all its rings, its descriptor, and the server's end of that.
@@ -382,55 +382,55 @@ mod tests {
     }
 
     impl Bench {
-        fn new(rings: Rings, which: Which) -> Bench {
-            let rings = Rings { tx_slots: 16, rx_slots: 16, ..rings };
-            let area = Area::new(Plan::of_ports(1, &rings, 0)).unwrap();
-            let placed = area.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        fn new(rings: RingCounts, which: RingSelection) -> Bench {
+            let rings = RingCounts { tx_slots: 16, rx_slots: 16, ..rings };
+            let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
+            let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
             for place in placed.tx.iter().flatten() {
-                Program { ring: Ring::new(&area.memory, *place).unwrap() }.done(0);
+                ClientRing { ring: Ring::new(&memory.shared, *place).unwrap() }.done(0);
             }
             let opened = Opened {
-                wanted: Wanted { name: "a".to_string(), which, rings, ..Wanted::default() },
+                wanted: OpenRequest { name: "a".to_string(), which, rings, ..OpenRequest::default() },
                 rings,
                 mac: [0; 6],
                 number: 7,
-                len: area.plan.len(),
-                buffers: area.memory.buffers,
+                len: memory.plan.len(),
+                buffers: memory.shared.buffers,
                 placed,
                 other: None,
                 extra: Vec::new(),
             };
-            let port = SharedPort::new(opened, area.memory.clone(), true).unwrap();
+            let port = SharedPort::new(opened, memory.shared.clone(), true).unwrap();
             let [descriptor, server] = Connection::pair().unwrap();
             Bench { port, descriptor, server }
         }
 
-        fn bell(&self) -> BorrowedFd<'_> {
+        fn socket(&self) -> BorrowedFd<'_> {
             self.descriptor.as_fd()
         }
 
         fn ring(&self, receives: bool, number: usize) -> Ring {
-            self.port.program(receives, number).ring.clone()
+            self.port.client(receives, number).ring.clone()
         }
 
         fn sync(&self) {
-            self.port.sync_tx(self.bell(), |_, _| None).unwrap();
-            self.port.sync_rx(self.bell()).unwrap();
+            self.port.sync_tx(self.socket(), |_, _| None).unwrap();
+            self.port.sync_rx(self.socket()).unwrap();
         }
 
         /// So many slots of a receive ring have something.
         fn fill(&self, number: usize, slots: usize) {
-            let mut producer = Producer::new(self.ring(true, number));
-            producer.pass(slots);
-            producer.tell();
+            let mut producer = ServerRxRing::new(self.ring(true, number));
+            producer.advance(slots);
+            producer.publish_tail();
         }
 
         /// What a server does with a token.
         fn answer(&self, receives: bool, number: usize) -> bool {
             let ring = self.ring(receives, number);
-            let is_woken = ring.must_tell_program();
+            let is_woken = ring.must_notify_client();
             if is_woken {
-                self.server.ring();
+                self.server.notify();
             }
             is_woken
         }
@@ -438,10 +438,10 @@ mod tests {
 
     #[test]
     fn marked_packets_pass_ring_by_ring_to_the_rings_that_there_are() {
-        let rings = Rings { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..Rings::default() };
+        let rings = RingCounts { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..RingCounts::default() };
         // Of the card to 2 and 3, the host's; of the host to 0 and 1, the card's.
         let expected = [2, 3, 2, 0, 1, 0];
-        for (which, passes) in [(Which::AllAndHost, true), (Which::All, false)] {
+        for (which, passes) in [(RingSelection::AllAndHost, true), (RingSelection::All, false)] {
             for (from, to) in expected.into_iter().enumerate() {
                 let port = Bench::new(rings, which);
                 let ring = port.ring(true, from);
@@ -450,7 +450,7 @@ mod tests {
                 port.fill(from, 1);
                 port.sync();
                 port.set_head(true, from, 1, 1);
-                port.sync_rx(port.bell()).unwrap();
+                port.sync_rx(port.socket()).unwrap();
                 let heads = [0, 1, 2, 3].map(|n| port.indices(false, n).0);
                 let moved = [0, 1, 2, 3].map(|n| u32::from(passes && n == to));
                 assert_eq!(heads, moved, "from ring {from}");
@@ -460,14 +460,14 @@ mod tests {
 
     #[test]
     fn tokens_are_asked_for_as_one_waits() {
-        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
         let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
-        let wakes = || (tx.must_wake_program(), rx.must_wake_program());
+        let wakes = || (tx.must_wake_client(), rx.must_wake_client());
         let arm = |send: bool, receive: bool| {
-            port.arm(port.bell(), send, receive, false);
+            port.arm(port.socket(), send, receive, false);
             let armed = wakes();
             for ring in [&tx, &rx] {
-                Program { ring: ring.clone() }.forget_token();
+                ClientRing { ring: ring.clone() }.forget_token();
             }
             armed
         };
@@ -487,58 +487,58 @@ mod tests {
     /// A token is read when it has brought nothing; another thread or process may wait for it as well.
     #[test]
     fn a_token_that_is_read_is_asked_for_again() {
-        let port = Bench::new(Rings { tx: 1, rx: 2, ..Rings::default() }, Which::All);
-        port.arm(port.bell(), false, true, false);
+        let port = Bench::new(RingCounts { tx: 1, rx: 2, ..RingCounts::default() }, RingSelection::All);
+        port.arm(port.socket(), false, true, false);
         port.fill(1, 1);
         assert!(port.answer(true, 1) && port.descriptor.has_news());
         // A thread that waits to send finds nothing, and reads the token of one that receives.
-        port.arm(port.bell(), true, false, false);
-        assert!(was_rung(&port.server), "the server is to look again");
+        port.arm(port.socket(), true, false, false);
+        assert!(was_notified(&port.server), "the server is to look again");
         assert!(port.answer(true, 1) && port.descriptor.has_news());
         // What has been received and not released needs no other look.
         port.sync();
         port.set_head(true, 1, 0, 1);
-        port.arm(port.bell(), true, false, false);
-        assert!(!was_rung(&port.server) && !port.descriptor.has_news());
+        port.arm(port.socket(), true, false, false);
+        assert!(!was_notified(&port.server) && !port.descriptor.has_news());
         // Tokens of nobody are read where they have woken in vain.
-        port.server.ring();
-        port.arm(port.bell(), false, true, false);
+        port.server.notify();
+        port.arm(port.socket(), false, true, false);
         assert!(port.descriptor.has_news());
-        port.arm(port.bell(), false, true, true);
+        port.arm(port.socket(), false, true, true);
         assert!(!port.descriptor.has_news() && port.ring(true, 0).is_armed());
     }
 
     #[test]
     fn the_kernel_knows_the_state_of_a_descriptor_that_is_kept_armed() {
-        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
-        port.keep_armed(port.bell(), false, true);
-        assert!(!was_rung(&port.server) && port.ring(true, 0).is_armed() && !port.ring(false, 0).is_armed());
+        let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
+        port.keep_armed(port.socket(), false, true);
+        assert!(!was_notified(&port.server) && port.ring(true, 0).is_armed() && !port.ring(false, 0).is_armed());
         port.fill(0, 1);
         assert!(port.answer(true, 0));
         port.sync();
-        port.keep_armed(port.bell(), false, true);
-        assert!(port.descriptor.has_news() && !was_rung(&port.server), "a token is there");
+        port.keep_armed(port.socket(), false, true);
+        assert!(port.descriptor.has_news() && !was_notified(&port.server), "a token is there");
         // Read by another, while there is something.
-        port.arm(port.bell(), false, false, true);
-        let _ = was_rung(&port.server);
-        Program { ring: port.ring(true, 0) }.forget_token();
-        port.ring(true, 0).must_wake_program();
-        Program { ring: port.ring(true, 0) }.forget_token();
-        port.keep_armed(port.bell(), false, true);
-        assert!(was_rung(&port.server), "the server is to look");
+        port.arm(port.socket(), false, false, true);
+        let _ = was_notified(&port.server);
+        ClientRing { ring: port.ring(true, 0) }.forget_token();
+        port.ring(true, 0).must_wake_client();
+        ClientRing { ring: port.ring(true, 0) }.forget_token();
+        port.keep_armed(port.socket(), false, true);
+        assert!(was_notified(&port.server), "the server is to look");
     }
 
     #[test]
     fn the_end_of_the_server_is_seen() {
-        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
-        assert!(is_served(port.bell()));
+        let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
+        assert!(is_served(port.socket()));
         port.server.end();
-        assert!(!is_served(port.bell()));
+        assert!(!is_served(port.socket()));
     }
 
     #[test]
     fn packets_are_taken_and_put_as_far_as_there_is_room() {
-        let port = Bench::new(Rings { tx: 1, rx: 1, ..Rings::default() }, Which::All);
+        let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
         let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let size = port.memory().buffers.size;
         // 15 slots are free: a packet of two, one of three, and no more than ten after that.
@@ -547,13 +547,13 @@ mod tests {
             assert!(batch.push(&pool, &vec![7; len]));
         }
         let mut packets = batch.packets();
-        tx.wait_for_program();
-        port.put(port.bell(), 0, 3, |room| {
+        tx.arm_server();
+        port.put(port.socket(), 0, 3, |room| {
             rooms.push(room / size);
             packets.next()
         });
         assert_eq!(rooms, [15, 13, 10, 0]);
-        assert!(was_rung(&port.server), "the other side is told");
+        assert!(was_notified(&port.server), "the other side is told");
         let slots =
             |range: std::ops::Range<usize>| range.map(|n| (tx.slot(n).len, tx.slot(n).has_more())).collect::<Vec<_>>();
         let full = size as u16;
@@ -565,12 +565,12 @@ mod tests {
         lens.iter()
             .enumerate()
             .for_each(|(n, (len, flags))| rx.set_slot(n, Slot { len: *len, flags: *flags, ..rx.slot(n) }));
-        let mut producer = Producer::new(rx.clone());
-        producer.pass(4);
-        producer.tell();
+        let mut producer = ServerRxRing::new(rx.clone());
+        producer.advance(4);
+        producer.publish_tail();
         let take = |most: usize| {
             let mut seen = Vec::new();
-            let taken = port.take(port.bell(), 0, &mut Vec::new(), |_, parts| {
+            let taken = port.take(port.socket(), 0, &mut Vec::new(), |_, parts| {
                 let has_room = seen.len() < most;
                 if has_room {
                     seen.push(parts.iter().map(|(_, len)| *len).collect::<Vec<_>>());
@@ -585,7 +585,7 @@ mod tests {
         assert_eq!(port.indices(true, 0).0, 2);
         assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
         assert_eq!(port.indices(true, 0).0, 3);
-        port.put(port.bell(), 1, 3, |_| unreachable!("there is no such ring"));
-        assert_eq!(port.take(port.bell(), 1, &mut Vec::new(), |_, _| true), 0);
+        port.put(port.socket(), 1, 3, |_| unreachable!("there is no such ring"));
+        assert_eq!(port.take(port.socket(), 1, &mut Vec::new(), |_, _| true), 0);
     }
 }

@@ -95,8 +95,8 @@ impl Connection {
     }
 
     /// Sends a token. If the other side has not read the last ones yet, those wake it.
-    pub fn ring(&self) {
-        ring_bell(self.as_fd());
+    pub fn notify(&self) {
+        send_token(self.as_fd());
     }
 }
 
@@ -106,7 +106,7 @@ const TOKEN: &[u8] = &[1];
 const PROOF: &[u8] = b"linerate-proof:";
 
 /// Sends a token through a descriptor.
-pub fn ring_bell(fd: BorrowedFd<'_>) {
+pub fn send_token(fd: BorrowedFd<'_>) {
     let _ = rustix::net::send(fd, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
@@ -281,10 +281,10 @@ pub mod tests {
     use super::*;
 
     /// Returns whether a token has come since this was asked last.
-    pub fn was_rung(connection: &Connection) -> bool {
-        let is_rung = connection.has_news();
+    pub fn was_notified(connection: &Connection) -> bool {
+        let is_notified = connection.has_news();
         read_tokens(connection.as_fd());
-        is_rung
+        is_notified
     }
 
     #[test]
@@ -333,22 +333,22 @@ pub mod tests {
     #[test]
     fn tokens_without_end_are_read_to_the_end_and_are_no_answers() {
         let [ours, theirs] = Connection::pair().unwrap();
-        assert!(!was_rung(&ours));
+        assert!(!was_notified(&ours));
         // It does not wait for the other side.
-        (0..10_000).for_each(|_| theirs.ring());
+        (0..10_000).for_each(|_| theirs.notify());
         while ours.has_news() {
             read_tokens(ours.as_fd());
         }
-        theirs.ring();
+        theirs.notify();
         theirs.send(&7, &[]).unwrap();
-        theirs.ring();
+        theirs.notify();
         assert_eq!(ours.receive::<u32>().unwrap().0, 7);
-        assert!(was_rung(&ours) && !was_rung(&ours));
-        theirs.ring();
+        assert!(was_notified(&ours) && !was_notified(&ours));
+        theirs.notify();
         assert!(matches!(ours.next(), Ok(Message::Token)));
         assert_eq!(ours.next().map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(ours);
-        theirs.ring();
+        theirs.notify();
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::mapping::FIRST_BUFFER;
-use super::ring::{Place, SLOT, SLOTS, STATE};
+use super::ring::{RingAt, SLOT, SLOTS, STATE};
 
 // `struct netmap_if`.
 pub const NI_VERSION: usize = 16;
@@ -57,7 +57,7 @@ impl Default for Plan {
 
 impl Plan {
     /// Room for so many ports with these rings, `extra` buffers, and nothing else.
-    pub fn of_ports(ports: usize, rings: &Rings, extra: u32) -> Plan {
+    pub fn of_ports(ports: usize, rings: &RingCounts, extra: u32) -> Plan {
         let (tx, rx) = (usize::from(rings.all_tx()), usize::from(rings.all_rx()));
         let buffers = ports * (tx * rings.tx_slots as usize + rx * rings.rx_slots as usize) + extra as usize;
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
@@ -120,13 +120,13 @@ impl Plan {
 
 /// A port's description, and its rings: those of the card first, those of the host after them. `None`: not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placed {
+pub struct PortLayout {
     /// The description, in bytes from the memory's beginning.
     pub at: usize,
     /// Rings that send.
-    pub tx: Vec<Option<Place>>,
+    pub tx: Vec<Option<RingAt>>,
     /// Rings that receive.
-    pub rx: Vec<Option<Place>>,
+    pub rx: Vec<Option<RingAt>>,
     /// Of each slot's last word, what tells where in its buffer a packet begins; 0: nothing does.
     pub offset_mask: u64,
 }
@@ -142,7 +142,7 @@ pub struct Offsets {
 
 /// How many rings a port has, and how long they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rings {
+pub struct RingCounts {
     /// Transmit rings of the card.
     pub tx: u16,
     /// Receive rings of the card.
@@ -157,7 +157,7 @@ pub struct Rings {
     pub rx_slots: u32,
 }
 
-impl Rings {
+impl RingCounts {
     /// Transmit rings, those of the host's stack included.
     pub fn all_tx(&self) -> u16 {
         self.tx.saturating_add(self.host_tx)

@@ -26,19 +26,19 @@ pub const FIRST_BUFFER: u32 = 2;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// Memory of this process or of another one.
-pub struct Memory {
+pub struct SharedMapping {
     /// All of it.
     pub mapping: Mapping,
     /// The part that has the packets.
     pub buffers: Buffers,
 }
 
-impl Memory {
+impl SharedMapping {
     /// Memory that another process has made.
     ///
     /// # Errors
     /// [`Error::BadPeer`] if buffers are where there is no memory, [`Error::System`] if it is not sealed against shrinking.
-    pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<Memory>> {
+    pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<SharedMapping>> {
         // A hole that its owner makes needs a hugepage when it is touched, and without one the kernel sends SIGBUS; ordinary
         // memory is there again by itself.
         let kind = rustix::fs::fstatfs(&file).map_err(|error| Error::system("fstatfs", error))?.f_type;
@@ -50,7 +50,7 @@ impl Memory {
         if end.is_none_or(|end| end > mapping.len()) || !(64..=65536).contains(&buffers.size) {
             return Err(Error::BadPeer { why: "its buffers are outside its memory" });
         }
-        Ok(Arc::new(Memory { mapping, buffers }))
+        Ok(Arc::new(SharedMapping { mapping, buffers }))
     }
 
     /// Where a buffer's bytes are; `None` if there is no such buffer.
@@ -111,7 +111,7 @@ impl<'a, S: Iterator<Item = &'a [u8]>> Segments<'a, S> {
     }
 }
 
-impl AsFd for Memory {
+impl AsFd for SharedMapping {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mapping.file()
     }
@@ -126,7 +126,7 @@ mod tests {
     fn memory_that_its_owner_can_take_away_is_refused() {
         let message = |file: OwnedFd| {
             let buffers = Buffers { at: 0, size: 2048, count: 16 };
-            Memory::of_peer(file, buffers).map(drop).unwrap_err().with_hint()
+            SharedMapping::of_peer(file, buffers).map(drop).unwrap_err().with_hint()
         };
         let plain = rustix::fs::memfd_create("peer", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&plain, 1 << 20).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         let mapping = Mapping::lazy(1 << 20).unwrap();
         let of = |at: usize, size: usize, count: usize| {
             let file = mapping.file().try_clone_to_owned().unwrap();
-            Memory::of_peer(file, Buffers { at, size, count })
+            SharedMapping::of_peer(file, Buffers { at, size, count })
         };
         for (at, size, count) in [(0, 2048, 512), (4096, 2048, 510), (0, 64, 16_384), (0, 65_536, 16), (1 << 20, 64, 0)]
         {

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::layout::{Offsets, Placed, Plan, Rings};
+use super::layout::{Offsets, Plan, PortLayout, RingCounts};
 use super::mapping::Buffers;
-use super::ring::Place;
+use super::ring::RingAt;
 
 /// Which rings of a port are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Which {
+pub enum RingSelection {
     /// Those of the card.
     #[default]
     All,
@@ -26,32 +26,32 @@ pub enum Which {
     Memory,
 }
 
-impl Which {
+impl RingSelection {
     /// Whether ring `number` is one of them, if those of the card are `card` and the host's come after them.
     pub fn has(self, number: u16, card: u16) -> bool {
         match self {
-            Which::All => number < card,
-            Which::Host => number >= card,
-            Which::AllAndHost => true,
-            Which::One(one) => number < card && number == one,
-            Which::OneOfHost(one) => number >= card && number - card == one,
-            Which::None | Which::Memory => false,
+            RingSelection::All => number < card,
+            RingSelection::Host => number >= card,
+            RingSelection::AllAndHost => true,
+            RingSelection::One(one) => number < card && number == one,
+            RingSelection::OneOfHost(one) => number >= card && number - card == one,
+            RingSelection::None | RingSelection::Memory => false,
         }
     }
 
     /// Whether one of them is the host's.
     pub fn has_host(self) -> bool {
-        matches!(self, Which::Host | Which::AllAndHost | Which::OneOfHost(_))
+        matches!(self, RingSelection::Host | RingSelection::AllAndHost | RingSelection::OneOfHost(_))
     }
 }
 
 /// What a port is to be opened with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct OpenRequest {
     /// In netmap's grammar, without `netmap:`, and without suffix.
     pub name: String,
     /// Its rings, or some of them.
-    pub which: Which,
+    pub which: RingSelection,
     /// Of those only the ones that receive.
     pub receive_only: bool,
     /// Of those only the ones that send.
@@ -65,7 +65,7 @@ pub struct Wanted {
     /// No other descriptor may have the port meanwhile.
     pub exclusive: bool,
     /// How many rings, of how many slots; 0: as usual.
-    pub rings: Rings,
+    pub rings: RingCounts,
     /// The program can deal with a header of virtio-net's in front of each packet.
     pub takes_header: bool,
     /// Another descriptor of this user's that has opened the port in the same way may share its rings.
@@ -76,7 +76,7 @@ pub struct Wanted {
 
 /// Where a port's rings and buffers are to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct MemoryChoice {
     /// The number of memory that is there; 1: that of the process; 0: memory of the port's own, or for an interface, that of the
     /// process.
     pub number: u16,
@@ -95,9 +95,9 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// What it was opened as.
-    pub wanted: Wanted,
+    pub wanted: OpenRequest,
     /// How many rings the port has.
-    pub rings: Rings,
+    pub rings: RingCounts,
     /// Its address.
     pub mac: [u8; 6],
     /// The number of the memory.
@@ -107,14 +107,14 @@ pub struct Opened {
     /// Where the buffers are.
     pub buffers: Buffers,
     /// Where the rings are.
-    pub placed: Placed,
+    pub placed: PortLayout,
     /// Those of a pipe's other end.
-    pub other: Option<Placed>,
+    pub other: Option<PortLayout>,
     /// Buffers in no ring, as runs: a first buffer, and how many there are.
     pub extra: Vec<(u32, u32)>,
 }
 
-impl Wanted {
+impl OpenRequest {
     /// Returns whether it monitors another port.
     pub fn is_monitor(&self) -> bool {
         self.monitor_rx || self.monitor_tx || self.zero_copy
@@ -151,14 +151,14 @@ pub struct PortState {
 pub enum Request {
     /// Open a port; the connection is its descriptor from then on.
     Open {
-        wanted: Wanted,
-        memory: Choice,
+        wanted: OpenRequest,
+        memory: MemoryChoice,
     },
     /// Describe the port of the descriptor that comes with this.
     Adopt,
     /// Where copies of what the descriptor that comes with this sends into a pipe go, for the pipe's monitors.
     Shadow,
-    /// Describe memory; 0: that of the process, as in [`Choice`].
+    /// Describe memory; 0: that of the process, as in [`MemoryChoice`].
     Pools {
         number: u16,
         process: u64,
@@ -177,7 +177,7 @@ pub enum Request {
         switch: String,
         port: String,
         host: bool,
-        rings: Rings,
+        rings: RingCounts,
     },
     /// Take it off again.
     Detach {
@@ -187,7 +187,7 @@ pub enum Request {
     /// Make a port that lasts, or take it away.
     Create {
         name: String,
-        rings: Rings,
+        rings: RingCounts,
     },
     Destroy {
         name: String,
@@ -202,11 +202,11 @@ pub enum Reply {
     /// The port is there; with this message comes its memory.
     Opened(Box<Opened>),
     /// By transmit ring, the ring for copies; with this message comes its memory. None: there are no monitors.
-    Shadow { buffers: Buffers, places: Vec<Place> },
+    Shadow { buffers: Buffers, places: Vec<RingAt> },
     /// The memory's number, and what is in it.
     Pools { number: u16, plan: Plan },
     /// How many rings it has.
-    Info { rings: Rings },
+    Info { rings: RingCounts },
     /// It is done; the port has this number, or its header this length.
     Done { number: u32 },
     /// All there is.
@@ -222,21 +222,28 @@ mod tests {
     #[test]
     fn rings_of_the_card_come_before_those_of_the_host() {
         // Three of the card, two of the host.
-        let has = |which: Which| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
-        assert_eq!(has(Which::All), [0, 1, 2]);
-        assert_eq!(has(Which::Host), [3, 4]);
-        assert_eq!(has(Which::AllAndHost), [0, 1, 2, 3, 4]);
-        assert_eq!([0, 2, 3].map(|n| has(Which::One(n))), [vec![0], vec![2], vec![]]);
-        assert_eq!([0, 1, 2].map(|n| has(Which::OneOfHost(n))), [vec![3], vec![4], vec![]]);
-        assert!(has(Which::None).is_empty());
-        let all = [Which::All, Which::Host, Which::AllAndHost, Which::One(0), Which::OneOfHost(0), Which::None];
-        assert_eq!(all.map(Which::has_host), [false, true, true, false, true, false]);
+        let has = |which: RingSelection| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
+        assert_eq!(has(RingSelection::All), [0, 1, 2]);
+        assert_eq!(has(RingSelection::Host), [3, 4]);
+        assert_eq!(has(RingSelection::AllAndHost), [0, 1, 2, 3, 4]);
+        assert_eq!([0, 2, 3].map(|n| has(RingSelection::One(n))), [vec![0], vec![2], vec![]]);
+        assert_eq!([0, 1, 2].map(|n| has(RingSelection::OneOfHost(n))), [vec![3], vec![4], vec![]]);
+        assert!(has(RingSelection::None).is_empty());
+        let all = [
+            RingSelection::All,
+            RingSelection::Host,
+            RingSelection::AllAndHost,
+            RingSelection::One(0),
+            RingSelection::OneOfHost(0),
+            RingSelection::None,
+        ];
+        assert_eq!(all.map(RingSelection::has_host), [false, true, true, false, true, false]);
     }
 
     #[test]
     fn a_monitor_s_name_says_what_it_sees() {
         let name = |monitor_rx: bool, monitor_tx: bool| {
-            Wanted { name: "a".to_string(), monitor_rx, monitor_tx, ..Wanted::default() }.full_name()
+            OpenRequest { name: "a".to_string(), monitor_rx, monitor_tx, ..OpenRequest::default() }.full_name()
         };
         assert_eq!(
             [name(false, false), name(true, false), name(false, true), name(true, true)],

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::net::{SocketFlags, accept_with};
 
 use super::State;
-use super::talk::Talk;
+use super::request_handler::RequestHandler;
 use crate::error::{Error, Result};
 use crate::share::protocol::connection::Connection;
-use crate::share::protocol::layout::Rings;
+use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::Reply;
 use crate::share::protocol::socket::is_trusted;
@@ -81,7 +81,9 @@ impl State {
             drop(connections);
             return refuse(&connection, FULL);
         }
-        let serve = move || Talk { state: its_state, connection: its_connection, number, user, process, only }.serve();
+        let serve = move || {
+            RequestHandler { state: its_state, connection: its_connection, number, user, process, only }.serve()
+        };
         match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
             Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, places: 1 })),
             Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
@@ -96,7 +98,7 @@ impl State {
     }
 
     /// Counts what a port with such rings takes as more connections, where it does: each ring that receives has a descriptor.
-    pub(super) fn make_room(&self, number: u64, rings: &Rings) -> Result<()> {
+    pub(super) fn make_room(&self, number: u64, rings: &RingCounts) -> Result<()> {
         let mut connections = lock(&self.connections);
         let Some(own) = connections.get(&number) else {
             return Ok(()); // a test's

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
+use super::request_handler::RequestHandler;
 use super::session::Running;
 use super::switches::Attached;
-use super::talk::Talk;
 use super::{Server, State};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
 use crate::port::Port;
 use crate::share::protocol::connection::Connection;
-use crate::share::protocol::layout::{Objects, Offsets, Plan, Rings};
+use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::protocol::lock;
-use crate::share::protocol::mapping::Memory;
-use crate::share::protocol::message::{Choice, Request, Wanted, Which};
+use crate::share::protocol::mapping::SharedMapping;
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Request, RingSelection};
 use crate::share::protocol::name::{base, is_pipe};
-use crate::share::protocol::ring::{Place, STATE};
+use crate::share::protocol::ring::{RingAt, STATE};
 
 /// How ports are opened.
-type OpenServed = fn(&str, &Rings) -> Result<Port>;
+type OpenServed = fn(&str, &RingCounts) -> Result<Port>;
 
 /// No interface of the machine is among them.
 const NAMES: [&str; 12] = [
@@ -42,7 +42,7 @@ const MOST_TURNS: usize = 64;
 
 /// A program: its connection, and what the server has for it.
 struct Program {
-    talk: Talk,
+    handler: RequestHandler,
     running: Option<Running>,
     theirs: Connection,
 }
@@ -50,7 +50,7 @@ struct Program {
 /// Requests of several programs, and what they write into their memory between the server's turns: each request is
 /// answered, each turn ends, and when all programs are gone nothing is left of them.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
-    let open_memory = move |name: &str, rings: &Rings| {
+    let open_memory = move |name: &str, rings: &RingCounts| {
         if !name.starts_with("vale") && !is_pipe(name) {
             return Err(Error::NotOpen { port: name.to_string() });
         }
@@ -78,8 +78,9 @@ fn program(state: &Arc<State>, number: u64) -> Program {
     // A manager: it may ask for everything.
     let user = rustix::process::geteuid().as_raw();
     let [ours, theirs] = Connection::pair().expect("sockets");
-    let talk = Talk { state: state.clone(), connection: Arc::new(ours), number, user, process: 1, only: None };
-    Program { talk, running: None, theirs }
+    let handler =
+        RequestHandler { state: state.clone(), connection: Arc::new(ours), number, user, process: 1, only: None };
+    Program { handler, running: None, theirs }
 }
 
 impl Program {
@@ -98,7 +99,7 @@ impl Program {
                 let switch = self::name(input);
                 // Packets go round for ever where switches are connected twice.
                 let is_loop =
-                    base(&name) == switch || lock(&self.talk.state.attached).iter().any(|there| there.port != name);
+                    base(&name) == switch || lock(&self.handler.state.attached).iter().any(|there| there.port != name);
                 let request = match input.u8() % 6 {
                     0 => Request::Create { name, rings },
                     1 => Request::Destroy { name },
@@ -127,31 +128,38 @@ impl Program {
     fn ask(&mut self, request: Request) {
         if let Request::Open { wanted, memory } = request {
             // Descriptors that share a session are of one thread, which is not here.
-            let wanted = Wanted { shares: false, ..wanted };
+            let wanted = OpenRequest { shares: false, ..wanted };
             if self.running.is_none() {
-                self.running = self.talk.open_for(&wanted, &memory).ok().flatten();
+                self.running = self.handler.open_for(&wanted, &memory).ok().flatten();
             }
             return;
         }
-        let _ = self.talk.answer(request, Vec::new());
+        let _ = self.handler.answer(request, Vec::new());
     }
 
     fn close(&mut self) {
         self.running.take().iter_mut().for_each(Running::end);
     }
 
-    fn memory(&self) -> Option<&Memory> {
-        Some(&self.running.as_ref()?.session.area.memory)
+    fn memory(&self) -> Option<&SharedMapping> {
+        Some(&self.running.as_ref()?.session.memory.shared)
     }
 
     fn open(&mut self, input: &mut Input<'_>) {
         let flags = input.u8();
         let has = |bit: u8| flags & 1 << bit != 0;
         let ring = u16::from(flags >> 6);
-        let which = [Which::All, Which::Host, Which::AllAndHost, Which::One(ring), Which::OneOfHost(ring), Which::None];
-        let wanted = Wanted {
+        let which = [
+            RingSelection::All,
+            RingSelection::Host,
+            RingSelection::AllAndHost,
+            RingSelection::One(ring),
+            RingSelection::OneOfHost(ring),
+            RingSelection::None,
+        ];
+        let wanted = OpenRequest {
             name: name(input),
-            which: if has(0) { input.one_of(&which) } else { Which::All },
+            which: if has(0) { input.one_of(&which) } else { RingSelection::All },
             receive_only: has(1),
             transmit_only: has(2),
             monitor_rx: has(3),
@@ -173,20 +181,21 @@ impl Program {
         });
         let mask = if any & 0x80 == 0 { 0 } else { u64::from(input.u16()) };
         let offsets = Offsets { mask, first: any.into() };
-        let memory = Choice { number: u16::from(any & 3), process: 0, plan, extra: u32::from(any >> 2 & 7), offsets };
+        let memory =
+            MemoryChoice { number: u16::from(any & 3), process: 0, plan, extra: u32::from(any >> 2 & 7), offsets };
         self.ask(Request::Open { wanted, memory });
     }
 
     /// Where a ring of the program's is.
-    fn ring(&self, input: &mut Input<'_>) -> Option<Place> {
+    fn ring(&self, input: &mut Input<'_>) -> Option<RingAt> {
         let opened = &self.running.as_ref()?.session.opened;
         let both = [Some(&opened.placed), opened.other.as_ref()].into_iter().flatten();
-        let all: Vec<Place> = both.flat_map(|placed| placed.tx.iter().chain(&placed.rx)).copied().flatten().collect();
+        let all: Vec<RingAt> = both.flat_map(|placed| placed.tx.iter().chain(&placed.rx)).copied().flatten().collect();
         all.get(usize::from(input.u8()) % all.len().max(1)).copied()
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        let Some(Memory { mapping, .. }) = self.memory() else { return };
+        let Some(SharedMapping { mapping, .. }) = self.memory() else { return };
         mapping.write(at % (mapping.len() - bytes.len()), bytes);
     }
 
@@ -241,9 +250,9 @@ impl Program {
     fn turn(&mut self) {
         // So that neither side waits for the other to read.
         while self.theirs.next().is_ok() {}
-        let Some(Running { session, state, work: Some(work), .. }) = &mut self.running else { return };
+        let Some(Running { session, state, pump: Some(pump), .. }) = &mut self.running else { return };
         for _ in 0..MOST_TURNS {
-            if work.turn(&(&*session, &**state)) == 0 {
+            if pump.turn(&(&*session, &**state)) == 0 {
                 break;
             }
         }
@@ -257,11 +266,11 @@ fn name(input: &mut Input<'_>) -> String {
     }
 }
 
-fn rings(input: &mut Input<'_>) -> Rings {
+fn rings(input: &mut Input<'_>) -> RingCounts {
     let few = |byte: u8| u16::from(byte % 4);
     let any = input.u8();
     let slots = if any & 0x80 != 0 { u32::from(input.u16()) } else { 64 };
-    Rings {
+    RingCounts {
         tx: few(any),
         rx: few(any >> 2),
         host_tx: few(any >> 4),

@@ -8,7 +8,7 @@ use super::State;
 use crate::error::{Error, Result};
 use crate::share::protocol::layout::Plan;
 use crate::share::protocol::lock;
-use crate::share::server::netmap_memory::Area;
+use crate::share::server::netmap_memory::NetmapMemory;
 
 /// The number that the memory of a process's ports has in that process. Everywhere else it has a number that is its alone:
 /// programs take memory of equal numbers for the same.
@@ -16,29 +16,29 @@ const OF_PROCESS: u16 = 1;
 
 /// Memory, as long as a port has it.
 #[derive(Default)]
-pub struct Areas {
+pub struct MemoryNumbers {
     /// With the user that it belongs to.
-    numbered: HashMap<u16, (u32, Weak<Area>)>,
+    numbered: HashMap<u16, (u32, Weak<NetmapMemory>)>,
     /// By process: its user, and the number.
-    of_process: HashMap<u64, (u32, u16, Weak<Area>)>,
+    of_process: HashMap<u64, (u32, u16, Weak<NetmapMemory>)>,
     last: u16,
 }
 
-impl Areas {
+impl MemoryNumbers {
     /// Gives memory a number.
     ///
     /// # Errors
-    /// [`Error::AreaFull`].
-    fn add(&mut self, user: u32, area: &Arc<Area>) -> Result<u16> {
-        self.numbered.retain(|_, (_, area)| area.strong_count() > 0);
+    /// [`Error::PortMemoryFull`].
+    fn add(&mut self, user: u32, memory: &Arc<NetmapMemory>) -> Result<u16> {
+        self.numbered.retain(|_, (_, memory)| memory.strong_count() > 0);
         for _ in 0..u16::MAX {
             self.last = self.last.wrapping_add(1).max(OF_PROCESS + 1);
             if !self.numbered.contains_key(&self.last) {
-                self.numbered.insert(self.last, (user, Arc::downgrade(area)));
+                self.numbered.insert(self.last, (user, Arc::downgrade(memory)));
                 return Ok(self.last);
             }
         }
-        Err(Error::AreaFull { what: "numbers left for memory" })
+        Err(Error::PortMemoryFull { what: "numbers left for memory" })
     }
 }
 
@@ -46,33 +46,33 @@ impl State {
     /// Makes memory with a number of its own.
     ///
     /// # Errors
-    /// [`Error::AreaFull`], and those of [`Area::new`].
-    pub(super) fn make_area(&self, user: u32, plan: Plan) -> Result<(u16, Arc<Area>)> {
-        let area = Arc::new(Area::new(plan)?);
-        Ok((lock(&self.areas).add(user, &area)?, area))
+    /// [`Error::PortMemoryFull`], and those of [`NetmapMemory::new`].
+    pub(super) fn make_memory(&self, user: u32, plan: Plan) -> Result<(u16, Arc<NetmapMemory>)> {
+        let memory = Arc::new(NetmapMemory::new(plan)?);
+        Ok((lock(&self.memory_numbers).add(user, &memory)?, memory))
     }
 
     /// Returns the user's memory of this number, with its number; for 0 and 1 that of the process, which is made if it is not there.
     ///
     /// # Errors
     /// `EINVAL` where there is none, as netmap answers.
-    pub(super) fn area(&self, user: u32, process: u64, number: u16) -> Result<(u16, Arc<Area>)> {
-        let areas = &mut *lock(&self.areas);
+    pub(super) fn memory(&self, user: u32, process: u64, number: u16) -> Result<(u16, Arc<NetmapMemory>)> {
+        let memory_numbers = &mut *lock(&self.memory_numbers);
         if number > OF_PROCESS {
-            let found = areas.numbered.get(&number).filter(|(owner, _)| *owner == user);
-            let area = found.and_then(|(_, area)| area.upgrade());
+            let found = memory_numbers.numbered.get(&number).filter(|(owner, _)| *owner == user);
+            let memory = found.and_then(|(_, memory)| memory.upgrade());
             let why = || format!("there is no memory of number {number}");
-            return Ok((number, area.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
+            return Ok((number, memory.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
         }
-        areas.of_process.retain(|_, (.., area)| area.strong_count() > 0);
-        let found = areas.of_process.get(&process).filter(|(owner, ..)| *owner == user);
-        if let Some((number, area)) = found.and_then(|(_, number, area)| Some((*number, area.upgrade()?))) {
-            return Ok((number, area));
+        memory_numbers.of_process.retain(|_, (.., memory)| memory.strong_count() > 0);
+        let found = memory_numbers.of_process.get(&process).filter(|(owner, ..)| *owner == user);
+        if let Some((number, memory)) = found.and_then(|(_, number, memory)| Some((*number, memory.upgrade()?))) {
+            return Ok((number, memory));
         }
-        let area = Arc::new(Area::new(Plan::default())?);
-        let number = areas.add(user, &area)?;
-        areas.of_process.insert(process, (user, number, Arc::downgrade(&area)));
-        Ok((number, area))
+        let memory = Arc::new(NetmapMemory::new(Plan::default())?);
+        let number = memory_numbers.add(user, &memory)?;
+        memory_numbers.of_process.insert(process, (user, number, Arc::downgrade(&memory)));
+        Ok((number, memory))
     }
 
     /// Returns what is in the user's memory of this number, as [`area`](State::area), and its number in that process.
@@ -80,14 +80,14 @@ impl State {
     /// # Errors
     /// As [`area`](State::area).
     pub(super) fn plan(&self, user: u32, process: u64, number: u16) -> Result<(u16, Plan)> {
-        let (number, area) = self.area(user, process, number)?;
-        Ok((self.number_in(process, number), area.plan))
+        let (number, memory) = self.memory(user, process, number)?;
+        Ok((self.number_in(process, number), memory.plan))
     }
 
     /// Returns the number that memory has in a process.
     pub(super) fn number_in(&self, process: u64, number: u16) -> u16 {
-        let areas = lock(&self.areas);
-        let is_own = areas.of_process.get(&process).is_some_and(|(_, own, _)| *own == number);
+        let memory_numbers = lock(&self.memory_numbers);
+        let is_own = memory_numbers.of_process.get(&process).is_some_and(|(_, own, _)| *own == number);
         if is_own { OF_PROCESS } else { number }
     }
 }

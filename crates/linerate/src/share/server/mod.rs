@@ -18,11 +18,11 @@ pub mod netmap_memory;
 mod pipes;
 pub mod pump;
 pub mod recipient;
+mod request_handler;
 mod served;
 mod session;
 mod shadow;
 mod switches;
-mod talk;
 #[cfg(test)]
 mod tests;
 
@@ -43,7 +43,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use connections::{Connected, Spare};
-use memory_numbers::Areas;
+use memory_numbers::MemoryNumbers;
 use pipes::Pipe;
 use served::Served;
 use session::Session;
@@ -52,12 +52,12 @@ use switches::{Attached, Lasting};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::share::protocol::connection::Connection;
-use crate::share::protocol::layout::Rings;
+use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::socket::listen_at;
 
 /// Opens a port by name, with so many rings.
-pub type Open = dyn Fn(&str, &Rings) -> Result<Port> + Send + Sync;
+pub type Open = dyn Fn(&str, &RingCounts) -> Result<Port> + Send + Sync;
 
 /// Serves ports at sockets, until it is dropped.
 pub struct Server {
@@ -70,7 +70,7 @@ pub(super) struct State {
     /// Ports that programs have, by full name.
     ports: Mutex<HashMap<String, Weak<Served>>>,
     pipes: Mutex<HashMap<String, Pipe>>,
-    areas: Mutex<Areas>,
+    memory_numbers: Mutex<MemoryNumbers>,
     sessions: Mutex<Vec<Weak<Session>>>,
     /// Proofs that were sent, and what was found by them.
     proofs: Mutex<HashMap<[u8; 16], Proved>>,
@@ -99,7 +99,7 @@ impl Server {
             open,
             ports: Mutex::default(),
             pipes: Mutex::default(),
-            areas: Mutex::default(),
+            memory_numbers: Mutex::default(),
             sessions: Mutex::default(),
             proofs: Mutex::default(),
             proved: Condvar::new(),

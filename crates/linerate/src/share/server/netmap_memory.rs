@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::share::protocol::layout::{
-    API, NI_BUFS_HEAD, NI_HOST_RX_RINGS, NI_HOST_TX_RINGS, NI_RX_RINGS, NI_TX_RINGS, NI_VERSION, Offsets, Placed, Plan,
-    RING_OFS, Rings,
+    API, NI_BUFS_HEAD, NI_HOST_RX_RINGS, NI_HOST_TX_RINGS, NI_RX_RINGS, NI_TX_RINGS, NI_VERSION, Offsets, Plan,
+    PortLayout, RING_OFS, RingCounts,
 };
 use crate::share::protocol::lock;
-use crate::share::protocol::mapping::{Buffers, FIRST_BUFFER, Memory};
+use crate::share::protocol::mapping::{Buffers, FIRST_BUFFER, SharedMapping};
 use crate::share::protocol::ring::{
-    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, Place, RINGID_AND_DIR, SLOT, SLOTS, STATE, TAIL,
+    self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
 
@@ -20,9 +20,9 @@ use crate::share::protocol::ring::{
 const MOST_RUNS: usize = 1024;
 
 /// Memory for ports, and what of it is free.
-pub struct Area {
+pub struct NetmapMemory {
     /// The memory itself.
-    pub memory: Arc<Memory>,
+    pub shared: Arc<SharedMapping>,
     /// What is where in it.
     pub plan: Plan,
     free: Mutex<Free>,
@@ -72,45 +72,45 @@ impl Free {
 /// Parts of an area, which are free again when this is dropped.
 pub struct Lease {
     /// The area.
-    pub area: Arc<Area>,
+    pub memory: Arc<NetmapMemory>,
     /// Rings, of a pipe both ends'.
-    pub rings: Vec<Placed>,
+    pub rings: Vec<PortLayout>,
     /// A port's description.
     pub description: Option<usize>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.rings.iter().for_each(|placed| self.area.remove_rings(placed));
-        self.description.iter().for_each(|at| self.area.remove_description(*at));
+        self.rings.iter().for_each(|placed| self.memory.remove_rings(placed));
+        self.description.iter().for_each(|at| self.memory.remove_description(*at));
     }
 }
 
-impl Area {
+impl NetmapMemory {
     /// # Errors
-    /// [`Error::System`] without memory, [`Error::AreaFull`] for a plan that cannot be.
-    pub fn new(plan: Plan) -> Result<Area> {
+    /// [`Error::System`] without memory, [`Error::PortMemoryFull`] for a plan that cannot be.
+    pub fn new(plan: Plan) -> Result<NetmapMemory> {
         if !plan.is_possible() {
-            return Err(Error::AreaFull { what: "room for so many objects of such a size" });
+            return Err(Error::PortMemoryFull { what: "room for so many objects of such a size" });
         }
         let mapping = Mapping::lazy(plan.len() + plan.zones * ZONE)?;
         let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
-        let memory = Arc::new(Memory { mapping, buffers });
-        Ok(Area { memory, plan, free: Mutex::new(Free::all(&plan)) })
+        let shared = Arc::new(SharedMapping { mapping, buffers });
+        Ok(NetmapMemory { shared, plan, free: Mutex::new(Free::all(&plan)) })
     }
 
     /// Makes a port: its description, and those rings that are wanted, full of buffers.
     ///
     /// # Errors
-    /// [`Error::AreaFull`]; then nothing has changed.
+    /// [`Error::PortMemoryFull`]; then nothing has changed.
     pub fn place(
         &self,
         name: &str,
-        rings: &Rings,
+        rings: &RingCounts,
         tx_wanted: impl Fn(u16) -> bool,
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
-    ) -> Result<Placed> {
+    ) -> Result<PortLayout> {
         let placed = self.place_rings(rings, tx_wanted, rx_wanted, offsets)?;
         self.describe(name, rings, &placed).inspect_err(|_| self.remove_rings(&placed))
     }
@@ -118,15 +118,15 @@ impl Area {
     /// Makes those rings of a port that are wanted, full of buffers. Nothing describes them yet.
     ///
     /// # Errors
-    /// [`Error::AreaFull`]; then nothing has changed.
+    /// [`Error::PortMemoryFull`]; then nothing has changed.
     pub fn place_rings(
         &self,
-        rings: &Rings,
+        rings: &RingCounts,
         tx_wanted: impl Fn(u16) -> bool,
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
-    ) -> Result<Placed> {
-        let full = |what: &'static str| Error::AreaFull { what };
+    ) -> Result<PortLayout> {
+        let full = |what: &'static str| Error::PortMemoryFull { what };
         let mut free = lock(&self.free);
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
         if STATE + SLOTS + longest * SLOT > self.plan.rings.size {
@@ -140,9 +140,9 @@ impl Area {
         }
         let mut one = |number: u16, slots: u32, receives: bool| {
             let end = free.zone + slots as usize * ZONE;
-            let has_zone = !receives && end <= self.memory.mapping.len();
+            let has_zone = !receives && end <= self.shared.mapping.len();
             let zone = if has_zone { std::mem::replace(&mut free.zone, end) } else { 0 };
-            let place = Place { at: free.rings.pop().unwrap_or_default(), slots: slots as usize, zone };
+            let place = RingAt { at: free.rings.pop().unwrap_or_default(), slots: slots as usize, zone };
             self.write_ring(place, number, receives, offsets, std::iter::from_fn(|| free.take()).take(slots as usize));
             Some(place)
         };
@@ -150,15 +150,15 @@ impl Area {
             (0..rings.all_tx()).map(|n| if tx_wanted(n) { one(n, rings.tx_slots, false) } else { None }).collect();
         let rx: Vec<_> =
             (0..rings.all_rx()).map(|n| if rx_wanted(n) { one(n, rings.rx_slots, true) } else { None }).collect();
-        Ok(Placed { at: 0, tx, rx, offset_mask: offsets.mask })
+        Ok(PortLayout { at: 0, tx, rx, offset_mask: offsets.mask })
     }
 
     /// Makes the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
     ///
     /// # Errors
-    /// [`Error::AreaFull`]; then nothing has changed.
-    pub fn place_pipe(&self, rings: &[Rings; 2], offsets: Offsets) -> Result<[Placed; 2]> {
-        let sending = |rings: &Rings| self.place_rings(rings, |_| true, |_| false, offsets);
+    /// [`Error::PortMemoryFull`]; then nothing has changed.
+    pub fn place_pipe(&self, rings: &[RingCounts; 2], offsets: Offsets) -> Result<[PortLayout; 2]> {
+        let sending = |rings: &RingCounts| self.place_rings(rings, |_| true, |_| false, offsets);
         let first = sending(&rings[0])?;
         let second = sending(&rings[1]).inspect_err(|_| self.remove_rings(&first))?;
         let mut ends = [first, second];
@@ -167,7 +167,7 @@ impl Area {
             for (number, sender) in senders.into_iter().enumerate().filter_map(|(n, place)| Some((n, place?))) {
                 let Some(place) = self.mirror(sender, number as u16, offsets) else {
                     ends.iter().for_each(|end| self.remove_rings(end));
-                    return Err(Error::AreaFull { what: "rings and buffers left" });
+                    return Err(Error::PortMemoryFull { what: "rings and buffers left" });
                 };
                 ends[side].rx[number] = Some(place);
             }
@@ -176,9 +176,9 @@ impl Area {
     }
 
     /// Makes a receive ring with the buffers of a transmit ring.
-    fn mirror(&self, sender: Place, number: u16, offsets: Offsets) -> Option<Place> {
-        let sending = ring::Ring::new(&self.memory, sender).ok()?;
-        let place = Place { at: lock(&self.free).rings.pop()?, zone: 0, ..sender };
+    fn mirror(&self, sender: RingAt, number: u16, offsets: Offsets) -> Option<RingAt> {
+        let sending = ring::Ring::new(&self.shared, sender).ok()?;
+        let place = RingAt { at: lock(&self.free).rings.pop()?, zone: 0, ..sender };
         let buffers = (0..place.slots).map(|slot| sending.slot(slot).buffer);
         self.write_ring(place, number, true, offsets, buffers);
         Some(place)
@@ -187,20 +187,20 @@ impl Area {
     /// Makes a description of a port with these rings. Returns them with the place of the description.
     ///
     /// # Errors
-    /// [`Error::AreaFull`].
-    pub fn describe(&self, name: &str, rings: &Rings, placed: &Placed) -> Result<Placed> {
+    /// [`Error::PortMemoryFull`].
+    pub fn describe(&self, name: &str, rings: &RingCounts, placed: &PortLayout) -> Result<PortLayout> {
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
-            return Err(Error::AreaFull { what: "room for so many rings in a port's description" });
+            return Err(Error::PortMemoryFull { what: "room for so many rings in a port's description" });
         }
-        let at = lock(&self.free).ports.pop().ok_or(Error::AreaFull { what: "descriptions of ports left" })?;
-        let placed = Placed { at, ..placed.clone() };
+        let at = lock(&self.free).ports.pop().ok_or(Error::PortMemoryFull { what: "descriptions of ports left" })?;
+        let placed = PortLayout { at, ..placed.clone() };
         self.write_port(name, rings, &placed);
         Ok(placed)
     }
 
-    fn write_port(&self, name: &str, rings: &Rings, placed: &Placed) {
-        let mapping = &self.memory.mapping;
+    fn write_port(&self, name: &str, rings: &RingCounts, placed: &PortLayout) {
+        let mapping = &self.shared.mapping;
         mapping.write(placed.at, &vec![0; self.plan.ports.size]);
         let name = &name.as_bytes()[..name.len().min(15)];
         mapping.write(placed.at, name);
@@ -218,13 +218,13 @@ impl Area {
 
     fn write_ring(
         &self,
-        place: Place,
+        place: RingAt,
         number: u16,
         receives: bool,
         offsets: Offsets,
         buffers: impl Iterator<Item = u32>,
     ) {
-        let mapping = &self.memory.mapping;
+        let mapping = &self.shared.mapping;
         mapping.write(place.at - STATE, &[0; STATE + SLOTS]);
         mapping.write(place.at + OFFSET_MASK, &offsets.mask.to_ne_bytes());
         mapping.write(place.at + BUF_OFS, &(self.plan.buffers_at() as i64 - place.at as i64).to_ne_bytes());
@@ -247,16 +247,16 @@ impl Area {
 
     /// Frees a port's part: its rings and its description.
     #[cfg(test)]
-    pub fn remove(&self, placed: &Placed) {
+    pub fn remove(&self, placed: &PortLayout) {
         self.remove_rings(placed);
         self.remove_description(placed.at);
     }
 
     /// Frees rings, and whatever buffers are in them: the program may have exchanged them.
-    fn remove_rings(&self, placed: &Placed) {
+    fn remove_rings(&self, placed: &PortLayout) {
         let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
-            if let Ok(ring) = ring::Ring::new(&self.memory, *place) {
+            if let Ok(ring) = ring::Ring::new(&self.shared, *place) {
                 for slot in 0..place.slots {
                     free.give(ring.slot(slot).buffer);
                 }
@@ -271,10 +271,10 @@ impl Area {
         free.ports.push(at);
         // What a program chains in a circle ends where it has begun.
         let mut next = [0; 4];
-        self.memory.mapping.read(at + NI_BUFS_HEAD, &mut next);
+        self.shared.mapping.read(at + NI_BUFS_HEAD, &mut next);
         while free.give(u32::from_ne_bytes(next)) {
-            let Some(at) = self.memory.buffer(u32::from_ne_bytes(next)) else { break };
-            self.memory.mapping.read(at, &mut next);
+            let Some(at) = self.shared.buffer(u32::from_ne_bytes(next)) else { break };
+            self.shared.mapping.read(at, &mut next);
         }
     }
 
@@ -311,37 +311,38 @@ mod tests {
     use crate::share::protocol::layout::Objects;
     use crate::share::protocol::ring::TS;
 
-    fn area(ports: Objects, rings: Objects, buffers: usize) -> Area {
-        Area::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 }, zones: 0 }).unwrap()
+    fn memory(ports: Objects, rings: Objects, buffers: usize) -> NetmapMemory {
+        NetmapMemory::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 }, zones: 0 }).unwrap()
     }
 
-    fn place(area: &Area, rings: &Rings) -> Result<Placed> {
-        area.place("a", rings, |_| true, |_| true, Offsets::default())
+    fn place(memory: &NetmapMemory, rings: &RingCounts) -> Result<PortLayout> {
+        memory.place("a", rings, |_| true, |_| true, Offsets::default())
     }
 
-    fn extra(area: &Area, placed: &Placed, count: u32) -> u32 {
-        chain_extra(&area.memory, placed.at, &area.take_extra(count))
+    fn extra(memory: &NetmapMemory, placed: &PortLayout, count: u32) -> u32 {
+        chain_extra(&memory.shared, placed.at, &memory.take_extra(count))
     }
 
     #[test]
     fn a_port_s_memory_has_room_for_what_was_asked_for_and_nothing_else() {
-        let rings = Rings { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..Rings::default() };
+        let rings = RingCounts { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..RingCounts::default() };
         let plan = Plan::of_ports(2, &rings, 5);
         let buffers = 2 * (3 * 64 + 2 * 16) + 5;
         assert_eq!((plan.ports.count, plan.rings.count), (2, 2 * 5));
         assert_eq!(plan.buffers.count, buffers + FIRST_BUFFER as usize);
-        let area = Area::new(plan).unwrap();
-        let ends = [place(&area, &rings).unwrap(), place(&area, &rings).unwrap()];
-        assert_eq!((extra(&area, &ends[0], 100), area.free_buffers()), (5, 0));
-        assert!(place(&area, &Rings { tx: 1, ..Rings::default() }).is_err());
-        ends.iter().for_each(|end| area.remove(end));
-        assert_eq!(area.free_buffers(), buffers);
+        let memory = NetmapMemory::new(plan).unwrap();
+        let ends = [place(&memory, &rings).unwrap(), place(&memory, &rings).unwrap()];
+        assert_eq!((extra(&memory, &ends[0], 100), memory.free_buffers()), (5, 0));
+        assert!(place(&memory, &RingCounts { tx: 1, ..RingCounts::default() }).is_err());
+        ends.iter().for_each(|end| memory.remove(end));
+        assert_eq!(memory.free_buffers(), buffers);
     }
 
     #[test]
     fn memory_that_cannot_be_is_refused() {
-        let good = Plan::of_ports(1, &Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() }, 0);
-        assert!(Area::new(good).is_ok());
+        let good =
+            Plan::of_ports(1, &RingCounts { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..RingCounts::default() }, 0);
+        assert!(NetmapMemory::new(good).is_ok());
         let objects = |count: usize, size: usize| Objects { count, size };
         for plan in [
             Plan { ports: objects(usize::MAX, 1024), ..good },
@@ -355,31 +356,31 @@ mod tests {
             Plan { rings: objects(4097, 1024), ..good },
             Plan { buffers: objects((1 << 21) + 1, 2048), ..good },
         ] {
-            assert!(matches!(Area::new(plan).map(drop), Err(Error::AreaFull { .. })), "{plan:?}");
+            assert!(matches!(NetmapMemory::new(plan).map(drop), Err(Error::PortMemoryFull { .. })), "{plan:?}");
         }
     }
 
     #[test]
     fn rings_that_send_have_zones_as_far_as_there_are() {
-        let rings = Rings { tx: 2, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let rings = RingCounts { tx: 2, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let plan = Plan { zones: 4, ..Plan::of_ports(1, &rings, 0) };
-        let area = Area::new(plan).unwrap();
-        assert_eq!(area.memory.mapping.len(), plan.len() + 4 * ZONE);
-        let placed = place(&area, &rings).unwrap();
-        let zone = |place: &Option<Place>| place.unwrap().zone;
+        let memory = NetmapMemory::new(plan).unwrap();
+        assert_eq!(memory.shared.mapping.len(), plan.len() + 4 * ZONE);
+        let placed = place(&memory, &rings).unwrap();
+        let zone = |place: &Option<RingAt>| place.unwrap().zone;
         assert_eq!((zone(&placed.tx[0]), zone(&placed.tx[1]), zone(&placed.rx[0])), (plan.len(), 0, 0));
     }
 
     #[test]
     fn a_port_that_does_not_fit_is_refused_and_takes_nothing() {
-        let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 1, tx_slots: 16, rx_slots: 32 };
+        let rings = RingCounts { tx: 2, rx: 3, host_tx: 1, host_rx: 1, tx_slots: 16, rx_slots: 32 };
         let buffers = 3 * 16 + 4 * 32;
         let port = Objects { count: 1, size: RING_OFS + 7 * 8 };
         let ring = Objects { count: 7, size: (STATE + SLOTS + 32 * SLOT).next_multiple_of(64) };
         let fits = |port: Objects, ring: Objects, buffers: usize| {
-            let area = area(port, ring, FIRST_BUFFER as usize + buffers);
-            let placed = place(&area, &rings).is_ok();
-            assert_eq!(area.free_buffers(), if placed { 0 } else { buffers });
+            let memory = memory(port, ring, FIRST_BUFFER as usize + buffers);
+            let placed = place(&memory, &rings).is_ok();
+            assert_eq!(memory.free_buffers(), if placed { 0 } else { buffers });
             placed
         };
         assert!(fits(port, ring, buffers));
@@ -389,45 +390,45 @@ mod tests {
         assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
         assert!(!fits(port, ring, buffers - 1), "a buffer is missing");
         // Far beyond, too.
-        let area = area(port, ring, 1000);
-        assert!(place(&area, &Rings { tx_slots: 4096, ..rings }).is_err());
-        assert!(place(&area, &Rings { rx_slots: u32::MAX, ..rings }).is_err());
-        assert!(place(&area, &Rings { tx: u16::MAX, rx: u16::MAX, ..rings }).is_err());
+        let memory = memory(port, ring, 1000);
+        assert!(place(&memory, &RingCounts { tx_slots: 4096, ..rings }).is_err());
+        assert!(place(&memory, &RingCounts { rx_slots: u32::MAX, ..rings }).is_err());
+        assert!(place(&memory, &RingCounts { tx: u16::MAX, rx: u16::MAX, ..rings }).is_err());
     }
 
-    fn word(area: &Area, at: usize) -> u64 {
+    fn word(memory: &NetmapMemory, at: usize) -> u64 {
         let mut bytes = [0; 8];
-        area.memory.mapping.read(at, &mut bytes);
+        memory.shared.mapping.read(at, &mut bytes);
         u64::from_ne_bytes(bytes)
     }
 
-    fn half(area: &Area, at: usize) -> usize {
-        word(area, at) as u32 as usize
+    fn half(memory: &NetmapMemory, at: usize) -> usize {
+        word(memory, at) as u32 as usize
     }
 
     /// What a program finds in its memory, as netmap(4) has it.
     #[test]
     fn descriptions_and_rings_are_netmap_s() {
-        let area = Area::new(Plan::default()).unwrap();
-        let mapping = &area.memory.mapping;
-        mapping.write(0, &vec![0xAA; area.plan.buffers_at()]);
-        let rings = Rings { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
+        let memory = NetmapMemory::new(Plan::default()).unwrap();
+        let mapping = &memory.shared.mapping;
+        mapping.write(0, &vec![0xAA; memory.plan.buffers_at()]);
+        let rings = RingCounts { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
         let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
         // The port in front of it is another.
-        place(&area, &Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() }).unwrap();
+        place(&memory, &RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() }).unwrap();
         // The second transmit ring was not asked for.
-        let placed = area.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
+        let placed = memory.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
         assert_ne!(placed.at, 0);
         let mut name = [0; 16];
         mapping.read(placed.at, &mut name);
         assert_eq!(&name, b"a_name_that_is_\0");
         let fields = [NI_VERSION, NI_TX_RINGS, NI_RX_RINGS, NI_HOST_TX_RINGS, NI_HOST_RX_RINGS, NI_BUFS_HEAD];
-        assert_eq!(fields.map(|field| half(&area, placed.at + field)), [14, 3, 1, 1, 2, 0]);
+        assert_eq!(fields.map(|field| half(&memory, placed.at + field)), [14, 3, 1, 1, 2, 0]);
         let all: Vec<_> = placed.tx.iter().chain(&placed.rx).collect();
         assert_eq!((all.len(), placed.tx[1]), (7, None));
         let mut seen = std::collections::HashSet::new();
         for (n, place) in all.into_iter().enumerate() {
-            let offset = word(&area, placed.at + RING_OFS + n * 8) as i64;
+            let offset = word(&memory, placed.at + RING_OFS + n * 8) as i64;
             let Some(place) = place else {
                 assert_eq!(offset, 0);
                 continue;
@@ -436,16 +437,16 @@ mod tests {
             let receives = n >= 4;
             let number = if receives { n - 4 } else { n };
             let slots = if receives { 8 } else { 16 };
-            assert_eq!(word(&area, place.at + BUF_OFS) as i64, area.plan.buffers_at() as i64 - place.at as i64);
-            assert_eq!([NUM_SLOTS, NR_BUF_SIZE].map(|field| half(&area, place.at + field)), [slots, 2048]);
-            assert_eq!(half(&area, place.at + RINGID_AND_DIR), number | usize::from(!receives) << 16);
-            assert_eq!([HEAD, CUR, TAIL].map(|field| half(&area, place.at + field)), [0; 3]);
-            assert_eq!((word(&area, place.at + OFFSET_MASK), word(&area, place.at + TS)), (0xFF00, 0));
+            assert_eq!(word(&memory, place.at + BUF_OFS) as i64, memory.plan.buffers_at() as i64 - place.at as i64);
+            assert_eq!([NUM_SLOTS, NR_BUF_SIZE].map(|field| half(&memory, place.at + field)), [slots, 2048]);
+            assert_eq!(half(&memory, place.at + RINGID_AND_DIR), number | usize::from(!receives) << 16);
+            assert_eq!([HEAD, CUR, TAIL].map(|field| half(&memory, place.at + field)), [0; 3]);
+            assert_eq!((word(&memory, place.at + OFFSET_MASK), word(&memory, place.at + TS)), (0xFF00, 0));
             for slot in (0..slots).map(|slot| place.at + SLOTS + slot * SLOT) {
-                let (what, pointer) = (word(&area, slot), word(&area, slot + 8));
+                let (what, pointer) = (word(&memory, slot), word(&memory, slot + 8));
                 assert_eq!((what >> 32, pointer), (if receives { 0 } else { 2048 }, 0x1200));
                 assert!(
-                    seen.insert(what as u32) && area.memory.buffer(what as u32).is_some(),
+                    seen.insert(what as u32) && memory.shared.buffer(what as u32).is_some(),
                     "a buffer is in one slot"
                 );
             }
@@ -454,57 +455,57 @@ mod tests {
 
     #[test]
     fn buffers_of_a_port_that_is_gone_are_free_whatever_it_has_written() {
-        let rings = Rings { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..Rings::default() };
+        let rings = RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let port = Objects { count: 2, size: 1024 };
-        let area = area(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
-        let placed = place(&area, &rings).unwrap();
-        assert_eq!(extra(&area, &placed, 5), 5);
-        assert_eq!(area.free_buffers(), 20 - 8 - 5);
+        let memory = memory(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
+        let placed = place(&memory, &rings).unwrap();
+        assert_eq!(extra(&memory, &placed, 5), 5);
+        assert_eq!(memory.free_buffers(), 20 - 8 - 5);
         // The chain of extra buffers leads through their first words, and ends with 0.
-        let mut next = half(&area, placed.at + NI_BUFS_HEAD) as u32;
+        let mut next = half(&memory, placed.at + NI_BUFS_HEAD) as u32;
         let mut chain = Vec::new();
-        while let Some(at) = area.memory.buffer(next) {
+        while let Some(at) = memory.shared.buffer(next) {
             chain.push(next);
-            next = half(&area, at) as u32;
+            next = half(&memory, at) as u32;
         }
         assert_eq!((chain.len(), next), (5, 0));
-        area.remove(&placed);
-        assert_eq!(area.free_buffers(), 20);
-        let distinct: std::collections::HashSet<_> = lock(&area.free).buffers.iter().copied().collect();
+        memory.remove(&placed);
+        assert_eq!(memory.free_buffers(), 20);
+        let distinct: std::collections::HashSet<_> = lock(&memory.free).buffers.iter().copied().collect();
         assert_eq!(distinct.len(), 20);
 
         // More than there are is what there is.
-        let placed = place(&area, &rings).unwrap();
-        assert_eq!((extra(&area, &placed, 100), area.free_buffers()), (12, 0));
-        area.remove(&placed);
-        assert_eq!(area.free_buffers(), 20);
+        let placed = place(&memory, &rings).unwrap();
+        assert_eq!((extra(&memory, &placed, 100), memory.free_buffers()), (12, 0));
+        memory.remove(&placed);
+        assert_eq!(memory.free_buffers(), 20);
 
         // No buffer in a slot, and a chain that leads to none.
-        let placed = place(&area, &rings).unwrap();
+        let placed = place(&memory, &rings).unwrap();
         let slot = placed.tx[0].unwrap().at + SLOTS;
         for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
-            area.memory.mapping.write(slot + n * SLOT, &nonsense.to_ne_bytes());
+            memory.shared.mapping.write(slot + n * SLOT, &nonsense.to_ne_bytes());
         }
-        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
-        area.remove(&placed);
-        assert_eq!(area.free_buffers(), 16, "what is named by nothing is lost to this program");
-        assert!(lock(&area.free).buffers.iter().all(|buffer| area.memory.buffer(*buffer).is_some()));
+        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
+        memory.remove(&placed);
+        assert_eq!(memory.free_buffers(), 16, "what is named by nothing is lost to this program");
+        assert!(lock(&memory.free).buffers.iter().all(|buffer| memory.shared.buffer(*buffer).is_some()));
 
         // A chain in a circle comes to an end.
-        let placed = place(&area, &rings).unwrap();
-        let [(own, 1)] = area.take_extra(1)[..] else { panic!("one is free") };
-        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
-        area.memory.mapping.write(area.memory.buffer(own).unwrap(), &own.to_ne_bytes());
-        area.remove(&placed);
-        assert_eq!(area.free_buffers(), 16);
+        let placed = place(&memory, &rings).unwrap();
+        let [(own, 1)] = memory.take_extra(1)[..] else { panic!("one is free") };
+        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        memory.shared.mapping.write(memory.shared.buffer(own).unwrap(), &own.to_ne_bytes());
+        memory.remove(&placed);
+        assert_eq!(memory.free_buffers(), 16);
 
         // A buffer that is named twice is free once.
-        let placed = place(&area, &rings).unwrap();
+        let placed = place(&memory, &rings).unwrap();
         let slot = placed.tx[0].unwrap().at + SLOTS;
-        let own = half(&area, slot) as u32;
-        (0..4).for_each(|n| area.memory.mapping.write(slot + n * SLOT, &own.to_ne_bytes()));
-        area.memory.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
-        area.remove(&placed);
-        assert_eq!(area.free_buffers(), 16 - 3);
+        let own = half(&memory, slot) as u32;
+        (0..4).for_each(|n| memory.shared.mapping.write(slot + n * SLOT, &own.to_ne_bytes()));
+        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        memory.remove(&placed);
+        assert_eq!(memory.free_buffers(), 16 - 3);
     }
 }

@@ -4,44 +4,44 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::State;
+use super::request_handler::{Begun, RequestHandler};
 use super::served::{MOST_EXTRA, usual};
 use super::session::{Running, Session};
-use super::talk::{Begun, Talk};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::netmap::Elsewhere;
-use crate::share::protocol::layout::{Objects, Placed, Plan, Rings};
+use crate::netmap::RemotePipe;
+use crate::share::protocol::layout::{Objects, Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{Choice, Opened, Wanted};
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened};
 use crate::share::protocol::name::pipe_of;
 use crate::share::protocol::pipe::end_pipe;
-use crate::share::protocol::ring::{Place, Program, Ring};
+use crate::share::protocol::ring::{ClientRing, Ring, RingAt};
 use crate::share::server::netmap_memory::Lease;
 use crate::share::server::shadow::Shadow;
 
 /// A pipe, while an end of it is open.
 pub struct Pipe {
     /// As its first end has them; the other end has as many in the other direction.
-    rings: [Rings; 2],
+    rings: [RingCounts; 2],
     /// Of the program that has made it.
     pub user: u32,
     lease: Lease,
     number: u16,
     sessions: [Vec<Weak<Session>>; 2],
     /// By which its ends are monitored, and what monitors get, while there are any.
-    elsewhere: Elsewhere,
+    elsewhere: RemotePipe,
     shadow: Weak<Shadow>,
 }
 
 /// The rings of a pipe's other end.
-fn mirrored(rings: &Rings) -> Rings {
-    Rings { tx: rings.rx, rx: rings.tx, tx_slots: rings.rx_slots, rx_slots: rings.tx_slots, ..*rings }
+fn mirrored(rings: &RingCounts) -> RingCounts {
+    RingCounts { tx: rings.rx, rx: rings.tx, tx_slots: rings.rx_slots, rx_slots: rings.tx_slots, ..*rings }
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        let Lease { area, rings, .. } = &self.lease;
-        let ring = |place: &Option<Place>| place.as_ref().and_then(|place| Ring::new(&area.memory, *place).ok());
+        let Lease { memory, rings, .. } = &self.lease;
+        let ring = |place: &Option<RingAt>| place.as_ref().and_then(|place| Ring::new(&memory.shared, *place).ok());
         for (sender, receiver) in rings.iter().zip(rings.iter().rev()) {
             let pairs = sender.tx.iter().zip(&receiver.rx);
             pairs.filter_map(|(tx, rx)| Some((ring(tx)?, ring(rx)?))).for_each(|(tx, rx)| end_pipe(&tx, &rx));
@@ -51,7 +51,7 @@ impl Drop for Pipe {
 
 impl Pipe {
     /// The rings that an end has.
-    pub fn rings(&self, side: usize) -> Rings {
+    pub fn rings(&self, side: usize) -> RingCounts {
         self.rings[side]
     }
 
@@ -66,52 +66,52 @@ impl Pipe {
 }
 
 /// Those rings of an end that are wanted.
-fn selected(placed: &Placed, wanted: &Wanted, rings: &Rings) -> Placed {
-    let choose = |places: &[Option<Place>], count: u16, without: bool| {
+fn selected(placed: &PortLayout, wanted: &OpenRequest, rings: &RingCounts) -> PortLayout {
+    let choose = |places: &[Option<RingAt>], count: u16, without: bool| {
         let is_wanted = |n: usize| !without && wanted.which.has(n as u16, count);
         places.iter().enumerate().map(|(n, place)| place.filter(|_| is_wanted(n))).collect()
     };
     let tx = choose(&placed.tx, rings.tx, wanted.receive_only);
     let rx = choose(&placed.rx, rings.rx, wanted.transmit_only);
-    Placed { tx, rx, ..placed.clone() }
+    PortLayout { tx, rx, ..placed.clone() }
 }
 
 /// Returns whether two descriptors would have a ring in common.
-fn overlap(a: &Placed, b: &Placed) -> bool {
+fn overlap(a: &PortLayout, b: &PortLayout) -> bool {
     let common = |a: &[Option<_>], b: &[Option<_>]| a.iter().zip(b).any(|(a, b)| a.is_some() && b.is_some());
     common(&a.tx, &b.tx) || common(&a.rx, &b.rx)
 }
 
-impl Talk {
+impl RequestHandler {
     /// Opens an end of a pipe, which is made if it is not there.
-    pub fn open_pipe(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+    pub fn open_pipe(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let (name, side) = pipe_of(&wanted.name);
         let mut pipes = lock(&self.state.pipes);
         if !pipes.contains_key(&name) {
             let mut rings = [usual(&wanted.name, &wanted.rings).of_card(); 2];
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
-            let (number, area) = match memory {
+            let (number, memory) = match choice {
                 // The program at the other end sees all of this memory, so nothing else is in it.
-                Choice { number: 0, plan: None, .. } => {
+                MemoryChoice { number: 0, plan: None, .. } => {
                     // Each ring of an end may be a descriptor of its own, with a description.
                     // There is room for a zero-copy monitor of each end.
                     let most = rings[0].tx.max(rings[0].rx);
-                    let room = Rings { tx: most, rx: most, ..rings[0] };
-                    let plan = Plan::of_ports(4, &room, memory.extra.min(MOST_EXTRA));
+                    let room = RingCounts { tx: most, rx: most, ..rings[0] };
+                    let plan = Plan::of_ports(4, &room, choice.extra.min(MOST_EXTRA));
                     let ports = 4 * usize::from(rings[0].tx + rings[0].rx).max(4);
-                    self.state.make_area(self.user, Plan { ports: Objects { count: ports, ..plan.ports }, ..plan })?
+                    self.state.make_memory(self.user, Plan { ports: Objects { count: ports, ..plan.ports }, ..plan })?
                 }
-                _ => self.choose(memory)?,
+                _ => self.choose(choice)?,
             };
-            let ends = area.place_pipe(&rings, memory.offsets)?;
-            let lease = Lease { area, rings: ends.into(), description: None };
-            let elsewhere = Elsewhere::new([name.clone(), name.replace('{', "}")]);
+            let ends = memory.place_pipe(&rings, choice.offsets)?;
+            let lease = Lease { memory, rings: ends.into(), description: None };
+            let elsewhere = RemotePipe::new([name.clone(), name.replace('{', "}")]);
             let sessions = [Vec::new(), Vec::new()];
             let pipe = Pipe { rings, user: self.user, lease, number, sessions, elsewhere, shadow: Weak::new() };
             pipes.insert(name.clone(), pipe);
         }
-        let result = self.join_pipe(&mut pipes, &name, side, wanted, memory);
+        let result = self.join_pipe(&mut pipes, &name, side, wanted, choice);
         if result.is_err() && pipes.get(&name).is_some_and(|pipe| pipe.live(0).chain(pipe.live(1)).next().is_none()) {
             pipes.remove(&name);
         }
@@ -123,8 +123,8 @@ impl Talk {
         pipes: &mut std::collections::HashMap<String, Pipe>,
         name: &str,
         side: usize,
-        wanted: &Wanted,
-        memory: &Choice,
+        wanted: &OpenRequest,
+        choice: &MemoryChoice,
     ) -> Result<Begun> {
         let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
@@ -135,15 +135,15 @@ impl Talk {
             return Err(Error::Refused { why, errno: libc::EPERM });
         }
         let ends = &pipe.lease.rings;
-        if memory.offsets.mask != 0 && memory.offsets.mask != ends[side].offset_mask {
+        if choice.offsets.mask != 0 && choice.offsets.mask != ends[side].offset_mask {
             let why = "the pipe's other end has packets begin elsewhere".to_string();
             return Err(Error::Refused { why, errno: libc::EINVAL });
         }
-        self.check_memory(&wanted.name, memory, pipe.number)?;
+        self.check_memory(&wanted.name, choice, pipe.number)?;
         let rings = pipe.rings[side];
         wanted.check(&rings)?;
-        let area = &pipe.lease.area;
-        let describe = |placed: &Placed| area.describe(&wanted.name, &rings, placed);
+        let memory = &pipe.lease.memory;
+        let describe = |placed: &PortLayout| memory.describe(&wanted.name, &rings, placed);
         let mine = selected(&ends[side], wanted, &rings);
         pipe.sessions[side].retain(|session| session.strong_count() > 0);
         for session in pipe.sessions[side].iter().filter_map(Weak::upgrade) {
@@ -156,24 +156,24 @@ impl Talk {
             }
         }
         let placed = describe(&mine)?;
-        let extra = area.take_extra(memory.extra.min(MOST_EXTRA));
+        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
         let opened = Opened {
             wanted: wanted.clone(),
             rings,
             mac: [0; 6],
             number: pipe.number,
-            len: area.plan.len(),
-            buffers: area.memory.buffers,
+            len: memory.plan.len(),
+            buffers: memory.shared.buffers,
             placed: placed.clone(),
             other: Some(ends[1 - side].clone()),
             extra,
         };
-        let session = Session::new(opened, self.user, area.clone())?;
+        let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
         let running = Running {
             state: self.state.clone(),
             session,
-            work: None,
+            pump: None,
             served: None,
             shadow: None,
             pipe: Some((name.to_string(), side)),
@@ -189,32 +189,32 @@ impl State {
     pub(super) fn wake_pipe(&self, name: &str, side: usize) {
         let pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get(name) else { return };
-        let memory = &pipe.lease.area.memory;
-        let ring = |place: &Option<Place>| place.as_ref().and_then(|place| Ring::new(memory, *place).ok());
+        let shared = &pipe.lease.memory.shared;
+        let ring = |place: &Option<RingAt>| place.as_ref().and_then(|place| Ring::new(shared, *place).ok());
         for side in [1 - side, side] {
             let (mine, other) = (&pipe.lease.rings[side], &pipe.lease.rings[1 - side]);
             let mut is_woken = false;
             for rx in mine.rx.iter().filter_map(ring) {
-                is_woken |= rx.must_tell_program();
+                is_woken |= rx.must_notify_client();
             }
             for (tx, theirs) in mine.tx.iter().zip(&other.rx).filter_map(|(tx, rx)| Some((ring(tx)?, ring(rx)?))) {
-                is_woken |= tx.previous(theirs.released()) != tx.released() && tx.must_wake_program();
+                is_woken |= tx.previous(theirs.released()) != tx.released() && tx.must_wake_client();
             }
             if is_woken {
-                pipe.live(side).for_each(|session| session.ring());
+                pipe.live(side).for_each(|session| session.notify());
             }
         }
         if let Some(shadow) = pipe.shadow.upgrade() {
-            shadow.ring();
+            shadow.wake();
         }
     }
 
     /// A program has closed its descriptor of an end. What it has received by then is free for the sender.
     pub(super) fn leave_pipe(&self, name: &str, side: usize, session: &Arc<Session>) {
         for (_, ring) in session.receiving() {
-            let program = Program { ring };
-            if let Some(_turn) = program.turn() {
-                let _ = program.tell();
+            let client = ClientRing { ring };
+            if let Some(_turn) = client.turn() {
+                let _ = client.publish_head();
             }
         }
         self.wake_pipe(name, side);
@@ -235,8 +235,8 @@ impl State {
         if let Some(shadow) = pipe.shadow.upgrade() {
             return Ok(shadow);
         }
-        let Lease { area, rings, .. } = &pipe.lease;
-        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &area.memory, rings, pool)?);
+        let Lease { memory, rings, .. } = &pipe.lease;
+        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &memory.shared, rings, pool)?);
         pipe.shadow = Arc::downgrade(&shadow);
         shadow.announce();
         Ok(shadow)

@@ -13,8 +13,8 @@ use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
 use crate::port::{Patience, RxQueue, TxQueue};
 use crate::share::protocol::mapping::Cursor;
-use crate::share::protocol::ring::{Consumer, Front, NS_NO_LEARN, Producer};
-use crate::share::server::recipient::{Bell, Delivered, HEADERS, Put, put};
+use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRing};
+use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put};
 
 /// Packets that are moved before the other direction has its turn.
 const TURN: usize = 64;
@@ -27,16 +27,16 @@ const TURNS: u32 = 128;
 const LAST_TURNS: u32 = 1024;
 
 /// The programs at the other end of rings.
-pub trait Programs: Bell {
+pub trait Clients: Notifier {
     /// Reads what they have said.
-    fn listen(&self) -> Heard;
+    fn listen(&self) -> Signals;
     /// Sleeps until they say something, one of `others` is readable, or the time is over.
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
 }
 
 /// What the programs have said.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Heard {
+pub struct Signals {
     /// There is none any more.
     pub is_over: bool,
     /// One wants its rings to be looked at.
@@ -44,8 +44,8 @@ pub struct Heard {
 }
 
 /// From a program's transmit ring to a queue.
-pub struct Sending {
-    pub ring: Consumer,
+pub struct TxPump {
+    pub ring: ServerTxRing,
     pub queue: TxQueue,
     pub pool: Arc<Pool>,
     pub longest: usize,
@@ -54,23 +54,29 @@ pub struct Sending {
 }
 
 /// From a queue to a program's receive ring.
-pub struct Receiving {
-    pub ring: Producer,
+pub struct RxPump {
+    pub ring: ServerRxRing,
     pub queue: RxQueue,
     pub header: Arc<AtomicUsize>,
     pub batch: Batch,
 }
 
-impl Sending {
+impl TxPump {
     /// `header`: bytes of a header of virtio-net's in front of each packet.
-    pub fn new(ring: Consumer, queue: TxQueue, pool: &Arc<Pool>, longest: usize, header: &Arc<AtomicUsize>) -> Sending {
+    pub fn new(
+        ring: ServerTxRing,
+        queue: TxQueue,
+        pool: &Arc<Pool>,
+        longest: usize,
+        header: &Arc<AtomicUsize>,
+    ) -> TxPump {
         let mut batch = Batch::with_capacity(TURN);
         batch.is_of(pool);
-        Sending { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
+        TxPump { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &impl Bell) -> usize {
+    fn turn(&mut self, notifier: &impl Notifier) -> usize {
         let mut slots = self.take_short();
         while self.batch.len() < TURN {
             let done = match self.ring.front() {
@@ -78,9 +84,9 @@ impl Sending {
                 Front::Packet { len, flags } if self.take(len, flags) => self.ring.parts.len(),
                 // No buffer is free.
                 Front::Packet { .. } => break,
-                Front::Nonsense { slots } => slots,
+                Front::Invalid { slots } => slots,
             };
-            self.ring.pass(done);
+            self.ring.advance(done);
             slots += done;
         }
         let waiting = self.batch.len();
@@ -88,9 +94,9 @@ impl Sending {
             self.queue.send(&mut self.batch);
         }
         if slots > 0 {
-            self.ring.tell();
-            if self.ring.ring.must_wake_program() {
-                bell.ring();
+            self.ring.publish_tail();
+            if self.ring.ring.must_wake_client() {
+                notifier.notify();
             }
         }
         slots + (waiting - self.batch.len())
@@ -99,7 +105,7 @@ impl Sending {
     /// Copies packets of one slot without a header, up to the first other one. Returns their number.
     #[inline(always)]
     fn take_short(&mut self) -> usize {
-        let Sending { ring, pool, longest, header, batch, .. } = self;
+        let TxPump { ring, pool, longest, header, batch, .. } = self;
         if header.load(Ordering::Relaxed) != 0 {
             return 0;
         }
@@ -150,14 +156,14 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
     bytes.first_chunk().copied().map(Offload).filter(|offload| offload.is_needed())
 }
 
-impl Receiving {
+impl RxPump {
     /// `header`: bytes of a header of virtio-net's in front of each packet.
-    pub fn new(ring: Producer, queue: RxQueue, header: &Arc<AtomicUsize>) -> Receiving {
-        Receiving { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
+    pub fn new(ring: ServerRxRing, queue: RxQueue, header: &Arc<AtomicUsize>) -> RxPump {
+        RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
     }
 
     /// Tells how many slots were done.
-    fn turn(&mut self, bell: &impl Bell) -> usize {
+    fn turn(&mut self, notifier: &impl Notifier) -> usize {
         if self.batch.is_empty() && self.ring.free() > 0 {
             self.queue.recv(&mut self.batch);
         }
@@ -175,9 +181,9 @@ impl Receiving {
         }
         self.batch.drop_front(taken);
         if is_filled {
-            self.ring.tell();
-            if self.ring.ring.must_wake_program() {
-                bell.ring();
+            self.ring.publish_tail();
+            if self.ring.ring.must_wake_client() {
+                notifier.notify();
             }
         }
         taken
@@ -186,30 +192,30 @@ impl Receiving {
 
 /// A port's rings at work for a program.
 #[derive(Default)]
-pub struct Work {
-    pub sending: Vec<Sending>,
-    pub receiving: Vec<Receiving>,
-    pub delivered: Vec<Delivered>,
+pub struct Pump {
+    pub sending: Vec<TxPump>,
+    pub receiving: Vec<RxPump>,
+    pub delivered: Vec<DeliveredRing>,
 }
 
-impl Work {
+impl Pump {
     /// Moves packets both ways once. Returns how many slots were done.
-    pub(super) fn turn(&mut self, programs: &impl Programs) -> usize {
-        let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(programs)).sum();
-        let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(programs)).sum();
+    pub(super) fn turn(&mut self, clients: &impl Clients) -> usize {
+        let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(clients)).sum();
+        let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(clients)).sum();
         sent + received
     }
 
     /// Moves packets until there is no program any more.
-    pub fn run(&mut self, programs: &impl Programs) {
+    pub fn run(&mut self, clients: &impl Clients) {
         let (mut patience, mut turns) = (Patience::new(PATIENCE), 0);
         loop {
-            if self.turn(programs) > 0 {
+            if self.turn(clients) > 0 {
                 patience.reset();
                 turns += 1;
                 if turns >= TURNS {
                     turns = 0;
-                    if self.listen(programs) {
+                    if self.listen(clients) {
                         return;
                     }
                 }
@@ -219,14 +225,14 @@ impl Work {
                 continue;
             }
             // What comes before the last look is not missed.
-            self.sending.iter().for_each(|sending| sending.ring.ring.wait_for_program());
-            self.receiving.iter().for_each(|receiving| receiving.ring.ring.wait_for_program());
+            self.sending.iter().for_each(|sending| sending.ring.ring.arm_server());
+            self.receiving.iter().for_each(|receiving| receiving.ring.ring.arm_server());
             for receiving in &mut self.receiving {
                 receiving.queue.arm();
             }
-            if self.turn(programs) == 0 {
-                self.sleep(programs);
-                if self.listen(programs) {
+            if self.turn(clients) == 0 {
+                self.sleep(clients);
+                if self.listen(clients) {
                     return;
                 }
             }
@@ -236,23 +242,23 @@ impl Work {
     }
 
     /// Reads what the programs have said. True if there is none any more.
-    fn listen(&self, programs: &impl Programs) -> bool {
-        let heard = programs.listen();
+    fn listen(&self, clients: &impl Clients) -> bool {
+        let heard = clients.listen();
         if heard.token {
             // Whoever has read another one's token has asked for it again.
             let free = self.sending.iter().map(|sending| &sending.ring.ring);
             let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
             let delivered = self.delivered.iter().map(|delivered| &delivered.ring);
-            if free.chain(there).chain(delivered).filter(|ring| ring.must_tell_program()).count() > 0 {
-                programs.ring();
+            if free.chain(there).chain(delivered).filter(|ring| ring.must_notify_client()).count() > 0 {
+                clients.notify();
             }
         }
         heard.is_over
     }
 
-    fn sleep(&mut self, programs: &impl Programs) {
+    fn sleep(&mut self, clients: &impl Clients) {
         // What a queue has not sent yet, and a port without interrupts, is looked after again soon.
-        let mut soon = self.sending.iter().any(Sending::is_pending);
+        let mut soon = self.sending.iter().any(TxPump::is_pending);
         let mut events = Vec::new();
         for receiving in &mut self.receiving {
             // With a full ring it is the program that is waited for.
@@ -264,14 +270,14 @@ impl Work {
                 None => soon = true,
             }
         }
-        programs.sleep(&events, Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } });
+        clients.sleep(&events, Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } });
     }
 
     /// The program is gone: what it has sent before is still sent, as far as the port takes it.
-    pub fn finish(&mut self, programs: &impl Programs) {
+    pub fn finish(&mut self, clients: &impl Clients) {
         // It may only say that it is gone, and go on writing.
         for _ in 0..LAST_TURNS {
-            if self.sending.iter_mut().map(|sending| sending.turn(programs)).sum::<usize>() == 0 {
+            if self.sending.iter_mut().map(|sending| sending.turn(clients)).sum::<usize>() == 0 {
                 break;
             }
         }
@@ -289,10 +295,10 @@ pub mod tests {
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::port::{Receive, Transmit};
     use crate::share::protocol::connection::Connection;
-    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::connection::tests::was_notified;
     use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Program, Ring, Slot};
+    use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, Ring, Slot};
 
     const SIZE: usize = 2048;
     const MORE: u16 = NS_MOREFRAG;
@@ -302,15 +308,15 @@ pub mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: SIZE, pages, numa_node: None }).unwrap())
     }
 
-    impl Bell for Connection {
-        fn ring(&self) {
-            Connection::ring(self);
+    impl Notifier for Connection {
+        fn notify(&self) {
+            Connection::notify(self);
         }
     }
 
-    impl Programs for Connection {
-        fn listen(&self) -> Heard {
-            Heard::default()
+    impl Clients for Connection {
+        fn listen(&self) -> Signals {
+            Signals::default()
         }
 
         fn sleep(&self, _: &[BorrowedFd<'_>], _: Timespec) {}
@@ -343,30 +349,30 @@ pub mod tests {
     }
 
     struct Bench {
-        sending: Sending,
-        program: Program,
+        sending: TxPump,
+        client: ClientRing,
         sent: Sent,
         is_open: Arc<AtomicUsize>,
-        bells: [Connection; 2],
+        sockets: [Connection; 2],
         /// The first bytes that are sent, if they are not to count up.
         first: Option<[u8; 2]>,
     }
 
     impl Bench {
         fn new(pool: &Arc<Pool>, header: usize) -> Bench {
-            let (_area, [ring, _]) = rings(128, 0, Offsets::default());
-            let consumer = Consumer::new(ring.clone());
-            let program = Program::begin(ring);
+            let (_memory, [ring, _]) = rings(128, 0, Offsets::default());
+            let consumer = ServerTxRing::new(ring.clone());
+            let client = ClientRing::begin(ring);
             let (sent, is_open) = (Sent::default(), Arc::new(AtomicUsize::new(1)));
             let queue = TxQueue::from(Sink { sent: sent.clone(), is_open: is_open.clone() });
-            let sending = Sending::new(consumer, queue, pool, 5000, &Arc::new(AtomicUsize::new(header)));
-            Bench { sending, program, sent, is_open, bells: Connection::pair().unwrap(), first: None }
+            let sending = TxPump::new(consumer, queue, pool, 5000, &Arc::new(AtomicUsize::new(header)));
+            Bench { sending, client, sent, is_open, sockets: Connection::pair().unwrap(), first: None }
         }
 
         /// The program sends slots with bytes that count up, and it is the server's turn.
         fn send(&mut self, slots: &[(usize, u16)]) -> usize {
-            let ring = self.program.ring.clone();
-            let (mut head, mut byte) = (self.program.head(), 0u8);
+            let ring = self.client.ring.clone();
+            let (mut head, mut byte) = (self.client.head(), 0u8);
             for &(len, flags) in slots {
                 let slot = Slot { len: len as u16, flags, ..ring.slot(head) };
                 let mut bytes: Vec<u8> = (0..len.min(SIZE)).map(|n| byte.wrapping_add(n as u8)).collect();
@@ -378,10 +384,10 @@ pub mod tests {
                 ring.set_slot(head, slot);
                 head = ring.next(head);
             }
-            self.program.set(head as u32, head as u32);
-            self.program.tell().unwrap();
-            let done = self.sending.turn(&self.bells[0]);
-            self.program.learn();
+            self.client.set(head as u32, head as u32);
+            self.client.publish_head().unwrap();
+            let done = self.sending.turn(&self.sockets[0]);
+            self.client.update_tail();
             done
         }
 
@@ -403,7 +409,7 @@ pub mod tests {
         assert_eq!(bench.send(&slots), 6 + 4);
         let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
         assert_eq!(sent, [counting(0, 60), counting(60, 2149), counting(2209, 73)]);
-        assert_eq!(bench.program.tail(), 5, "all slots are free again");
+        assert_eq!(bench.client.tail(), 5, "all slots are free again");
     }
 
     #[test]
@@ -422,7 +428,7 @@ pub mod tests {
         ]);
         assert_eq!(bench.lens(), [1, 5000]);
         bench.send(&[(2, 0)]);
-        assert_eq!((bench.lens(), bench.program.tail()), (vec![2], 9));
+        assert_eq!((bench.lens(), bench.client.tail()), (vec![2], 9));
         // More slots than a packet may have.
         let mut long = vec![(1, MORE); MAX_FRAGS];
         long.push((1, 0));
@@ -465,7 +471,7 @@ pub mod tests {
         assert_eq!(bench.send(&[(60, 0); 70]), TURN, "no more than a turn");
         assert!(bench.sending.is_pending() && bench.lens().is_empty());
         assert_eq!(bench.send(&[]), 0, "nothing more is taken meanwhile");
-        assert_eq!(bench.program.tail(), TURN - 1);
+        assert_eq!(bench.client.tail(), TURN - 1);
         bench.is_open.store(1, Ordering::Relaxed);
         assert_eq!(bench.send(&[]), TURN);
         assert!(!bench.sending.is_pending());
@@ -489,12 +495,12 @@ pub mod tests {
     fn a_program_that_sleeps_is_woken_when_slots_are_free() {
         let mut bench = Bench::new(&pool(512), 0);
         bench.send(&[(60, 0)]);
-        assert!(!was_rung(&bench.bells[1]));
-        bench.program.arm();
+        assert!(!was_notified(&bench.sockets[1]));
+        bench.client.arm();
         bench.send(&[]);
-        assert!(!was_rung(&bench.bells[1]), "nothing was done");
+        assert!(!was_notified(&bench.sockets[1]), "nothing was done");
         bench.send(&[(60, 0)]);
-        assert!(was_rung(&bench.bells[1]));
+        assert!(was_notified(&bench.sockets[1]));
     }
 
     /// Gives packets of these lengths.
@@ -510,18 +516,18 @@ pub mod tests {
         }
     }
 
-    fn receiving(ring: &Ring, header: usize, lens: &[usize]) -> Receiving {
+    fn receiving(ring: &Ring, header: usize, lens: &[usize]) -> RxPump {
         let queue = RxQueue::from(Source(pool(512), lens.iter().copied().collect()));
-        Receiving::new(Producer::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
+        RxPump::new(ServerRxRing::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
     }
 
     /// What has come: of each slot its length and flags, and all bytes.
     pub fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
-        let program = Program::begin(ring.clone());
-        program.learn();
+        let client = ClientRing::begin(ring.clone());
+        client.update_tail();
         let (mut slots, mut all) = (Vec::new(), Vec::new());
-        let mut at = program.head();
-        while at != program.tail() {
+        let mut at = client.head();
+        while at != client.tail() {
             let slot = ring.slot(at);
             slots.push((slot.len, slot.flags));
             let mut bytes = vec![0; slot.len.into()];
@@ -534,25 +540,25 @@ pub mod tests {
 
     #[test]
     fn packets_fill_slots_one_after_the_other() {
-        let [bell, _other] = Connection::pair().unwrap();
-        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
-        let mut work = receiving(&ring, 0, &[60, 2048, 5000, 61]);
+        let [socket, _other] = Connection::pair().unwrap();
+        let (_memory, [_, ring]) = rings(16, 0, Offsets::default());
+        let mut pump = receiving(&ring, 0, &[60, 2048, 5000, 61]);
         // Buffers of the batch that were taken.
-        assert_eq!(work.turn(&bell), 1 + 2 + 3 + 1);
+        assert_eq!(pump.turn(&socket), 1 + 2 + 3 + 1);
         let (slots, bytes) = come(&ring);
         let last = 1 << 8;
         let expected =
             [(60, last), (2048, last), (2048, MORE | 3 << 8), (2048, MORE | 2 << 8), (904, last), (61, last)];
         assert_eq!(slots, expected);
         assert_eq!(bytes, [counting(60, 60), counting(2048, 2048), counting(5000, 5000), counting(61, 61)].concat());
-        assert_eq!(work.turn(&bell), 0);
+        assert_eq!(pump.turn(&socket), 0);
     }
 
     #[test]
     fn packets_come_behind_a_header_of_zeros() {
-        let [bell, _other] = Connection::pair().unwrap();
-        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
-        assert!(receiving(&ring, 12, &[60, 2036, 2037]).turn(&bell) > 0);
+        let [socket, _other] = Connection::pair().unwrap();
+        let (_memory, [_, ring]) = rings(16, 0, Offsets::default());
+        assert!(receiving(&ring, 12, &[60, 2036, 2037]).turn(&socket) > 0);
         let (slots, bytes) = come(&ring);
         assert_eq!(slots.iter().map(|(len, _)| *len).collect::<Vec<_>>(), [72, 2048, 2048, 1]);
         let zeros = || vec![0; 12];
@@ -564,25 +570,25 @@ pub mod tests {
 
     #[test]
     fn packets_wait_for_room_and_those_that_never_fit_do_not() {
-        let [bell, _other] = Connection::pair().unwrap();
-        let (_area, [_, ring]) = rings(4, 0, Offsets::default());
+        let [socket, _other] = Connection::pair().unwrap();
+        let (_memory, [_, ring]) = rings(4, 0, Offsets::default());
         // Three slots are free at most: four are too many for ever.
-        let mut work = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
-        assert!(work.turn(&bell) > 0);
+        let mut pump = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
+        assert!(pump.turn(&socket) > 0);
         let lens = |ring: &Ring| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
         assert_eq!(lens(&ring), [60, 61]);
-        assert_eq!(work.turn(&bell), 0, "for two slots there is no room");
-        let program = Program::begin(ring.clone());
-        program.learn();
-        program.set(2, 2);
-        program.tell().unwrap();
-        assert!(work.turn(&bell) > 0);
+        assert_eq!(pump.turn(&socket), 0, "for two slots there is no room");
+        let client = ClientRing::begin(ring.clone());
+        client.update_tail();
+        client.set(2, 2);
+        client.publish_head().unwrap();
+        assert!(pump.turn(&socket) > 0);
         assert_eq!(lens(&ring), [2048, 2048, 62]);
     }
 
     #[test]
     fn slots_without_a_buffer_or_too_far_behind_its_beginning_get_nothing() {
-        let [bell, _other] = Connection::pair().unwrap();
+        let [socket, _other] = Connection::pair().unwrap();
         for (buffer, offset, len, is_put) in [
             (None, 0, 60, true),
             (Some(1), 0, 60, false),
@@ -598,11 +604,11 @@ pub mod tests {
             (None, 64, 7 * 1984, true),
             (None, 64, 7 * 1984 + 1, false),
         ] {
-            let (_area, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: 0 });
+            let (_memory, [_, ring]) = rings(8, 0, Offsets { mask: 0xFFFF, first: 0 });
             (0..8).for_each(|n| ring.set_offset(n, offset));
             let own = ring.slot(0);
             ring.set_slot(0, Slot { buffer: buffer.unwrap_or(own.buffer), ..own });
-            assert!(receiving(&ring, 0, &[len]).turn(&bell) > 0, "it is taken, and dropped if it does not fit");
+            assert!(receiving(&ring, 0, &[len]).turn(&socket) > 0, "it is taken, and dropped if it does not fit");
             let expected = if is_put { counting(len, len) } else { vec![] };
             assert_eq!(come(&ring).1, expected, "{len} at {offset} of {buffer:?}");
         }
@@ -610,15 +616,15 @@ pub mod tests {
 
     #[test]
     fn a_program_that_waits_is_woken_for_packets() {
-        let (_area, [_, ring]) = rings(16, 0, Offsets::default());
-        let [bell, other] = Connection::pair().unwrap();
-        receiving(&ring, 0, &[60]).turn(&bell);
-        assert!(!was_rung(&other));
-        Program::begin(ring.clone()).arm();
-        receiving(&ring, 0, &[]).turn(&bell);
-        receiving(&ring, 0, &[17 * SIZE]).turn(&bell);
-        assert!(!was_rung(&other), "nothing has come");
-        receiving(&ring, 0, &[60]).turn(&bell);
-        assert!(was_rung(&other));
+        let (_memory, [_, ring]) = rings(16, 0, Offsets::default());
+        let [socket, other] = Connection::pair().unwrap();
+        receiving(&ring, 0, &[60]).turn(&socket);
+        assert!(!was_notified(&other));
+        ClientRing::begin(ring.clone()).arm();
+        receiving(&ring, 0, &[]).turn(&socket);
+        receiving(&ring, 0, &[17 * SIZE]).turn(&socket);
+        assert!(!was_notified(&other), "nothing has come");
+        receiving(&ring, 0, &[60]).turn(&socket);
+        assert!(was_notified(&other));
     }
 }

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::batch::Batch;
 use crate::memory::Pool;
-use crate::netmap::{Frames, Received, Recipient, Taken};
+use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
 use crate::port::RxQueue;
 use crate::share::protocol::mapping::Segments;
-use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Producer, Ring, Slot};
+use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Ring, ServerRxRing, Slot};
 use crate::slot;
 
 /// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
 pub const HEADERS: usize = 12;
 
 /// Wakes the programs that have a ring.
-pub trait Bell {
+pub trait Notifier {
     /// Sends a token to each program.
-    fn ring(&self);
+    fn notify(&self);
 }
 
 /// The outcome for one packet.
@@ -33,7 +33,12 @@ pub enum Put {
 
 /// Copies a packet of `len` bytes into the next slots, behind `header` zero bytes.
 #[inline(always)]
-pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: impl Iterator<Item = &'a [u8]>) -> Put {
+pub fn put<'a>(
+    producer: &mut ServerRxRing,
+    header: usize,
+    len: usize,
+    segments: impl Iterator<Item = &'a [u8]>,
+) -> Put {
     let size = producer.ring.memory.buffers.size;
     let count = match producer.ring.offset_mask {
         0 if header + len <= size => 1,
@@ -66,14 +71,14 @@ pub fn put<'a>(producer: &mut Producer, header: usize, len: usize, segments: imp
         producer.ring.set_slot(slot, Slot { buffer, len: len as u16, flags });
         slot = producer.ring.next(slot);
     }
-    producer.pass(count);
+    producer.advance(count);
     Put::Whole
 }
 
 /// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written there; more
 /// than [`MAX_FRAGS`] if [`MAX_FRAGS`] slots do not suffice.
 #[cold]
-fn slots_behind_offsets(producer: &Producer, len: usize) -> usize {
+fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
     let (ring, size) = (&producer.ring, producer.ring.memory.buffers.size);
     let (mut slot, mut count, mut room) = (producer.tail(), 0, 0);
     while count <= MAX_FRAGS && (room < len || count == 0) {
@@ -84,19 +89,19 @@ fn slots_behind_offsets(producer: &Producer, len: usize) -> usize {
 }
 
 /// A program's receive ring at a port of a switch. Senders copy packets into it.
-pub struct Delivery<B> {
-    pub ring: Producer,
+pub struct RingRecipient<B> {
+    pub ring: ServerRxRing,
     pub header: Arc<AtomicUsize>,
     /// Shows received packets to the port's monitors.
-    pub received: Option<Received>,
-    pub bell: B,
+    pub received: Option<RxMirror>,
+    pub notifier: B,
 }
 
-impl<B: Bell + Send> Recipient for Delivery<B> {
-    fn take(&mut self, frames: &Frames<'_>, mut wanted: u64, longest: usize) -> (u64, Taken) {
+impl<B: Notifier + Send> Recipient for RingRecipient<B> {
+    fn take(&mut self, frames: &Frames<'_>, mut wanted: u64, longest: usize) -> (u64, RecipientCounts) {
         let header = self.header.load(Ordering::Relaxed);
-        let is_shown = self.received.as_mut().is_some_and(Received::is_wanted);
-        let mut taken = Taken::default();
+        let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
+        let mut taken = RecipientCounts::default();
         self.ring.prefetch(wanted.count_ones() as usize);
         while wanted != 0 {
             let n = wanted.trailing_zeros() as usize;
@@ -117,10 +122,10 @@ impl<B: Bell + Send> Recipient for Delivery<B> {
         (wanted, taken)
     }
 
-    fn take_all(&mut self, batch: &mut Batch) -> Taken {
+    fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts {
         let header = self.header.load(Ordering::Relaxed);
-        let is_shown = self.received.as_mut().is_some_and(Received::is_wanted);
-        let mut taken = Taken::default();
+        let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
+        let mut taken = RecipientCounts::default();
         if let Some((slots, pool)) = batch.contents() {
             let view = pool.region().view();
             for packet in slots.split_inclusive(|slot| !slot.has_more()) {
@@ -140,23 +145,23 @@ impl<B: Bell + Send> Recipient for Delivery<B> {
         taken
     }
 
-    fn tell(&mut self) {
-        self.ring.tell();
-        if self.ring.ring.must_wake_program() {
-            self.bell.ring();
+    fn publish(&mut self) {
+        self.ring.publish_tail();
+        if self.ring.ring.must_wake_client() {
+            self.notifier.notify();
         }
     }
 }
 
-impl<B> Delivery<B> {
+impl<B> RingRecipient<B> {
     #[cold]
     fn show(&mut self, packet: &[slot::Slot], pool: &Arc<Pool>) {
         self.received.iter_mut().for_each(|received| received.show(packet, pool));
     }
 }
 
-/// A receive ring that a [`Delivery`] fills, and the port's queue that it bypasses.
-pub struct Delivered {
+/// A receive ring that a [`RingRecipient`] fills, and the port's queue that it bypasses.
+pub struct DeliveredRing {
     pub ring: Ring,
     pub _queue: RxQueue,
 }
@@ -165,23 +170,23 @@ pub struct Delivered {
 mod tests {
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
-    use crate::netmap::{Monitor, ValePort, outlet};
+    use crate::netmap::{Monitor, ValePort, delivery_of};
     use crate::offload::Offload;
     use crate::port::{Config, Device, Port, TxQueue};
     use crate::share::protocol::connection::Connection;
-    use crate::share::protocol::connection::tests::was_rung;
+    use crate::share::protocol::connection::tests::was_notified;
     use crate::share::protocol::layout::Offsets;
-    use crate::share::protocol::ring::Program;
+    use crate::share::protocol::ring::ClientRing;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::server::netmap_memory::Area;
+    use crate::share::server::netmap_memory::NetmapMemory;
     use crate::share::server::pump::tests::{come, counting};
 
     /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
     struct Bench {
-        _area: Arc<Area>,
+        _memory: Arc<NetmapMemory>,
         ring: Ring,
         /// The program's end of its connection.
-        program: Connection,
+        client: Connection,
         port: Port,
         queue: Option<RxQueue>,
         tx: TxQueue,
@@ -197,20 +202,20 @@ mod tests {
 
     impl Bench {
         fn new(switch: &str, header: usize) -> Bench {
-            let (area, [_, ring]) = rings(16, 0, Offsets::default());
+            let (memory, [_, ring]) = rings(16, 0, Offsets::default());
             let port = |name: &str| ValePort::open(switch, name, config(&format!("{switch}:{name}"))).unwrap();
             let (mut sender, mut port) = (Port::new(port("a")), Port::new(port("b")));
             let (mut queue, tx) = (port.rx(0).unwrap(), sender.tx(0).unwrap());
-            let [program, bell] = Connection::pair().unwrap();
+            let [client, socket] = Connection::pair().unwrap();
             let name = port.name().to_string();
-            let (pool, received) = (sender.pool().clone(), Received::new(&name, 0));
+            let (pool, received) = (sender.pool().clone(), RxMirror::new(&name, 0));
             let mut bench =
-                Bench { _area: area, ring: ring.clone(), program, port, queue: None, tx, pool, _sender: sender };
+                Bench { _memory: memory, ring: ring.clone(), client, port, queue: None, tx, pool, _sender: sender };
             // This comes before there is a ring for it.
             bench.send(&[61]);
-            let (producer, header) = (Producer::new(ring), Arc::new(AtomicUsize::new(header)));
-            let delivery = Delivery { ring: producer, header, received, bell };
-            outlet(&name).unwrap().deliver_to(0, &mut queue, Box::new(delivery));
+            let (producer, header) = (ServerRxRing::new(ring), Arc::new(AtomicUsize::new(header)));
+            let recipient = RingRecipient { ring: producer, header, received, notifier: socket };
+            delivery_of(&name).unwrap().deliver_to(0, &mut queue, Box::new(recipient));
             bench.queue = Some(queue);
             bench
         }
@@ -226,10 +231,10 @@ mod tests {
         }
 
         fn release_all(&self) {
-            let program = Program::begin(self.ring.clone());
-            program.learn();
-            program.set(program.tail() as u32, program.tail() as u32);
-            program.tell().unwrap();
+            let client = ClientRing::begin(self.ring.clone());
+            client.update_tail();
+            client.set(client.tail() as u32, client.tail() as u32);
+            client.publish_head().unwrap();
         }
     }
 
@@ -266,9 +271,9 @@ mod tests {
 
     #[test]
     fn a_packet_has_as_many_slots_as_offsets_leave_room_for() {
-        let (_area, [_, ring]) = rings(80, 0, Offsets { mask: 0xFFF, first: 512 });
-        let mut producer = Producer::new(ring.clone());
-        let put = |producer: &mut Producer, len: usize| {
+        let (_memory, [_, ring]) = rings(80, 0, Offsets { mask: 0xFFF, first: 512 });
+        let mut producer = ServerRxRing::new(ring.clone());
+        let put = |producer: &mut ServerRxRing, len: usize| {
             let begin = producer.tail();
             let put = put(producer, 0, len, std::iter::once(&*counting(len, len)));
             (put, ring.distance(begin, producer.tail()))
@@ -276,7 +281,7 @@ mod tests {
         for (len, slots) in [(60, 1), (1536, 1), (1537, 2), (1800, 2), (7000, 5)] {
             assert_eq!(put(&mut producer, len), (Put::Whole, slots), "{len} bytes");
         }
-        producer.tell();
+        producer.publish_tail();
         let bytes = [60, 1536, 1537, 1800, 7000].map(|len| counting(len, len)).concat();
         assert_eq!(come(&ring).1, bytes);
         // One slot's packet begins later, another's would begin behind its buffer.
@@ -319,10 +324,10 @@ mod tests {
     fn the_program_is_woken_and_the_end_of_its_queue_ends_it() {
         let mut bench = Bench::new("vale_delivery4", 0);
         bench.send(&[60]);
-        assert!(!was_rung(&bench.program));
-        Program::begin(bench.ring.clone()).arm();
+        assert!(!was_notified(&bench.client));
+        ClientRing::begin(bench.ring.clone()).arm();
         bench.send(&[60]);
-        assert!(was_rung(&bench.program));
+        assert!(was_notified(&bench.client));
         bench.queue = None;
         bench.send(&[60]);
         assert_eq!(bench.lens().len(), 3);

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 use super::State;
 use crate::error::{Error, Result};
 use crate::port::{Port, Statistics};
-use crate::share::protocol::layout::Rings;
+use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{PortState, Wanted, Which};
+use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 
 /// The most rings, and slots, that a program may ask for.
 pub(super) const MOST_RINGS: u16 = 32;
@@ -24,7 +24,7 @@ pub(super) struct Served {
     pub(super) device: Mutex<Port>,
     /// Of the host's stack, if it has been asked for.
     pub(super) host: Mutex<Option<Port>>,
-    pub(super) rings: Rings,
+    pub(super) rings: RingCounts,
     /// The user of the program that it was opened for.
     pub(super) user: u32,
     /// How many connections have it.
@@ -34,7 +34,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(name: &str, device: Port, rings: Rings, user: u32) -> Arc<Served> {
+    pub(super) fn new(name: &str, device: Port, rings: RingCounts, user: u32) -> Arc<Served> {
         Arc::new(Served {
             name: name.to_string(),
             device: Mutex::new(device),
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// A port, opened if nobody has it.
-    pub(super) fn port(&self, name: &str, rings: &Rings, user: u32) -> Result<Arc<Served>> {
+    pub(super) fn port(&self, name: &str, rings: &RingCounts, user: u32) -> Result<Arc<Served>> {
         if lock(&self.lasting).contains_key(name) {
             return Err(Error::NotServed { name: name.to_string(), why: "it is attached to no switch" });
         }
@@ -87,7 +87,7 @@ impl State {
         let device = (self.open)(name, &rings)?;
         let info = device.info();
         // An interface has a host's stack behind it, which is opened when it is asked for.
-        rings = Rings { tx: info.tx_queues, rx: info.rx_queues, ..rings };
+        rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
         if name.starts_with("vale") {
             rings = rings.of_card();
         }
@@ -98,11 +98,11 @@ impl State {
 }
 
 /// Returns the rings that a program has asked for at a port, within bounds; one ring, and the usual slots, where it has not asked.
-pub(super) fn usual(name: &str, rings: &Rings) -> Rings {
+pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
     let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
     let rx_slots = if name.starts_with("vale") { SWITCH_SLOTS } else { SLOTS };
-    Rings {
+    RingCounts {
         tx: count(rings.tx),
         rx: count(rings.rx),
         host_tx: count(rings.host_tx),
@@ -112,7 +112,7 @@ pub(super) fn usual(name: &str, rings: &Rings) -> Rings {
     }
 }
 
-impl Wanted {
+impl OpenRequest {
     /// Refuses a port whose packets have a header in front, if the program does not expect one.
     pub(super) fn check_header(&self, served: &Served) -> Result<()> {
         if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
@@ -123,10 +123,10 @@ impl Wanted {
     }
 
     /// Whether a port with such rings has those that are wanted.
-    pub(super) fn check(&self, rings: &Rings) -> Result<()> {
+    pub(super) fn check(&self, rings: &RingCounts) -> Result<()> {
         let is_there = match self.which {
-            Which::One(one) => one < rings.tx.max(rings.rx),
-            Which::OneOfHost(one) => one < rings.host_tx.max(rings.host_rx),
+            RingSelection::One(one) => one < rings.tx.max(rings.rx),
+            RingSelection::OneOfHost(one) => one < rings.host_tx.max(rings.host_rx),
             _ => !self.which.has_host() || rings.host_tx > 0,
         };
         match is_there {
@@ -139,15 +139,15 @@ impl Wanted {
     }
 }
 
-impl Rings {
+impl RingCounts {
     /// Without those of the host's stack.
-    pub(super) fn of_card(self) -> Rings {
-        Rings { host_tx: 0, host_rx: 0, ..self }
+    pub(super) fn of_card(self) -> RingCounts {
+        RingCounts { host_tx: 0, host_rx: 0, ..self }
     }
 
     /// Those of the host's stack alone, as a port's.
-    pub(super) fn of_host(self) -> Rings {
-        Rings { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
+    pub(super) fn of_host(self) -> RingCounts {
+        RingCounts { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
     }
 }
 
@@ -156,7 +156,7 @@ impl Served {
     pub(super) fn queue<Q>(
         &self,
         device: &mut Port,
-        wanted: &Wanted,
+        wanted: &OpenRequest,
         n: u16,
         cards: u16,
         take: impl Fn(&mut Port, u16) -> Result<Q>,
@@ -195,29 +195,31 @@ mod tests {
 
     #[test]
     fn rings_that_a_port_has_not_are_refused() {
-        let rings = Rings { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..Rings::default() };
-        let check = |which: Which, rings: &Rings| Wanted { which, ..Wanted::default() }.check(rings).is_ok();
-        assert_eq!([0, 2, 3].map(|n| check(Which::One(n), &rings)), [true, true, false]);
-        assert_eq!([0, 1, 2].map(|n| check(Which::OneOfHost(n), &rings)), [true, true, false]);
-        for which in [Which::Host, Which::AllAndHost] {
+        let rings = RingCounts { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..RingCounts::default() };
+        let check = |which: RingSelection, rings: &RingCounts| {
+            OpenRequest { which, ..OpenRequest::default() }.check(rings).is_ok()
+        };
+        assert_eq!([0, 2, 3].map(|n| check(RingSelection::One(n), &rings)), [true, true, false]);
+        assert_eq!([0, 1, 2].map(|n| check(RingSelection::OneOfHost(n), &rings)), [true, true, false]);
+        for which in [RingSelection::Host, RingSelection::AllAndHost] {
             assert!(check(which, &rings) && !check(which, &rings.of_card()));
         }
-        for which in [Which::All, Which::None] {
+        for which in [RingSelection::All, RingSelection::None] {
             assert!(check(which, &rings) && check(which, &rings.of_card()));
         }
-        assert_eq!(rings.of_card(), Rings { tx: 2, rx: 3, ..Rings::default() });
-        assert_eq!(rings.of_host(), Rings { tx: 1, rx: 2, ..Rings::default() });
+        assert_eq!(rings.of_card(), RingCounts { tx: 2, rx: 3, ..RingCounts::default() });
+        assert_eq!(rings.of_host(), RingCounts { tx: 1, rx: 2, ..RingCounts::default() });
     }
 
     #[test]
     fn what_is_asked_for_is_kept_within_limits() {
-        let one = Rings { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
-        assert_eq!(usual("eth0", &Rings::default()), one);
-        assert_eq!(usual("vale0:a", &Rings::default()), Rings { rx_slots: SWITCH_SLOTS, ..one });
+        let one = RingCounts { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
+        assert_eq!(usual("eth0", &RingCounts::default()), one);
+        assert_eq!(usual("vale0:a", &RingCounts::default()), RingCounts { rx_slots: SWITCH_SLOTS, ..one });
         let many = u16::MAX;
-        let asked = Rings { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
+        let asked = RingCounts { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
         let (most, slots) = (MOST_RINGS, MOST_SLOTS);
-        let given = Rings { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
+        let given = RingCounts { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
         assert_eq!(usual("vale0:a", &asked), given);
     }
 

@@ -10,11 +10,11 @@ use super::{Served, State};
 use crate::error::{Error, Result};
 use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{Opened, Reply, Wanted};
-use crate::share::protocol::ring::{Place, Program, Ring};
-use crate::share::server::netmap_memory::{Area, Lease};
-use crate::share::server::pump::{Heard, Programs, Work};
-use crate::share::server::recipient::Bell;
+use crate::share::protocol::message::{OpenRequest, Opened, Reply};
+use crate::share::protocol::ring::{ClientRing, Ring, RingAt};
+use crate::share::server::netmap_memory::{Lease, NetmapMemory};
+use crate::share::server::pump::{Clients, Pump, Signals};
+use crate::share::server::recipient::Notifier;
 use crate::share::server::shadow::Shadow;
 
 /// Messages of a connection that are read before the others have their turn.
@@ -24,7 +24,7 @@ const MESSAGES: usize = 64;
 pub struct Session {
     pub opened: Opened,
     pub user: u32,
-    pub area: Arc<Area>,
+    pub memory: Arc<NetmapMemory>,
     members: Mutex<Members>,
     /// Its zero-copy monitors.
     monitors: Mutex<Vec<Weak<Session>>>,
@@ -49,10 +49,10 @@ struct Member {
 }
 
 impl Session {
-    pub fn new(opened: Opened, user: u32, area: Arc<Area>) -> Result<Arc<Session>> {
+    pub fn new(opened: Opened, user: u32, memory: Arc<NetmapMemory>) -> Result<Arc<Session>> {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waker = waker.map_err(|error| Error::system("eventfd", error))?;
-        Ok(Arc::new(Session { opened, user, area, members: Mutex::default(), monitors: Mutex::default(), waker }))
+        Ok(Arc::new(Session { opened, user, memory, members: Mutex::default(), monitors: Mutex::default(), waker }))
     }
 
     /// Adds a descriptor; false if the session is over.
@@ -66,20 +66,20 @@ impl Session {
     }
 
     /// Wakes the programs.
-    pub fn ring(&self) {
-        lock(&self.members).all.iter().for_each(|member| member.connection.ring());
+    pub fn notify(&self) {
+        lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
 
     /// What a process is told that the descriptor was passed to.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let memory = self.area.memory.as_fd().try_clone_to_owned();
+        let memory = self.memory.shared.as_fd().try_clone_to_owned();
         let memory = memory.map_err(|error| Error::system("dup of a descriptor", error))?;
         Ok((Reply::Opened(Box::new(self.opened.clone())), vec![memory]))
     }
 
     /// Reads what the connections have said, and lets those go that have ended.
-    pub fn listen(self: &Arc<Session>, state: &State) -> Heard {
-        let mut heard = Heard::default();
+    pub fn listen(self: &Arc<Session>, state: &State) -> Signals {
+        let mut heard = Signals::default();
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
         let mut gone = Vec::new();
         let members = &mut *lock(&self.members);
@@ -133,16 +133,16 @@ impl Session {
     }
 
     /// Returns whether another descriptor of this user's can share the session.
-    pub fn is_like(&self, wanted: &Wanted, user: u32) -> bool {
+    pub fn is_like(&self, wanted: &OpenRequest, user: u32) -> bool {
         let there = &self.opened.wanted;
         user == self.user
             && (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
             && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
     }
 
-    fn rings<'a>(&'a self, places: &'a [Option<Place>]) -> impl Iterator<Item = (usize, Ring)> + 'a {
+    fn rings<'a>(&'a self, places: &'a [Option<RingAt>]) -> impl Iterator<Item = (usize, Ring)> + 'a {
         let places = places.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?)));
-        places.filter_map(|(n, place)| Some((n, Ring::new(&self.area.memory, *place).ok()?)))
+        places.filter_map(|(n, place)| Some((n, Ring::new(&self.memory.shared, *place).ok()?)))
     }
 
     /// The receive rings that it has, by number.
@@ -174,15 +174,15 @@ impl Session {
     fn show_no_more(&self, monitor: &Session) {
         lock(&self.monitors).clear();
         // A sync that gives buffers to the monitor at this moment ends first.
-        let theirs: Vec<Program> = monitor.receiving().map(|(_, ring)| Program { ring }).collect();
-        let _turns: Vec<_> = theirs.iter().filter_map(Program::turn).collect();
+        let theirs: Vec<ClientRing> = monitor.receiving().map(|(_, ring)| ClientRing { ring }).collect();
+        let _turns: Vec<_> = theirs.iter().filter_map(ClientRing::turn).collect();
         self.rings(&self.opened.placed.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
     }
 
     /// Wakes the programs whose receive rings have something that nobody has told them of.
     fn wake(&self) {
-        if self.receiving().filter(|(_, ring)| ring.must_tell_program()).count() > 0 {
-            self.ring();
+        if self.receiving().filter(|(_, ring)| ring.must_notify_client()).count() > 0 {
+            self.notify();
         }
     }
 
@@ -193,20 +193,20 @@ impl Session {
     }
 }
 
-impl Bell for Arc<Session> {
-    fn ring(&self) {
-        Session::ring(self);
+impl Notifier for Arc<Session> {
+    fn notify(&self) {
+        Session::notify(self);
     }
 }
 
-impl Bell for (&Arc<Session>, &State) {
-    fn ring(&self) {
-        self.0.ring();
+impl Notifier for (&Arc<Session>, &State) {
+    fn notify(&self) {
+        self.0.notify();
     }
 }
 
-impl Programs for (&Arc<Session>, &State) {
-    fn listen(&self) -> Heard {
+impl Clients for (&Arc<Session>, &State) {
+    fn listen(&self) -> Signals {
         self.0.listen(self.1)
     }
 
@@ -220,7 +220,7 @@ pub struct Running {
     pub state: Arc<State>,
     pub session: Arc<Session>,
     /// What moves packets. A pipe's ends move them by themselves.
-    pub work: Option<Work>,
+    pub pump: Option<Pump>,
     pub served: Option<Arc<Served>>,
     /// What a monitor of a pipe gets.
     pub shadow: Option<Arc<Shadow>>,
@@ -233,8 +233,8 @@ pub struct Running {
 
 impl Running {
     pub fn run(mut self) {
-        match &mut self.work {
-            Some(work) => work.run(&(&self.session, &*self.state)),
+        match &mut self.pump {
+            Some(pump) => pump.run(&(&self.session, &*self.state)),
             None => self.rest(),
         }
         self.end();
@@ -261,8 +261,8 @@ impl Running {
 
     /// Leaves the port.
     pub fn end(&mut self) {
-        if let Some(mut work) = self.work.take() {
-            work.finish(&(&self.session, &*self.state));
+        if let Some(mut pump) = self.pump.take() {
+            pump.finish(&(&self.session, &*self.state));
         }
         self.served.iter().for_each(|served| served.leave());
         self.served = None;

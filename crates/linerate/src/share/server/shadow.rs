@@ -11,15 +11,15 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::netmap::Elsewhere;
+use crate::netmap::RemotePipe;
 use crate::offload::LONGEST;
-use crate::share::protocol::layout::{Objects, Offsets, Placed, Plan, Rings};
-use crate::share::protocol::mapping::Memory;
+use crate::share::protocol::layout::{Objects, Offsets, Plan, PortLayout, RingCounts};
+use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::message::Reply;
-use crate::share::protocol::ring::{Consumer, Ring};
-use crate::share::server::netmap_memory::Area;
-use crate::share::server::pump::{Heard, Programs, Sending, Work};
-use crate::share::server::recipient::Bell;
+use crate::share::protocol::ring::{Ring, ServerTxRing};
+use crate::share::server::netmap_memory::NetmapMemory;
+use crate::share::server::pump::{Clients, Pump, Signals, TxPump};
+use crate::share::server::recipient::Notifier;
 
 /// Slots of each ring.
 const SLOTS: u32 = 1024;
@@ -29,9 +29,9 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The serving side: rings for both ends, and the thread that empties them. It goes with the last monitor.
 pub struct Shadow {
-    area: Area,
+    memory: NetmapMemory,
     /// By end of the pipe: the rings that it sends copies into.
-    placed: [Placed; 2],
+    placed: [PortLayout; 2],
     /// Wakes the thread.
     waker: Arc<Waker>,
     /// The pipe's transmit rings, which say that there is this shadow.
@@ -45,48 +45,53 @@ impl Shadow {
     ///
     /// # Errors
     /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
-    pub fn start(elsewhere: &Elsewhere, memory: &Arc<Memory>, ends: &[Placed], pool: &Arc<Pool>) -> Result<Shadow> {
+    pub fn start(
+        elsewhere: &RemotePipe,
+        pipe_memory: &Arc<SharedMapping>,
+        ends: &[PortLayout],
+        pool: &Arc<Pool>,
+    ) -> Result<Shadow> {
         let system = |call| move |error| Error::System { call, source: error };
         let [first, second] = ends else { return Err(Error::BadPeer { why: "its pipe has no other end" }) };
         let rings = first.tx.len().max(second.tx.len());
         let objects = |count: usize, size: usize| Objects { count, size };
         let usual = Plan::default();
-        let area = Area::new(Plan {
+        let memory = NetmapMemory::new(Plan {
             ports: objects(2, usual.ports.size),
             rings: objects(2 * rings, usual.rings.size),
-            buffers: objects(2 + 2 * rings * SLOTS as usize, memory.buffers.size),
+            buffers: objects(2 + 2 * rings * SLOTS as usize, pipe_memory.buffers.size),
             zones: 0,
         })?;
-        let side = |end: &Placed| {
+        let side = |end: &PortLayout| {
             let tx = end.tx.len() as u16;
-            let rings = Rings { tx, tx_slots: SLOTS, ..Rings::default() };
-            area.place("shadow", &rings, |_| true, |_| false, Offsets::default())
+            let rings = RingCounts { tx, tx_slots: SLOTS, ..RingCounts::default() };
+            memory.place("shadow", &rings, |_| true, |_| false, Offsets::default())
         };
         let placed = [side(first)?, side(second)?];
-        let mut work = Work::default();
+        let mut pump = Pump::default();
         for (end, placed) in placed.iter().enumerate() {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
-                let ring = Ring::new(&area.memory, *place)?;
+                let ring = Ring::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
                 let missing = move || u64::from(lost.lost().wrapping_sub(std::mem::replace(&mut known, lost.lost())));
                 let queue = elsewhere.sent(end, number as u16, Box::new(missing));
-                work.sending.push(Sending::new(Consumer::new(ring), queue, pool, LONGEST, &Arc::default()));
+                pump.sending.push(TxPump::new(ServerTxRing::new(ring), queue, pool, LONGEST, &Arc::default()));
             }
         }
         let places = ends.iter().flat_map(|end| &end.tx).flatten();
-        let told = places.map(|place| Ring::new(memory, *place)).collect::<Result<Vec<_>>>()?;
+        let told = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|error| Error::system("eventfd", error))?;
         let waker = Arc::new(Waker { event, is_over: AtomicBool::new(false) });
         let its = waker.clone();
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
-        let thread = thread.spawn(move || work.run(&*its)).map_err(system("starting a thread"))?;
+        let thread = thread.spawn(move || pump.run(&*its)).map_err(system("starting a thread"))?;
         let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
-        Ok(Shadow { area, placed, waker, told, version, thread: Some(thread) })
+        Ok(Shadow { memory, placed, waker, told, version, thread: Some(thread) })
     }
 
     /// Wakes the thread: a program has put copies into a ring.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         self.waker.wake();
     }
 
@@ -103,9 +108,9 @@ impl Shadow {
         let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
         };
-        let descriptors = vec![duplicate(self.area.memory.as_fd())?];
+        let descriptors = vec![duplicate(self.memory.shared.as_fd())?];
         let places = self.placed[end].tx.iter().flatten().copied().collect();
-        Ok((Reply::Shadow { buffers: self.area.memory.buffers, places }, descriptors))
+        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, descriptors))
     }
 }
 
@@ -133,14 +138,14 @@ impl Waker {
 }
 
 /// Whoever has the pipe does not wait for the shadow.
-impl Bell for Waker {
-    fn ring(&self) {}
+impl Notifier for Waker {
+    fn notify(&self) {}
 }
 
-impl Programs for Waker {
-    fn listen(&self) -> Heard {
+impl Clients for Waker {
+    fn listen(&self) -> Signals {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        Heard { is_over: self.is_over.load(Ordering::Relaxed), token: false }
+        Signals { is_over: self.is_over.load(Ordering::Relaxed), token: false }
     }
 
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {

@@ -13,7 +13,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
 use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
-use crate::share::protocol::layout::Rings;
+use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
 use crate::share::protocol::name::base;
@@ -31,7 +31,7 @@ pub(super) struct Attached {
 
 /// A port of the name of an interface, which stays without a program.
 pub(super) struct Lasting {
-    pub(super) rings: Rings,
+    pub(super) rings: RingCounts,
     /// The switches that it is attached to, and the ports there. Its own name means the first.
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
@@ -43,7 +43,7 @@ fn plain(port: &str) -> String {
 }
 
 impl State {
-    pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &Rings) -> Result<u32> {
+    pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
         let name = format!("{switch}:{}", plain(port));
         if let Some(lasting) = lock(&self.lasting).get_mut(port) {
             if lasting.attached.iter().any(|(there, _)| there == switch) {
@@ -111,7 +111,7 @@ impl State {
         Ok(number)
     }
 
-    pub(super) fn create(&self, name: &str, rings: &Rings) -> Result<()> {
+    pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
         let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn what_is_attached_has_as_many_rings_as_a_port_may_have() {
         let server = crate::server();
-        let rings = Rings { tx: u16::MAX, rx: u16::MAX, ..Rings::default() };
+        let rings = RingCounts { tx: u16::MAX, rx: u16::MAX, ..RingCounts::default() };
         server.state.attach("vale99", "pipe99{1", false, &rings).unwrap();
         assert_eq!(lock(&server.state.attached)[0].threads.len(), usize::from(MOST_RINGS));
         server.state.detach("vale99", "pipe99{1").unwrap();

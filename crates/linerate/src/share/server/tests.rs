@@ -3,13 +3,13 @@
 use std::os::fd::AsFd;
 
 use super::connections::most_connections;
+use super::request_handler::RequestHandler;
 use super::served::SWITCH_SLOTS;
 use super::session::Running;
-use super::talk::Talk;
 use super::*;
 use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::Offsets;
-use crate::share::protocol::message::{Choice, Opened, Reply, Request, Wanted, Which};
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
 
 /// A user who is neither root nor the one who serves.
@@ -21,7 +21,7 @@ fn own() -> u32 {
 
 /// A connection of a program's.
 struct Client {
-    talk: Talk,
+    handler: RequestHandler,
     running: Option<Running>,
     theirs: Connection,
 }
@@ -30,8 +30,8 @@ fn session(server: &Server, user: u32, only: Option<&str>) -> Client {
     let [ours, theirs] = Connection::pair().unwrap();
     let number = server.state.next.fetch_add(1, Ordering::Relaxed) + 1000;
     let (state, only) = (server.state.clone(), only.map(str::to_string));
-    let talk = Talk { state, connection: Arc::new(ours), number, user, process: 1, only };
-    Client { talk, running: None, theirs }
+    let handler = RequestHandler { state, connection: Arc::new(ours), number, user, process: 1, only };
+    Client { handler, running: None, theirs }
 }
 
 impl Client {
@@ -40,8 +40,8 @@ impl Client {
         self.running.take().iter_mut().for_each(Running::end);
     }
 
-    fn work(&self) -> &crate::share::server::pump::Work {
-        self.running.as_ref().unwrap().work.as_ref().unwrap()
+    fn pump(&self) -> &crate::share::server::pump::Pump {
+        self.running.as_ref().unwrap().pump.as_ref().unwrap()
     }
 
     /// What it was told of its port.
@@ -64,26 +64,26 @@ fn ask(client: &mut Client, request: Request) -> std::result::Result<Reply, i32>
         if client.running.is_some() {
             return Err(libc::EBUSY);
         }
-        let running = client.talk.open_for(&wanted, &memory).map_err(|error| errno(&error))?;
+        let running = client.handler.open_for(&wanted, &memory).map_err(|error| errno(&error))?;
         client.running = running;
         return Ok(Reply::Done { number: 0 });
     }
-    client.talk.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
+    client.handler.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
 }
 
-fn wanted(name: &str) -> Wanted {
-    Wanted { name: name.to_string(), ..Wanted::default() }
+fn wanted(name: &str) -> OpenRequest {
+    OpenRequest { name: name.to_string(), ..OpenRequest::default() }
 }
 
 fn open(session: &mut Client, name: &str) -> std::result::Result<Reply, i32> {
     ask(session, open_request(wanted(name)))
 }
 
-fn open_request(wanted: Wanted) -> Request {
-    Request::Open { wanted, memory: Choice::default() }
+fn open_request(wanted: OpenRequest) -> Request {
+    Request::Open { wanted, memory: MemoryChoice::default() }
 }
 
-fn info(session: &mut Client, name: &str) -> std::result::Result<Rings, i32> {
+fn info(session: &mut Client, name: &str) -> std::result::Result<RingCounts, i32> {
     match ask(session, Request::Info { name: name.to_string() })? {
         Reply::Info { rings } => Ok(rings),
         reply => panic!("{reply:?}"),
@@ -98,11 +98,11 @@ fn header(session: &mut Client, name: &str, set: Option<usize>) -> std::result::
 }
 
 fn create(name: &str) -> Request {
-    Request::Create { name: name.to_string(), rings: Rings::default() }
+    Request::Create { name: name.to_string(), rings: RingCounts::default() }
 }
 
 fn attach(switch: &str, port: &str) -> Request {
-    Request::Attach { switch: switch.to_string(), port: port.to_string(), host: false, rings: Rings::default() }
+    Request::Attach { switch: switch.to_string(), port: port.to_string(), host: false, rings: RingCounts::default() }
 }
 
 fn detach(switch: &str, port: &str) -> Request {
@@ -176,7 +176,9 @@ fn a_header_is_set_by_who_has_the_port() {
     let server = crate::server();
     let mut user = session(&server, STRANGER, None);
     assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "nobody has it");
-    let asks = |takes_header: bool| open_request(Wanted { which: Which::None, takes_header, ..wanted("vale84:a") });
+    let asks = |takes_header: bool| {
+        open_request(OpenRequest { which: RingSelection::None, takes_header, ..wanted("vale84:a") })
+    };
     ask(&mut user, asks(false)).unwrap();
     assert_eq!(header(&mut user, "vale84:a", None), Ok(0));
     for len in [1, 9, 11, 13, 4096, usize::MAX] {
@@ -192,7 +194,7 @@ fn a_header_is_set_by_who_has_the_port() {
     }
     // Who knows of no header is not let in, and who does is.
     assert_eq!(open(&mut other, "vale84:a").unwrap_err(), libc::EIO);
-    assert!(ask(&mut other, open_request(Wanted { takes_header: true, ..wanted("vale84:a") })).is_ok());
+    assert!(ask(&mut other, open_request(OpenRequest { takes_header: true, ..wanted("vale84:a") })).is_ok());
     // A pipe has none, and cannot have one.
     let mut end = session(&server, STRANGER, None);
     open(&mut end, "pipe84{1").unwrap();
@@ -212,15 +214,15 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     let server = crate::server();
     let mut first = session(&server, own(), None);
     open(&mut first, "vale86:a").unwrap();
-    let alone = || open_request(Wanted { exclusive: true, ..wanted("vale86:a") });
+    let alone = || open_request(OpenRequest { exclusive: true, ..wanted("vale86:a") });
     let mut second = session(&server, own(), None);
     assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
     assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY, "its rings are taken");
     // A descriptor of the same user's may share them, if it was opened in the same way.
-    let shares = |which: Which| open_request(Wanted { shares: true, which, ..wanted("vale86:a") });
-    assert_eq!(ask(&mut second, shares(Which::One(0))).unwrap_err(), libc::EBUSY);
-    assert_eq!(ask(&mut session(&server, STRANGER, None), shares(Which::All)).unwrap_err(), libc::EBUSY);
-    ask(&mut second, shares(Which::All)).unwrap();
+    let shares = |which: RingSelection| open_request(OpenRequest { shares: true, which, ..wanted("vale86:a") });
+    assert_eq!(ask(&mut second, shares(RingSelection::One(0))).unwrap_err(), libc::EBUSY);
+    assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EBUSY);
+    ask(&mut second, shares(RingSelection::All)).unwrap();
     assert!(second.running.is_none(), "there is one session");
     let (mine, theirs) = (first.opened(), second.opened());
     assert_eq!((&mine.placed.tx, &mine.placed.rx), (&theirs.placed.tx, &theirs.placed.rx));
@@ -229,7 +231,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     first.close();
     let mut third = session(&server, own(), None);
     ask(&mut third, alone()).unwrap();
-    assert_eq!(ask(&mut second, shares(Which::All)).unwrap_err(), libc::EBUSY);
+    assert_eq!(ask(&mut second, shares(RingSelection::All)).unwrap_err(), libc::EBUSY);
     third.close();
     open(&mut second, "vale86:a").unwrap();
 }
@@ -239,7 +241,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
 fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     let server = crate::server();
     let mut first = session(&server, own(), None);
-    let request = || open_request(Wanted { shares: true, ..wanted("vale79:a") });
+    let request = || open_request(OpenRequest { shares: true, ..wanted("vale79:a") });
     ask(&mut first, request()).unwrap();
     let mut second = session(&server, own(), None);
     ask(&mut second, request()).unwrap();
@@ -247,9 +249,9 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     second.opened();
     let running = first.running.take().unwrap();
     let listen = || running.session.listen(&server.state);
-    running.session.ring();
+    running.session.notify();
     assert!(first.theirs.has_news() && second.theirs.has_news());
-    second.theirs.ring();
+    second.theirs.notify();
     let heard = listen();
     assert!(heard.token && !heard.is_over);
     first.theirs.end();
@@ -261,14 +263,14 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     second.theirs.end();
     assert!(listen().is_over);
     let mut late = session(&server, own(), None);
-    assert!(!running.session.join(1, &late.talk.connection, lease(&running)), "it is over");
+    assert!(!running.session.join(1, &late.handler.connection, lease(&running)), "it is over");
     drop(running);
     late.close();
 }
 
 fn lease(running: &Running) -> crate::share::server::netmap_memory::Lease {
     crate::share::server::netmap_memory::Lease {
-        area: running.session.area.clone(),
+        memory: running.session.memory.clone(),
         rings: Vec::new(),
         description: None,
     }
@@ -293,7 +295,7 @@ fn a_descriptor_is_known_by_what_comes_out_of_it() {
         let other = session(&server, STRANGER, None);
         let adopt = |descriptor: &Connection| {
             let descriptor = descriptor.as_fd().try_clone_to_owned().unwrap();
-            other.talk.answer(Request::Adopt, vec![descriptor]).map_err(|error| errno(&error))
+            other.handler.answer(Request::Adopt, vec![descriptor]).map_err(|error| errno(&error))
         };
         let (reply, memory) = adopt(&client.theirs).unwrap();
         assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
@@ -303,9 +305,12 @@ fn a_descriptor_is_known_by_what_comes_out_of_it() {
         assert!(matches!(yours.next(), Ok(crate::share::protocol::connection::Message::Proof(_))));
         yours.end();
         assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
-        assert_eq!(other.talk.answer(Request::Adopt, Vec::new()).map(drop).map_err(|e| errno(&e)), Err(libc::EINVAL));
+        assert_eq!(
+            other.handler.answer(Request::Adopt, Vec::new()).map(drop).map_err(|e| errno(&e)),
+            Err(libc::EINVAL)
+        );
         let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
-        let none = other.talk.answer(Request::Adopt, vec![file]).map(drop).map_err(|e| errno(&e));
+        let none = other.handler.answer(Request::Adopt, vec![file]).map(drop).map_err(|e| errno(&e));
         assert_eq!(none, Err(libc::ENXIO));
         stop.store(true, Ordering::Relaxed);
     });
@@ -320,14 +325,14 @@ fn memory_is_its_user_s_by_number() {
     assert!(number > 1);
     let pools = |user: u32, process: u32, number: u16| {
         let client = session(&server, user, None);
-        let talk = Talk {
+        let handler = RequestHandler {
             process,
-            connection: client.talk.connection.clone(),
+            connection: client.handler.connection.clone(),
             state: server.state.clone(),
             only: None,
-            ..client.talk
+            ..client.handler
         };
-        match talk.answer(Request::Pools { number, process: 0 }, Vec::new()).map_err(|error| errno(&error))?.0 {
+        match handler.answer(Request::Pools { number, process: 0 }, Vec::new()).map_err(|error| errno(&error))?.0 {
             Reply::Pools { number, plan } => Ok((number, plan.len())),
             reply => panic!("{reply:?}"),
         }
@@ -341,8 +346,8 @@ fn memory_is_its_user_s_by_number() {
     // Each process knows its own memory by 1, and others' by other numbers.
     let of_process = |process: u32, name: &str| {
         let mut client = session(&server, STRANGER, None);
-        client.talk.process = process;
-        let memory = Choice { number: 1, ..Choice::default() };
+        client.handler.process = process;
+        let memory = MemoryChoice { number: 1, ..MemoryChoice::default() };
         ask(&mut client, Request::Open { wanted: wanted(name), memory }).unwrap();
         assert_eq!(client.opened().number, 1);
         (client.running.as_ref().unwrap().session.opened.number, client)
@@ -353,17 +358,17 @@ fn memory_is_its_user_s_by_number() {
     assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, first.0).unwrap().0), (1, first.0));
     // A request for memory that the pipe does not have is refused.
     let mut near = session(&server, STRANGER, None);
-    near.talk.process = 6;
-    let of_own = Choice { number: 1, ..Choice::default() };
+    near.handler.process = 6;
+    let of_own = MemoryChoice { number: 1, ..MemoryChoice::default() };
     ask(&mut near, Request::Open { wanted: wanted("p77{1"), memory: of_own.clone() }).unwrap();
     let mut far = session(&server, STRANGER, None);
-    far.talk.process = 7;
-    let other_end = |memory: Choice| Request::Open { wanted: wanted("p77}1"), memory };
+    far.handler.process = 7;
+    let other_end = |memory: MemoryChoice| Request::Open { wanted: wanted("p77}1"), memory };
     assert_eq!(ask(&mut far, other_end(of_own)).unwrap_err(), libc::EINVAL);
-    ask(&mut far, other_end(Choice::default())).unwrap();
+    ask(&mut far, other_end(MemoryChoice::default())).unwrap();
     assert_eq!(far.opened().number, first.0);
     // A port may be made in it; it goes with the last one.
-    let choice = Choice { number, ..Choice::default() };
+    let choice = MemoryChoice { number, ..MemoryChoice::default() };
     let mut other = session(&server, STRANGER, None);
     ask(&mut other, Request::Open { wanted: wanted("vale77:b"), memory: choice.clone() }).unwrap();
     assert_eq!(other.opened().number, number);
@@ -378,12 +383,13 @@ fn memory_is_its_user_s_by_number() {
 #[test]
 fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     let server = crate::server();
-    let monitor = || open_request(Wanted { zero_copy: true, monitor_rx: true, monitor_tx: true, ..wanted("vale76:a") });
+    let monitor =
+        || open_request(OpenRequest { zero_copy: true, monitor_rx: true, monitor_tx: true, ..wanted("vale76:a") });
     let mut user = session(&server, own(), None);
     let mut first = session(&server, own(), None);
     assert_eq!(ask(&mut first, monitor()).unwrap_err(), libc::EINVAL, "nobody has it open");
     open(&mut user, "vale76:a").unwrap();
-    let free = || user.running.as_ref().unwrap().session.area.free_buffers();
+    let free = || user.running.as_ref().unwrap().session.memory.free_buffers();
     let before = free();
     ask(&mut first, monitor()).unwrap();
     assert_eq!((first.opened().number, free()), (user.opened().number, before - SWITCH_SLOTS as usize));
@@ -399,28 +405,34 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
 #[test]
 fn a_program_gets_the_rings_that_it_asked_for() {
     let server = crate::server();
-    let rings = Rings { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..Rings::default() };
-    let sides = |placed: &crate::share::protocol::layout::Placed| {
+    let rings = RingCounts { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..RingCounts::default() };
+    let sides = |placed: &crate::share::protocol::layout::PortLayout| {
         [&placed.tx, &placed.rx].map(|places| places.iter().map(Option::is_some).collect::<Vec<_>>())
     };
-    let opened = |name: &str, wanted: Wanted| {
+    let opened = |name: &str, wanted: OpenRequest| {
         let mut client = session(&server, own(), None);
-        ask(&mut client, open_request(Wanted { name: name.to_string(), rings, ..wanted })).unwrap();
-        let work = client.running.as_ref().unwrap().work.as_ref();
-        let work = work.map(|work| (work.sending.len(), work.receiving.len() + work.delivered.len()));
-        (sides(&client.opened().placed), work)
+        ask(&mut client, open_request(OpenRequest { name: name.to_string(), rings, ..wanted })).unwrap();
+        let pump = client.running.as_ref().unwrap().pump.as_ref();
+        let pump = pump.map(|pump| (pump.sending.len(), pump.receiving.len() + pump.delivered.len()));
+        (sides(&client.opened().placed), pump)
     };
     let (yes, no) = (true, false);
-    let any = Wanted::default;
+    let any = OpenRequest::default;
     assert_eq!(opened("vale87:a", any()), ([vec![yes, yes], vec![yes, yes]], Some((2, 2))));
-    let one = Wanted { which: Which::One(1), ..any() };
+    let one = OpenRequest { which: RingSelection::One(1), ..any() };
     assert_eq!(opened("vale87:a", one.clone()), ([vec![no, yes], vec![no, yes]], Some((1, 1))));
-    let receives = Wanted { receive_only: true, ..any() };
+    let receives = OpenRequest { receive_only: true, ..any() };
     assert_eq!(opened("vale87:a", receives), ([vec![no, no], vec![yes, yes]], Some((0, 2))));
-    let sends = Wanted { transmit_only: true, ..one };
+    let sends = OpenRequest { transmit_only: true, ..one };
     assert_eq!(opened("vale87:a", sends.clone()), ([vec![no, yes], vec![no, no]], Some((1, 0))));
-    assert_eq!(opened("vale87:a", Wanted { which: Which::None, ..any() }), ([vec![no; 2], vec![no; 2]], Some((0, 0))));
-    assert_eq!(opened("no port", Wanted { which: Which::Memory, ..any() }), ([vec![no; 2], vec![no; 2]], None));
+    assert_eq!(
+        opened("vale87:a", OpenRequest { which: RingSelection::None, ..any() }),
+        ([vec![no; 2], vec![no; 2]], Some((0, 0)))
+    );
+    assert_eq!(
+        opened("no port", OpenRequest { which: RingSelection::Memory, ..any() }),
+        ([vec![no; 2], vec![no; 2]], None)
+    );
     assert_eq!(opened("pipe87{1", any()), ([vec![yes, yes], vec![yes, yes]], None));
     assert_eq!(opened("pipe87{1", sends), ([vec![no, yes], vec![no, no]], None));
 }
@@ -429,18 +441,18 @@ fn a_program_gets_the_rings_that_it_asked_for() {
 #[test]
 fn a_pipe_s_rings_are_opened_one_by_one() {
     let server = crate::server();
-    let rings = Rings { tx: 2, rx: 1, tx_slots: 64, rx_slots: 32, ..Rings::default() };
-    let end = |name: &str, which: Which| {
+    let rings = RingCounts { tx: 2, rx: 1, tx_slots: 64, rx_slots: 32, ..RingCounts::default() };
+    let end = |name: &str, which: RingSelection| {
         let mut client = session(&server, own(), None);
-        let result = ask(&mut client, open_request(Wanted { which, rings, ..wanted(name) })).map(drop);
+        let result = ask(&mut client, open_request(OpenRequest { which, rings, ..wanted(name) })).map(drop);
         result.map(|()| client)
     };
-    let first = end("pipe75{1", Which::One(0)).unwrap();
-    assert_eq!(end("pipe75{1", Which::All).map(drop), Err(libc::EBUSY));
-    let second = end("pipe75{1", Which::One(1)).unwrap();
-    assert_eq!(end("pipe75{1", Which::One(2)).map(drop), Err(libc::EINVAL));
-    let other = end("pipe75}1", Which::All).unwrap();
-    let mirrored = Rings { tx: 1, rx: 2, tx_slots: 32, rx_slots: 64, ..Rings::default() };
+    let first = end("pipe75{1", RingSelection::One(0)).unwrap();
+    assert_eq!(end("pipe75{1", RingSelection::All).map(drop), Err(libc::EBUSY));
+    let second = end("pipe75{1", RingSelection::One(1)).unwrap();
+    assert_eq!(end("pipe75{1", RingSelection::One(2)).map(drop), Err(libc::EINVAL));
+    let other = end("pipe75}1", RingSelection::All).unwrap();
+    let mirrored = RingCounts { tx: 1, rx: 2, tx_slots: 32, rx_slots: 64, ..RingCounts::default() };
     let opened = other.opened();
     assert_eq!((opened.rings, info(&mut session(&server, own(), None), "pipe75}1")), (mirrored, Ok(mirrored)));
     let (one, two) = (first.opened(), second.opened());
@@ -458,15 +470,15 @@ fn a_pipe_s_rings_are_opened_one_by_one() {
 /// What a program of a pipe's has received when it closes its end is free for the sender.
 #[test]
 fn what_was_received_is_released_at_the_end() {
-    use crate::share::protocol::ring::Program;
+    use crate::share::protocol::ring::ClientRing;
     let server = crate::server();
     let (mut sender, mut receiver) = (session(&server, own(), None), session(&server, own(), None));
     open(&mut sender, "pipe97{1").unwrap();
     open(&mut receiver, "pipe97}1").unwrap();
     let ring = receiver.running.as_ref().unwrap().session.receiving().next().unwrap().1;
     ring.publish_packets(5);
-    let program = Program::begin(ring.clone());
-    program.set(3, 3);
+    let client = ClientRing::begin(ring.clone());
+    client.set(3, 3);
     receiver.close();
     assert_eq!(ring.released(), 3);
 }
@@ -475,7 +487,7 @@ fn what_was_received_is_released_at_the_end() {
 fn a_port_is_monitored_by_its_user_and_who_manages() {
     let server = crate::server();
     let monitor = |user: u32, name: &str| {
-        let wanted = Wanted { monitor_rx: true, monitor_tx: true, ..wanted(name) };
+        let wanted = OpenRequest { monitor_rx: true, monitor_tx: true, ..wanted(name) };
         ask(&mut session(&server, user, None), open_request(wanted)).map(drop)
     };
     let mut user = session(&server, STRANGER, None);
@@ -507,12 +519,12 @@ fn a_user_s_ports_of_many_rings_leave_others_theirs() {
     has(2, half - 2);
     let asked = |rx: u16| {
         let mut user = session(&server, STRANGER, None);
-        has(user.talk.number, 1);
-        let wanted = Wanted { rings: Rings { rx, ..Rings::default() }, ..wanted("vale94:a") };
+        has(user.handler.number, 1);
+        let wanted = OpenRequest { rings: RingCounts { rx, ..RingCounts::default() }, ..wanted("vale94:a") };
         let result = ask(&mut user, open_request(wanted)).map(drop);
-        let places = lock(&server.state.connections)[&user.talk.number].places;
+        let places = lock(&server.state.connections)[&user.handler.number].places;
         user.close();
-        lock(&server.state.connections).remove(&user.talk.number);
+        lock(&server.state.connections).remove(&user.handler.number);
         (result, places)
     };
     assert_eq!(asked(7), (Ok(()), 1));
@@ -538,15 +550,15 @@ fn options_are_not_a_part_of_a_name() {
 fn a_question_opens_nothing() {
     let server = crate::server();
     let mut user = session(&server, own(), None);
-    let [switched, usual] = ["vale88:a", "lo"].map(|name| served::usual(name, &Rings::default()));
+    let [switched, usual] = ["vale88:a", "lo"].map(|name| served::usual(name, &RingCounts::default()));
     assert_eq!(info(&mut user, "vale88:a"), Ok(switched.of_card()));
     assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
     assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
     assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
     assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
     // What is there has the rings that it was made with.
-    let rings = Rings { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..Rings::default() };
-    ask(&mut user, open_request(Wanted { rings, ..wanted("vale88:a") })).unwrap();
+    let rings = RingCounts { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..RingCounts::default() };
+    ask(&mut user, open_request(OpenRequest { rings, ..wanted("vale88:a") })).unwrap();
     assert_eq!(info(&mut user, "vale88:a"), Ok(rings));
     ask(&mut user, Request::Create { name: "last88".to_string(), rings }).unwrap();
     assert_eq!(info(&mut user, "last88"), Ok(rings));
@@ -621,7 +633,7 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
         assert_eq!(open(&mut other, "pipe92}1").map(drop), if joins { Ok(()) } else { Err(libc::EPERM) });
         if joins {
             let (mine, theirs) = (maker.opened(), other.opened());
-            let places = |placed: &crate::share::protocol::layout::Placed| (placed.tx.clone(), placed.rx.clone());
+            let places = |placed: &crate::share::protocol::layout::PortLayout| (placed.tx.clone(), placed.rx.clone());
             assert_eq!(places(&mine.placed), places(theirs.other.as_ref().unwrap()));
             assert_eq!(places(&theirs.placed), places(mine.other.as_ref().unwrap()));
         }
@@ -636,7 +648,7 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
         // Where packets begin is for both ends to agree on.
         let with = |mask: u64| Request::Open {
             wanted: wanted("pipe92{1"),
-            memory: Choice { offsets: Offsets { mask, first: 0 }, ..Choice::default() },
+            memory: MemoryChoice { offsets: Offsets { mask, first: 0 }, ..MemoryChoice::default() },
         };
         ask(&mut maker, with(0xFF0)).unwrap();
         let other = |mask: u64| match with(mask) {
@@ -651,13 +663,13 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
 #[test]
 fn packets_begin_where_a_program_has_said() {
     let server = crate::server();
-    let rings = Rings { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..Rings::default() };
+    let rings = RingCounts { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..RingCounts::default() };
     let mut user = session(&server, own(), None);
     let offsets = Offsets { mask: 0xFF0, first: 0 };
-    let memory = Choice { offsets, ..Choice::default() };
-    ask(&mut user, Request::Open { wanted: Wanted { rings, ..wanted("vale93:a") }, memory }).unwrap();
-    let work = user.work();
-    let masks = (work.sending[0].ring.ring.offset_mask, work.delivered[0].ring.offset_mask);
+    let memory = MemoryChoice { offsets, ..MemoryChoice::default() };
+    ask(&mut user, Request::Open { wanted: OpenRequest { rings, ..wanted("vale93:a") }, memory }).unwrap();
+    let pump = user.pump();
+    let masks = (pump.sending[0].ring.ring.offset_mask, pump.delivered[0].ring.offset_mask);
     assert_eq!(masks, (0xFF0, 0xFF0));
 }
 

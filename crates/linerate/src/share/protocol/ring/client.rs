@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Instant;
 
 use super::{
-    ARMED, CUR, HEAD, PROGRAM_HEAD, PROGRAM_LOCK, PROGRAM_TAIL, PROGRAM_WAITS, RUNG, Ring, SERVER_TAIL, SYNC_TIME, TAIL,
+    ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_WAITS, CUR, HEAD, Ring, SERVER_TAIL, SYNC_TIME, TAIL,
+    TOKEN_SENT,
 };
 use crate::error::{Error, Result};
 use crate::memory::full_fence;
@@ -26,22 +27,22 @@ impl Drop for Turn<'_> {
 
 /// The program's side. It has no state but the ring's: threads and processes that share the port take turns.
 #[derive(Clone)]
-pub struct Program {
+pub struct ClientRing {
     pub ring: Ring,
 }
 
-impl Program {
+impl ClientRing {
     /// The side of a program that opens the port: its head and cur are where the last one's were.
-    pub fn begin(ring: Ring) -> Program {
-        let program = Program { ring };
-        program.set(program.head() as u32, program.head() as u32);
-        program.learn();
-        program
+    pub fn begin(ring: Ring) -> ClientRing {
+        let client = ClientRing { ring };
+        client.set(client.head() as u32, client.head() as u32);
+        client.update_tail();
+        client
     }
 
     /// Sets head and cur, regardless of the last program's values.
     pub fn restart(&self, head: usize) {
-        self.ring.state(PROGRAM_HEAD).store(head as u32, Release);
+        self.ring.state(CLIENT_HEAD).store(head as u32, Release);
         self.set(head as u32, head as u32);
     }
 
@@ -51,7 +52,7 @@ impl Program {
     /// A thread that was stopped or killed in its turn loses it.
     #[inline(always)]
     pub fn turn(&self) -> Option<Turn<'_>> {
-        let lock = self.ring.state(PROGRAM_LOCK);
+        let lock = self.ring.state(CLIENT_LOCK);
         let free = lock.load(Relaxed);
         let held = free.wrapping_add(1);
         if free & 1 == 0 && lock.compare_exchange(free, held, Acquire, Relaxed).is_ok() {
@@ -62,7 +63,7 @@ impl Program {
 
     #[cold]
     fn wait_for_turn(&self) -> Option<Turn<'_>> {
-        let (lock, begin) = (self.ring.state(PROGRAM_LOCK), Instant::now());
+        let (lock, begin) = (self.ring.state(CLIENT_LOCK), Instant::now());
         let first = lock.load(Relaxed);
         loop {
             let now = lock.load(Relaxed);
@@ -84,7 +85,7 @@ impl Program {
     /// # Errors
     /// [`Error::BadRing`] if head or cur are not where they can be; both are set back then.
     #[inline(always)]
-    pub fn tell(&self) -> Result<bool> {
+    pub fn publish_head(&self) -> Result<bool> {
         let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
         let before = self.head();
         if head != before || cur != before {
@@ -97,7 +98,7 @@ impl Program {
                 return Err(self.set_back());
             }
         }
-        self.ring.state(PROGRAM_HEAD).store(head as u32, Release);
+        self.ring.state(CLIENT_HEAD).store(head as u32, Release);
         Ok(head != before)
     }
 
@@ -123,13 +124,13 @@ impl Program {
     /// Returns head at the last sync.
     #[inline(always)]
     pub fn head(&self) -> usize {
-        self.ring.index(PROGRAM_HEAD).unwrap_or(0)
+        self.ring.index(CLIENT_HEAD).unwrap_or(0)
     }
 
     /// Returns the tail that the last sync has shown.
     #[inline(always)]
     pub fn tail(&self) -> usize {
-        self.ring.index(PROGRAM_TAIL).unwrap_or_else(|| self.head())
+        self.ring.index(CLIENT_TAIL).unwrap_or_else(|| self.head())
     }
 
     /// Sets the program's head and cur for it.
@@ -146,9 +147,9 @@ impl Program {
 
     /// Learns up to where slots are the program's.
     #[inline(always)]
-    pub fn learn(&self) {
+    pub fn update_tail(&self) {
         if let Some(tail) = self.ring.index(SERVER_TAIL) {
-            self.ring.state(PROGRAM_TAIL).store(tail as u32, Relaxed);
+            self.ring.state(CLIENT_TAIL).store(tail as u32, Relaxed);
             self.ring.word(TAIL).store(tail as u32, Relaxed);
         }
     }
@@ -160,21 +161,21 @@ impl Program {
 
     /// True once if the server wants a token, now that head has moved.
     #[inline(always)]
-    pub fn must_ring(&self) -> bool {
+    pub fn must_notify(&self) -> bool {
         self.ring.must_wake_server()
     }
 
     /// Asks the server for a token when tail moves, unless one is there already. Look once more after this.
     pub fn arm(&self) {
         if !self.has_token() {
-            self.ring.state(PROGRAM_WAITS).store(ARMED, SeqCst);
+            self.ring.state(CLIENT_WAITS).store(ARMED, SeqCst);
             full_fence();
         }
     }
 
     /// Returns whether a token is there, or was, that nobody has forgotten.
     pub fn has_token(&self) -> bool {
-        self.ring.state(PROGRAM_WAITS).load(Acquire) == RUNG
+        self.ring.state(CLIENT_WAITS).load(Acquire) == TOKEN_SENT
     }
 
     /// Returns whether tail is past the program's head.
@@ -184,6 +185,6 @@ impl Program {
 
     /// Forgets the token of the last time, which was read; true if there was one.
     pub fn forget_token(&self) -> bool {
-        self.ring.state(PROGRAM_WAITS).compare_exchange(RUNG, 0, SeqCst, Relaxed).is_ok()
+        self.ring.state(CLIENT_WAITS).compare_exchange(TOKEN_SENT, 0, SeqCst, Relaxed).is_ok()
     }
 }

@@ -34,10 +34,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, full_fence};
-use crate::share::protocol::mapping::Memory;
+use crate::share::protocol::mapping::SharedMapping;
 
-pub use client::Program;
-pub use server::{Consumer, Front, Producer};
+pub use client::ClientRing;
+pub use server::{Front, ServerRxRing, ServerTxRing};
 
 // `struct netmap_ring`.
 pub const BUF_OFS: usize = 0;
@@ -55,12 +55,12 @@ pub const SLOT: usize = 16;
 
 /// Bytes in front of `struct netmap_ring`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`, a cache line each.
 pub const STATE: usize = 128;
-const PROGRAM_HEAD: usize = 0;
-const PROGRAM_WAITS: usize = 8;
+const CLIENT_HEAD: usize = 0;
+const CLIENT_WAITS: usize = 8;
 /// Packets of a shadow that found no room.
-const PROGRAM_LOST: usize = 12;
-const PROGRAM_TAIL: usize = 16;
-const PROGRAM_LOCK: usize = 20;
+const CLIENT_LOST: usize = 12;
+const CLIENT_TAIL: usize = 16;
+const CLIENT_LOCK: usize = 20;
 const SERVER_TAIL: usize = 64 + 4;
 const SERVER_WAITS: usize = 64 + 8;
 /// Which shadow the pipe has that this ring sends into; 0: none.
@@ -72,7 +72,7 @@ const SERVER_MONITOR: usize = 64 + 16;
 /// A token is wanted when tail moves.
 const ARMED: u32 = 1;
 /// A token is on its way, or waits to be read.
-const RUNG: u32 = 2;
+const TOKEN_SENT: u32 = 2;
 
 /// How long a thread waits for another one's sync of the same ring; then that thread is taken for stopped, or dead.
 const SYNC_TIME: Duration = if cfg!(test) { TEST_TIME } else { Duration::from_millis(100) };
@@ -93,7 +93,7 @@ pub const MAX_FRAGS: usize = 64;
 
 /// Where a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct RingAt {
     /// In bytes from the memory's beginning; [`STATE`] bytes in front are its as well.
     pub at: usize,
     /// How many slots it has.
@@ -122,8 +122,8 @@ impl Slot {
 /// A ring that is inside its memory.
 #[derive(Clone)]
 pub struct Ring {
-    pub memory: Arc<Memory>,
-    pub place: Place,
+    pub memory: Arc<SharedMapping>,
+    pub place: RingAt,
     /// Of a slot's last word, what tells where in the buffer a packet begins; 0 if it begins where that does.
     pub offset_mask: u64,
 }
@@ -131,7 +131,7 @@ pub struct Ring {
 impl Ring {
     /// # Errors
     /// [`Error::BadPeer`] if it is outside the memory.
-    pub fn new(memory: &Arc<Memory>, place: Place) -> Result<Ring> {
+    pub fn new(memory: &Arc<SharedMapping>, place: RingAt) -> Result<Ring> {
         let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
         let zone = if place.zone == 0 { 0 } else { place.slots.saturating_mul(ZONE).saturating_add(place.zone) };
         let fits = end.is_some_and(|end| end <= memory.mapping.len()) && zone <= memory.mapping.len();
@@ -280,7 +280,7 @@ impl Ring {
     }
 
     /// As the server: from now on the program sends a token when head moves. Look once more after this.
-    pub fn wait_for_program(&self) {
+    pub fn arm_server(&self) {
         self.state(SERVER_WAITS).store(1, SeqCst);
         full_fence();
     }
@@ -294,23 +294,23 @@ impl Ring {
 
     /// As the server: true once if the program wants a token.
     #[inline(always)]
-    pub fn must_wake_program(&self) -> bool {
+    pub fn must_wake_client(&self) -> bool {
         full_fence();
-        let waits = self.state(PROGRAM_WAITS);
-        waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, RUNG, SeqCst, Relaxed).is_ok()
+        let waits = self.state(CLIENT_WAITS);
+        waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
     }
 
     /// As the server: true once if the ring has slots for the program, and it waits to be told of them.
     #[inline(always)]
-    pub fn must_tell_program(&self) -> bool {
-        self.published() != self.released() && self.must_wake_program()
+    pub fn must_notify_client(&self) -> bool {
+        self.published() != self.released() && self.must_wake_client()
     }
 
     /// Returns whether the program wants a token.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         full_fence();
-        self.state(PROGRAM_WAITS).load(Relaxed) == ARMED
+        self.state(CLIENT_WAITS).load(Relaxed) == ARMED
     }
 
     /// Which shadow the pipe has.
@@ -325,11 +325,11 @@ impl Ring {
 
     /// How many packets found no room, modulo 2^32.
     pub fn lost(&self) -> u32 {
-        self.state(PROGRAM_LOST).load(Relaxed)
+        self.state(CLIENT_LOST).load(Relaxed)
     }
 
     pub fn lose(&self) {
-        self.state(PROGRAM_LOST).fetch_add(1, Relaxed);
+        self.state(CLIENT_LOST).fetch_add(1, Relaxed);
     }
 
     /// Returns the ring of this ring's zero-copy monitor.
@@ -344,9 +344,9 @@ impl Ring {
     #[cold]
     fn monitor_at(&self, at: u32) -> Option<Ring> {
         let at = at as usize * 64;
-        let place = Place { at, slots: 2, zone: 0 };
+        let place = RingAt { at, slots: 2, zone: 0 };
         let slots = Ring::new(&self.memory, place).ok()?.word(NUM_SLOTS).load(Relaxed) as usize;
-        Ring::new(&self.memory, Place { slots, ..place }).ok()
+        Ring::new(&self.memory, RingAt { slots, ..place }).ok()
     }
 
     /// From now on this ring has a zero-copy monitor, or none.
@@ -357,7 +357,7 @@ impl Ring {
     /// Returns up to where the program of a receive ring has released slots.
     #[inline(always)]
     pub fn released(&self) -> usize {
-        self.index(PROGRAM_HEAD).unwrap_or(0)
+        self.index(CLIENT_HEAD).unwrap_or(0)
     }
 
     /// Returns up to where slots are the program's.

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Release;
 
-use super::{MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, PROGRAM_HEAD, Ring, SERVER_TAIL, Slot};
+use super::{CLIENT_HEAD, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, Ring, SERVER_TAIL, Slot};
 use crate::memory::Mapping;
 
 /// The serving side of a program's transmit ring: takes packets out.
-pub struct Consumer {
+pub struct ServerTxRing {
     pub ring: Ring,
     pub(super) cur: usize,
     /// The program's head, as it was read last.
@@ -16,7 +16,7 @@ pub struct Consumer {
 }
 
 /// The serving side of a program's receive ring: puts packets in.
-pub struct Producer {
+pub struct ServerRxRing {
     pub ring: Ring,
     tail: usize,
     /// The program's head, as it was read last.
@@ -30,15 +30,15 @@ pub enum Front {
     /// A packet of so many bytes, in `parts`, with the flags of its first slot.
     Packet { len: usize, flags: u16 },
     /// So many slots that are no packet.
-    Nonsense { slots: usize },
+    Invalid { slots: usize },
 }
 
-impl Consumer {
+impl ServerTxRing {
     /// A new program's ring, all of it free.
-    pub fn new(ring: Ring) -> Consumer {
-        let cur = ring.index(PROGRAM_HEAD).unwrap_or(0);
-        let consumer = Consumer { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
-        consumer.tell();
+    pub fn new(ring: Ring) -> ServerTxRing {
+        let cur = ring.index(CLIENT_HEAD).unwrap_or(0);
+        let consumer = ServerTxRing { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
+        consumer.publish_tail();
         consumer
     }
 
@@ -47,7 +47,7 @@ impl Consumer {
     #[inline(always)]
     fn head(&mut self) -> Option<usize> {
         if self.cur == self.head {
-            self.head = self.ring.index(PROGRAM_HEAD)?;
+            self.head = self.ring.index(CLIENT_HEAD)?;
         }
         (self.cur != self.head).then_some(self.head)
     }
@@ -71,14 +71,14 @@ impl Consumer {
         }
         let (at, len) = self.ring.bytes(self.cur, slot)?;
         self.ring.memory.mapping.read(at, target.get_mut(..len)?);
-        self.pass(1);
+        self.advance(1);
         Some((len, slot.flags))
     }
 
     /// The packet at the front.
     #[inline(always)]
     pub fn front(&mut self) -> Front {
-        let Some(head) = self.ring.index(PROGRAM_HEAD) else { return Front::None };
+        let Some(head) = self.ring.index(CLIENT_HEAD) else { return Front::None };
         self.head = head;
         if self.cur == head {
             return Front::None;
@@ -100,40 +100,40 @@ impl Consumer {
             at = self.ring.next(at);
             if at == head {
                 // A ring that is full of one packet will never have its end.
-                return if count + 1 < self.ring.place.slots { Front::None } else { Front::Nonsense { slots: count } };
+                return if count + 1 < self.ring.place.slots { Front::None } else { Front::Invalid { slots: count } };
             }
         }
         match good {
             true => Front::Packet { len, flags },
-            false => Front::Nonsense { slots: count },
+            false => Front::Invalid { slots: count },
         }
     }
 
     /// So many slots are done.
     #[inline(always)]
-    pub fn pass(&mut self, slots: usize) {
+    pub fn advance(&mut self, slots: usize) {
         self.cur = self.ring.ahead(self.cur, slots);
     }
 
     /// Tells what is done.
     #[inline(always)]
-    pub fn tell(&self) {
+    pub fn publish_tail(&self) {
         self.ring.free_up_to(self.cur);
     }
 }
 
-impl Producer {
+impl ServerRxRing {
     /// Goes on where the ring is.
-    pub fn new(ring: Ring) -> Producer {
+    pub fn new(ring: Ring) -> ServerRxRing {
         let tail = ring.index(SERVER_TAIL).unwrap_or(0);
-        let head = ring.index(PROGRAM_HEAD).unwrap_or(ring.next(tail));
-        Producer { ring, tail, head }
+        let head = ring.index(CLIENT_HEAD).unwrap_or(ring.next(tail));
+        ServerRxRing { ring, tail, head }
     }
 
     /// Returns the number of free slots.
     #[inline(always)]
     pub fn free(&self) -> usize {
-        self.ring.index(PROGRAM_HEAD).map_or(0, |head| self.free_behind(head))
+        self.ring.index(CLIENT_HEAD).map_or(0, |head| self.free_behind(head))
     }
 
     /// Returns the number of free slots if the program has released those in front of `head`.
@@ -147,7 +147,7 @@ impl Producer {
     #[inline(always)]
     pub fn has_room(&mut self, count: usize) -> bool {
         self.free_behind(self.head) >= count || {
-            self.head = self.ring.index(PROGRAM_HEAD).unwrap_or(self.head);
+            self.head = self.ring.index(CLIENT_HEAD).unwrap_or(self.head);
             self.free_behind(self.head) >= count
         }
     }
@@ -165,7 +165,7 @@ impl Producer {
         let ring = &self.ring;
         ring.memory.mapping.write(at, bytes);
         ring.set_slot(self.tail, Slot { buffer: slot.buffer, len: bytes.len() as u16, flags: 1 << 8 });
-        self.pass(1);
+        self.advance(1);
         true
     }
 
@@ -184,19 +184,19 @@ impl Producer {
 
     /// So many slots have something.
     #[inline(always)]
-    pub fn pass(&mut self, slots: usize) {
+    pub fn advance(&mut self, slots: usize) {
         self.tail = self.ring.ahead(self.tail, slots);
     }
 
     /// Tells of them.
     #[inline(always)]
-    pub fn tell(&self) {
-        self.tell_but(0);
+    pub fn publish_tail(&self) {
+        self.publish_all_but(0);
     }
 
     /// Tells of all but the last so many, which are the beginning of a packet.
     #[inline(always)]
-    pub fn tell_but(&self, beginning: usize) {
+    pub fn publish_all_but(&self, beginning: usize) {
         let tail = self.ring.ahead(self.tail, self.ring.place.slots - beginning);
         self.ring.state(SERVER_TAIL).store(tail as u32, Release);
     }

@@ -3,40 +3,40 @@
 use std::time::Instant;
 
 use super::*;
-use crate::share::protocol::layout::{Objects, Offsets, Plan, Rings};
-use crate::share::server::netmap_memory::Area;
+use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
+use crate::share::server::netmap_memory::NetmapMemory;
 
 /// An area with a port that has rings of so many slots, one of each direction, and as many buffers left.
-pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<Area>, [Ring; 2]) {
+pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [Ring; 2]) {
     let mut plan = Plan::default();
     plan.ports.count = 1;
     plan.rings = Objects { count: 2, size: 4096 };
     plan.buffers.count = 2 + 2 * slots as usize + left;
-    let area = Arc::new(Area::new(plan).unwrap());
-    let rings = Rings { tx: 1, rx: 1, tx_slots: slots, rx_slots: slots, ..Rings::default() };
-    let placed = area.place("a", &rings, |_| true, |_| true, offsets).unwrap();
+    let memory = Arc::new(NetmapMemory::new(plan).unwrap());
+    let rings = RingCounts { tx: 1, rx: 1, tx_slots: slots, rx_slots: slots, ..RingCounts::default() };
+    let placed = memory.place("a", &rings, |_| true, |_| true, offsets).unwrap();
     let rings = [placed.tx[0], placed.rx[0]]
-        .map(|place| Ring { offset_mask: offsets.mask, ..Ring::new(&area.memory, place.unwrap()).unwrap() });
-    (area, rings)
+        .map(|place| Ring { offset_mask: offsets.mask, ..Ring::new(&memory.shared, place.unwrap()).unwrap() });
+    (memory, rings)
 }
 
 #[test]
 fn a_ring_outside_its_memory_is_refused() {
-    let area = Area::new(Plan::default()).unwrap();
-    let len = area.memory.mapping.len();
+    let memory = NetmapMemory::new(Plan::default()).unwrap();
+    let len = memory.shared.mapping.len();
     let last = len - SLOTS - 2 * SLOT;
-    assert!(Ring::new(&area.memory, Place { at: last & !63, slots: 2, zone: 0 }).is_ok());
+    assert!(Ring::new(&memory.shared, RingAt { at: last & !63, slots: 2, zone: 0 }).is_ok());
     let beyond = (last + 64) & !63;
     for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, STATE - 64, 0, 32, 1] {
-        assert!(Ring::new(&area.memory, Place { at, slots: 2, zone: 0 }).is_err(), "at {at}");
+        assert!(Ring::new(&memory.shared, RingAt { at, slots: 2, zone: 0 }).is_err(), "at {at}");
     }
     // A zone that is not all in the memory.
-    assert!(Ring::new(&area.memory, Place { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
+    assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
     for zone in [len - 2 * ZONE + 64, len, usize::MAX & !63, 1] {
-        assert!(Ring::new(&area.memory, Place { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
+        assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
     }
     for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
-        assert!(Ring::new(&area.memory, Place { at: STATE, slots, zone: 0 }).is_err(), "{slots} slots");
+        assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots, zone: 0 }).is_err(), "{slots} slots");
     }
 }
 
@@ -44,7 +44,7 @@ const OFFSETS: Offsets = Offsets { mask: 0xFFFF_0000, first: 0x1234_5678 };
 
 #[test]
 fn an_offset_is_the_masked_part_of_a_pointer() {
-    let (_area, [mut ring, _]) = rings(8, 0, Offsets { mask: 0xFFF0, first: 0x1_2345 });
+    let (_memory, [mut ring, _]) = rings(8, 0, Offsets { mask: 0xFFF0, first: 0x1_2345 });
     assert_eq!((ring.pointer(1), ring.offset(1)), (0x2340, 0x2340), "at first");
     ring.words(1)[1].store(0xABCD_EF01_2345_6789, Relaxed);
     assert_eq!(ring.offset(1), 0x6780);
@@ -56,13 +56,13 @@ fn an_offset_is_the_masked_part_of_a_pointer() {
 
 #[test]
 fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
-    let (area, [mut ring, _]) = rings(8, 0, Offsets { mask: u64::MAX, first: 0 });
-    let size = area.memory.buffers.size;
+    let (memory, [mut ring, _]) = rings(8, 0, Offsets { mask: u64::MAX, first: 0 });
+    let size = memory.shared.buffers.size;
     let bytes = |ring: &Ring, buffer: u32, len: usize, offset: usize| {
         ring.set_offset(0, offset);
         ring.bytes(0, Slot { buffer, len: len as u16, flags: 0 })
     };
-    let at = area.memory.buffer(3).unwrap();
+    let at = memory.shared.buffer(3).unwrap();
     assert_eq!(bytes(&ring, 3, size, 0), Some((at, size)));
     assert_eq!(bytes(&ring, 3, size - 100, 100), Some((at + 100, size - 100)));
     assert_eq!(bytes(&ring, 3, 0, size), Some((at + size, 0)));
@@ -77,7 +77,7 @@ fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
 
 #[test]
 fn a_packet_in_no_buffer_is_in_the_zone_of_its_slot() {
-    let (_area, [mut ring, _]) = rings(8, 0, Offsets::default());
+    let (_memory, [mut ring, _]) = rings(8, 0, Offsets::default());
     let bytes = |ring: &Ring, flags: u16| ring.bytes_or_zone(3, Slot { buffer: 3, len: 65_535, flags });
     assert_eq!(bytes(&ring, NS_INDIRECT), None, "it has none");
     ring.place.zone = 64;
@@ -87,14 +87,14 @@ fn a_packet_in_no_buffer_is_in_the_zone_of_its_slot() {
 
 #[test]
 fn indices_go_round() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     assert_eq!([0, 6, 7].map(|slot| ring.next(slot)), [1, 7, 0]);
     assert_eq!([(0, 0), (2, 5), (5, 2), (7, 0), (0, 7)].map(|(from, to)| ring.distance(from, to)), [0, 3, 5, 1, 7]);
 }
 
 #[test]
 fn a_slot_keeps_what_it_is_told() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let pointer = ring.pointer(3);
     ring.set_slot(3, Slot { buffer: 0xFFFF_FFFE, len: 0xFFFD, flags: 0xFFFC });
     let slot = ring.slot(3);
@@ -109,116 +109,116 @@ fn a_slot_keeps_what_it_is_told() {
 }
 
 /// A program whose transmit ring is free, at slot 5 of 8.
-fn program(ring: &Ring) -> Program {
-    ring.state(PROGRAM_HEAD).store(5, Relaxed);
+fn client(ring: &Ring) -> ClientRing {
+    ring.state(CLIENT_HEAD).store(5, Relaxed);
     ring.free_up_to(5);
-    let program = Program::begin(ring.clone());
-    assert_eq!((program.head(), program.tail()), (5, 4));
-    program
+    let client = ClientRing::begin(ring.clone());
+    assert_eq!((client.head(), client.tail()), (5, 4));
+    client
 }
 
 #[test]
 fn a_program_whose_head_or_cur_cannot_be_is_set_back() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-    let program = program(&ring);
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
+    let client = client(&ring);
     // Slot 4 is the tail: it may be reached. Slots 3 and 2 are then not the program's.
     for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
-        program.set(head, cur);
-        assert_eq!(program.wanted_head(), head as usize);
-        assert_eq!(program.released(), ring.distance(5, head as usize));
-        assert_eq!(program.tell().unwrap(), head != 5, "{head} and {cur}");
-        assert_eq!(ring.state(PROGRAM_HEAD).load(Relaxed), head);
-        ring.state(PROGRAM_HEAD).store(5, Relaxed);
+        client.set(head, cur);
+        assert_eq!(client.wanted_head(), head as usize);
+        assert_eq!(client.released(), ring.distance(5, head as usize));
+        assert_eq!(client.publish_head().unwrap(), head != 5, "{head} and {cur}");
+        assert_eq!(ring.state(CLIENT_HEAD).load(Relaxed), head);
+        ring.state(CLIENT_HEAD).store(5, Relaxed);
     }
-    program.done(1);
-    program.learn();
-    assert_eq!(program.tail(), 0);
+    client.done(1);
+    client.update_tail();
+    assert_eq!(client.tail(), 0);
     for (head, cur) in
         [(1, 1), (4, 4), (5, 1), (5, 4), (7, 6), (7, 5), (0, 7), (8, 5), (5, 8), (8, 8), (u32::MAX, u32::MAX)]
     {
-        program.set(head, cur);
+        client.set(head, cur);
         ring.word(TAIL).store(77, Relaxed);
-        assert_eq!(program.released(), if [5, 7, 0].contains(&head) { ring.distance(5, head as usize) } else { 0 });
-        assert!(program.tell().is_err(), "{head} and {cur}");
+        assert_eq!(client.released(), if [5, 7, 0].contains(&head) { ring.distance(5, head as usize) } else { 0 });
+        assert!(client.publish_head().is_err(), "{head} and {cur}");
         assert_eq!([HEAD, CUR, TAIL].map(|field| ring.word(field).load(Relaxed)), [5, 5, 0]);
     }
-    assert!(!program.tell().unwrap(), "it has not moved");
+    assert!(!client.publish_head().unwrap(), "it has not moved");
 }
 
 #[test]
 fn what_a_server_says_counts_only_if_it_is_an_index() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-    let program = program(&ring);
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
+    let client = client(&ring);
     for said in [8, 9, u32::MAX] {
         ring.state(SERVER_TAIL).store(said, Relaxed);
-        program.learn();
-        assert_eq!(program.tail(), 4);
+        client.update_tail();
+        assert_eq!(client.tail(), 4);
     }
     ring.state(SERVER_TAIL).store(7, Relaxed);
-    program.learn();
-    assert_eq!((program.tail(), ring.word(TAIL).load(Relaxed)), (7, 7));
-    program.set(7, 7);
-    assert!(!program.is_ready());
-    program.set(7, 6);
-    assert!(program.is_ready());
+    client.update_tail();
+    assert_eq!((client.tail(), ring.word(TAIL).load(Relaxed)), (7, 7));
+    client.set(7, 7);
+    assert!(!client.is_ready());
+    client.set(7, 6);
+    assert!(client.is_ready());
     // Where it began is an index, too.
-    ring.state(PROGRAM_HEAD).store(8, Relaxed);
-    assert_eq!(Program::begin(ring.clone()).head(), 0);
-    ring.state(PROGRAM_TAIL).store(9, Relaxed);
-    assert_eq!(program.tail(), program.head(), "and so is where it was");
-    assert_eq!(Consumer::new(ring.clone()).cur, 0);
+    ring.state(CLIENT_HEAD).store(8, Relaxed);
+    assert_eq!(ClientRing::begin(ring.clone()).head(), 0);
+    ring.state(CLIENT_TAIL).store(9, Relaxed);
+    assert_eq!(client.tail(), client.head(), "and so is where it was");
+    assert_eq!(ServerTxRing::new(ring.clone()).cur, 0);
 }
 
-fn front(consumer: &mut Consumer) -> (char, usize) {
+fn front(consumer: &mut ServerTxRing) -> (char, usize) {
     match consumer.front() {
         Front::None => ('-', 0),
         Front::Packet { len, .. } => ('p', len),
-        Front::Nonsense { slots } => ('n', slots),
+        Front::Invalid { slots } => ('n', slots),
     }
 }
 
 #[test]
 fn packets_of_a_transmit_ring_are_whole() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-    let mut consumer = Consumer::new(ring.clone());
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
+    let mut consumer = ServerTxRing::new(ring.clone());
     let set = |slot: usize, len: u16, flags: u16| ring.set_slot(slot, Slot { len, flags, ..ring.slot(slot) });
     assert_eq!(ring.state(SERVER_TAIL).load(Relaxed), 7, "all is free");
     set(0, 100, NS_MOREFRAG | NS_NO_LEARN);
     set(1, 50, NS_MOREFRAG | NS_FORWARD);
     set(2, 25, 0);
     for head in [0, 1, 2, 8] {
-        ring.state(PROGRAM_HEAD).store(head, Relaxed);
+        ring.state(CLIENT_HEAD).store(head, Relaxed);
         assert_eq!(front(&mut consumer), ('-', 0), "up to {head}");
     }
-    ring.state(PROGRAM_HEAD).store(3, Relaxed);
+    ring.state(CLIENT_HEAD).store(3, Relaxed);
     assert!(matches!(consumer.front(), Front::Packet { len: 175, flags } if flags == NS_MOREFRAG | NS_NO_LEARN));
     assert_eq!(consumer.parts.len(), 3);
     // A part that is in no buffer spoils all of it.
     set(1, 2049, NS_MOREFRAG);
     assert_eq!(front(&mut consumer), ('n', 3));
-    consumer.pass(3);
-    consumer.tell();
+    consumer.advance(3);
+    consumer.publish_tail();
     assert_eq!(ring.state(SERVER_TAIL).load(Relaxed), 2);
     // Only a ring that is full of the beginning of one packet is given up.
     (0..8).for_each(|slot| set(slot, 10, NS_MOREFRAG));
     for (head, expected) in [(1, ('-', 0)), (2, ('n', 7))] {
-        ring.state(PROGRAM_HEAD).store(head, Relaxed);
+        ring.state(CLIENT_HEAD).store(head, Relaxed);
         assert_eq!(front(&mut consumer), expected, "up to {head}");
     }
-    consumer.pass(7);
+    consumer.advance(7);
     assert_eq!((consumer.cur, front(&mut consumer)), (2, ('-', 0)));
 }
 
 #[test]
 fn a_packet_of_more_than_64_slots_is_none() {
-    let (_area, [ring, _]) = rings(128, 0, Offsets::default());
-    let mut consumer = Consumer::new(ring.clone());
+    let (_memory, [ring, _]) = rings(128, 0, Offsets::default());
+    let mut consumer = ServerTxRing::new(ring.clone());
     for (count, expected) in [(MAX_FRAGS, ('p', 64)), (MAX_FRAGS + 1, ('n', 65))] {
         for slot in 0..count {
             let flags = if slot + 1 < count { NS_MOREFRAG } else { 0 };
             ring.set_slot(slot, Slot { len: 1, flags, ..ring.slot(slot) });
         }
-        ring.state(PROGRAM_HEAD).store(count as u32, Relaxed);
+        ring.state(CLIENT_HEAD).store(count as u32, Relaxed);
         assert_eq!(front(&mut consumer), expected);
         assert!(consumer.parts.len() <= MAX_FRAGS);
     }
@@ -226,34 +226,34 @@ fn a_packet_of_more_than_64_slots_is_none() {
 
 #[test]
 fn a_receive_ring_is_filled_up_to_the_program_s_head() {
-    let (_area, [_, ring]) = rings(8, 0, OFFSETS);
-    let mut producer = Producer::new(ring.clone());
+    let (_memory, [_, ring]) = rings(8, 0, OFFSETS);
+    let mut producer = ServerRxRing::new(ring.clone());
     assert_eq!(producer.free(), 7);
-    producer.pass(6);
-    producer.tell();
+    producer.advance(6);
+    producer.publish_tail();
     assert_eq!((producer.free(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 6));
-    ring.state(PROGRAM_HEAD).store(3, Relaxed);
+    ring.state(CLIENT_HEAD).store(3, Relaxed);
     assert_eq!(producer.free(), 4);
-    producer.pass(3);
-    producer.tell_but(2);
+    producer.advance(3);
+    producer.publish_all_but(2);
     assert_eq!((producer.tail(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 7));
-    assert_eq!(Producer::new(ring.clone()).tail(), 7, "it goes on where the ring is");
+    assert_eq!(ServerRxRing::new(ring.clone()).tail(), 7, "it goes on where the ring is");
     // No index: nothing is free, and a ring begins at 0.
-    ring.state(PROGRAM_HEAD).store(8, Relaxed);
+    ring.state(CLIENT_HEAD).store(8, Relaxed);
     ring.state(SERVER_TAIL).store(8, Relaxed);
-    assert_eq!((producer.free(), Producer::new(ring.clone()).tail()), (0, 0));
+    assert_eq!((producer.free(), ServerRxRing::new(ring.clone()).tail()), (0, 0));
 }
 
 #[test]
 fn short_packets_are_taken_up_to_the_first_other_one() {
-    let (_area, [ring, _]) = rings(16, 0, Offsets::default());
-    let mut consumer = Consumer::new(ring.clone());
+    let (_memory, [ring, _]) = rings(16, 0, Offsets::default());
+    let mut consumer = ServerTxRing::new(ring.clone());
     let write = |n: usize, len: usize, flags: u16| {
         let slot = Slot { len: len as u16, flags, ..ring.slot(n) };
         ring.memory.mapping.write(ring.memory.buffer(slot.buffer).unwrap(), &vec![n as u8; len.min(2048)]);
         ring.set_slot(n, slot);
     };
-    let take = |consumer: &mut Consumer| {
+    let take = |consumer: &mut ServerTxRing| {
         let mut target = [0xEE; 100];
         consumer.take_short(&mut target).map(|(len, flags)| {
             assert!(target[..len].iter().all(|byte| usize::from(*byte) == consumer.cur - 1), "{target:?}");
@@ -265,9 +265,9 @@ fn short_packets_are_taken_up_to_the_first_other_one() {
     write(1, 100, NS_NO_LEARN);
     write(2, 101, 0);
     assert_eq!(take(&mut consumer), None, "the ring is empty");
-    ring.state(PROGRAM_HEAD).store(2, Relaxed);
+    ring.state(CLIENT_HEAD).store(2, Relaxed);
     assert_eq!([0; 3].map(|_| take(&mut consumer)), [Some((60, 0)), Some((100, NS_NO_LEARN)), None]);
-    ring.state(PROGRAM_HEAD).store(3, Relaxed);
+    ring.state(CLIENT_HEAD).store(3, Relaxed);
     assert_eq!(take(&mut consumer), None, "longer than the target");
     // A chain, a packet in no buffer, an empty packet, a buffer that does not exist: `front` looks at them.
     for (len, flags) in [(60, NS_MOREFRAG), (60, NS_INDIRECT), (0, 0), (2049, 0)] {
@@ -281,14 +281,14 @@ fn short_packets_are_taken_up_to_the_first_other_one() {
     ring.set_slot(2, Slot { buffer, len: 60, flags: NS_MOREFRAG });
     assert!(take(&mut consumer).is_none() && matches!(consumer.front(), Front::None));
     write(3, 40, 0);
-    ring.state(PROGRAM_HEAD).store(4, Relaxed);
+    ring.state(CLIENT_HEAD).store(4, Relaxed);
     assert!(take(&mut consumer).is_none() && matches!(consumer.front(), Front::Packet { len: 100, .. }));
 }
 
 #[test]
 fn short_packets_are_put_where_there_is_room() {
-    let (_area, [_, ring]) = rings(8, 0, Offsets::default());
-    let mut producer = Producer::new(ring.clone());
+    let (_memory, [_, ring]) = rings(8, 0, Offsets::default());
+    let mut producer = ServerRxRing::new(ring.clone());
     let before = ring.slot(0);
     assert!(producer.put_short(&[7; 60]) && producer.put_short(&[8; 2048]));
     assert!(!producer.put_short(&[9; 2049]), "longer than a buffer");
@@ -299,55 +299,55 @@ fn short_packets_are_put_where_there_is_room() {
     assert_eq!((second.len, bytes), (2048, [8; 60]));
     assert_eq!([0; 6].map(|_| producer.put_short(&[1])), [true, true, true, true, true, false]);
     // The program's head is read again, and one that is none is not used.
-    ring.state(PROGRAM_HEAD).store(1, Relaxed);
+    ring.state(CLIENT_HEAD).store(1, Relaxed);
     assert_eq!([0; 2].map(|_| producer.put_short(&[2])), [true, false]);
-    ring.state(PROGRAM_HEAD).store(8, Relaxed);
+    ring.state(CLIENT_HEAD).store(8, Relaxed);
     assert!(!producer.put_short(&[3]));
-    ring.state(PROGRAM_HEAD).store(2, Relaxed);
+    ring.state(CLIENT_HEAD).store(2, Relaxed);
     ring.set_slot(0, Slot { buffer: u32::MAX, ..before });
     assert!(!producer.put_short(&[3]), "the slot has no buffer");
-    let (_area, [_, ring]) = rings(8, 0, OFFSETS);
-    assert!(!Producer::new(ring).put_short(&[1]), "`put` looks at offsets");
+    let (_memory, [_, ring]) = rings(8, 0, OFFSETS);
+    assert!(!ServerRxRing::new(ring).put_short(&[1]), "`put` looks at offsets");
 }
 
 #[test]
 fn a_side_that_sleeps_is_woken_once() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
-    let program = program(&ring);
-    assert!(!ring.must_wake_program() && !program.must_ring());
-    program.arm();
-    assert!(!program.must_ring(), "it is the program that sleeps");
-    assert!(ring.is_armed() && !program.has_token());
-    assert!(ring.must_wake_program() && !ring.must_wake_program());
-    assert!(program.has_token() && !ring.is_armed());
-    program.arm();
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
+    let client = client(&ring);
+    assert!(!ring.must_wake_client() && !client.must_notify());
+    client.arm();
+    assert!(!client.must_notify(), "it is the program that sleeps");
+    assert!(ring.is_armed() && !client.has_token());
+    assert!(ring.must_wake_client() && !ring.must_wake_client());
+    assert!(client.has_token() && !ring.is_armed());
+    client.arm();
     assert!(!ring.is_armed(), "the token of the last time is not read yet");
-    assert!(program.forget_token() && !program.forget_token());
-    program.arm();
-    assert!(ring.must_wake_program());
-    ring.wait_for_program();
-    assert!(!ring.must_wake_program());
-    assert!(program.must_ring() && !program.must_ring());
+    assert!(client.forget_token() && !client.forget_token());
+    client.arm();
+    assert!(ring.must_wake_client());
+    ring.arm_server();
+    assert!(!ring.must_wake_client());
+    assert!(client.must_notify() && !client.must_notify());
     // Nonsense is no request.
-    ring.state(PROGRAM_WAITS).store(77, Relaxed);
-    assert!(!ring.must_wake_program() && !program.has_token());
+    ring.state(CLIENT_WAITS).store(77, Relaxed);
+    assert!(!ring.must_wake_client() && !client.has_token());
 }
 
 #[test]
 fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 1000 };
-    let (program, count) = (program(&ring), std::cell::UnsafeCell::new(0));
+    let (client, count) = (client(&ring), std::cell::UnsafeCell::new(0));
     struct Count(std::cell::UnsafeCell<u32>);
     // SAFETY: it is changed in a turn only.
     unsafe impl Sync for Count {}
     let count = Count(count);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            let (program, count) = (&program, &count);
+            let (client, count) = (&client, &count);
             scope.spawn(move || {
                 for _ in 0..ROUNDS {
-                    let _turn = program.turn().unwrap();
+                    let _turn = client.turn().unwrap();
                     // SAFETY: as above.
                     unsafe { *count.0.get() += 1 };
                 }
@@ -359,22 +359,22 @@ fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
         return; // nothing dies there
     }
     // A process that was killed in its turn.
-    std::mem::forget(program.turn());
-    assert!(program.turn().is_some());
+    std::mem::forget(client.turn());
+    assert!(client.turn().is_some());
     // One that was stopped, and goes on after another one has taken its turn, ends only its own.
-    let stopped = program.turn().unwrap();
-    let after = program.turn().unwrap();
+    let stopped = client.turn().unwrap();
+    let after = client.turn().unwrap();
     drop(stopped);
     let begin = Instant::now();
-    let next = program.turn();
+    let next = client.turn();
     assert!(next.is_some() && begin.elapsed() >= SYNC_TIME, "the turn is still the second one's");
     drop((after, next));
-    assert!(program.turn().is_some());
+    assert!(client.turn().is_some());
 }
 
 #[test]
 fn packets_are_published_whole_but_for_one_that_fills_the_ring() {
-    let (_area, [_, ring]) = rings(8, 0, Offsets::default());
+    let (_memory, [_, ring]) = rings(8, 0, Offsets::default());
     let set = |slot: usize, flags: u16| ring.set_slot(slot, Slot { flags, ..ring.slot(slot) });
     for (slot, flags) in [0, NS_MOREFRAG, NS_MOREFRAG, 0, NS_MOREFRAG, 0, NS_MOREFRAG, 0].into_iter().enumerate() {
         set(slot, flags);
@@ -392,7 +392,7 @@ fn packets_are_published_whole_but_for_one_that_fills_the_ring() {
 
 #[test]
 fn a_monitor_s_ring_is_in_the_memory() {
-    let (_area, [ring, other]) = rings(8, 0, Offsets::default());
+    let (_memory, [ring, other]) = rings(8, 0, Offsets::default());
     assert!(ring.monitor().is_none());
     ring.set_monitor(Some(&other));
     assert_eq!(ring.monitor().unwrap().place, other.place);
@@ -406,7 +406,7 @@ fn a_monitor_s_ring_is_in_the_memory() {
 
 #[test]
 fn shadows_and_losses_are_the_other_side_s_to_see() {
-    let (_area, [ring, _]) = rings(8, 0, Offsets::default());
+    let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     assert_eq!((ring.shadow(), ring.lost()), (0, 0));
     ring.set_shadow(7);
     ring.lose();

@@ -12,22 +12,22 @@ use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, Listener, QueueCounters, Rx, RxQueue, RxRing};
+use crate::port::{Config, Drops, MonitorSink, QueueCounters, Rx, RxQueue, RxRing};
 use crate::slot::Slot;
 
-/// What packets are copied to; who reads them has [`OutletRx`].
-pub struct Outlet {
+/// What packets are copied to; who reads them has [`DeliveryRx`].
+pub struct Delivery {
     pool: Arc<Pool>,
     longest: usize,
     offloads: bool,
     /// By queue: who sends has it for a batch.
-    ways: Box<[Way]>,
+    lanes: Box<[Lane]>,
     /// Packets that found no room, or were too long.
     full: AtomicU64,
     too_long: AtomicU64,
 }
 
-struct Way {
+struct Lane {
     entry: Mutex<Entry>,
     receiver: Mutex<Option<Receiver<u64>>>,
     wake: Wake,
@@ -37,18 +37,18 @@ struct Way {
 pub trait Recipient: Send {
     /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is unfinished,
     /// or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
-    fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, Taken);
+    fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, RecipientCounts);
 
     /// Copies all packets of a batch, and clears it.
-    fn take_all(&mut self, batch: &mut Batch) -> Taken;
+    fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
 
     /// Publishes the copied packets to the receiver.
-    fn tell(&mut self);
+    fn publish(&mut self);
 }
 
 /// Counts of one call of a recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct RecipientCounts {
     pub packets: usize,
     pub slots: usize,
     pub bytes: usize,
@@ -56,7 +56,7 @@ pub struct Taken {
     pub missed: u64,
 }
 
-impl Taken {
+impl RecipientCounts {
     /// Counts one packet.
     #[inline(always)]
     pub fn add(&mut self, slots: usize, bytes: usize) {
@@ -75,9 +75,9 @@ struct Entry {
     counters: Arc<QueueCounters>,
 }
 
-impl Outlet {
-    pub fn new(config: &Config) -> Result<Outlet> {
-        let way = || {
+impl Delivery {
+    pub fn new(config: &Config) -> Result<Delivery> {
+        let lane = || {
             let (sender, receiver) = channel(config.ring);
             let entry = Entry {
                 sender,
@@ -86,13 +86,13 @@ impl Outlet {
                 open: false,
                 counters: Arc::default(),
             };
-            Ok(Way { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
+            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
         };
-        Ok(Outlet {
+        Ok(Delivery {
             pool: config.pool.clone(),
             longest: config.max_frame,
             offloads: config.offloads,
-            ways: (0..config.rx_queues).map(|_| way()).collect::<Result<_>>()?,
+            lanes: (0..config.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
             full: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
         })
@@ -103,15 +103,15 @@ impl Outlet {
         Drops { no_descriptor, oversize, ..Drops::default() }
     }
 
-    fn way(&self, queue: usize) -> Option<&Way> {
-        self.ways.get(queue.checked_rem(self.ways.len())?)
+    fn lane(&self, queue: usize) -> Option<&Lane> {
+        self.lanes.get(queue.checked_rem(self.lanes.len())?)
     }
 
     /// Copies those of the packets whose bits are set to a queue, as many as there is room for.
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
         // A port without receive queues takes nothing.
-        let Some(way) = self.way(queue) else { return };
-        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lane) = self.lane(queue) else { return };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
             return;
         }
@@ -147,8 +147,8 @@ impl Outlet {
             full += entry.flush();
         }
         match &mut entry.recipient {
-            Some(recipient) => recipient.tell(),
-            None => way.wake.notify(),
+            Some(recipient) => recipient.publish(),
+            None => lane.wake.notify(),
         }
         if full + too_long > 0 {
             self.full.fetch_add(full, Ordering::Relaxed);
@@ -157,23 +157,23 @@ impl Outlet {
     }
 }
 
-impl Outlet {
+impl Delivery {
     /// Hands a queue's packets to `recipient` until the queue is dropped; first those that wait in the queue.
     pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
-        let Some(way) = self.way(number.into()) else { return };
-        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lane) = self.lane(number.into()) else { return };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::with_capacity(CHUNK);
         while queue.recv(&mut batch) > 0 {
             // The queue has counted these.
             self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
         }
-        recipient.tell();
+        recipient.publish();
         entry.recipient = Some(recipient);
     }
 }
 
 /// Copies for a monitor.
-impl Listener for Outlet {
+impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
         let view = theirs.region().view();
@@ -185,17 +185,17 @@ impl Listener for Outlet {
 
     /// Packets without room, and `missing` more, count as dropped.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
-        if let Some(way) = self.way(queue) {
-            let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = self.lane(queue) {
+            let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut entry.recipient {
                 _ if !entry.open => {}
                 Some(recipient) => {
                     self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
-                    recipient.tell();
+                    recipient.publish();
                 }
                 None => {
                     send_to(&mut entry.sender, copies);
-                    way.wake.notify();
+                    lane.wake.notify();
                 }
             }
         }
@@ -209,7 +209,7 @@ impl Listener for Outlet {
 
 /// Adds a recipient's counts to the queue's; returns the packets without room.
 #[inline(always)]
-fn count(counters: &QueueCounters, taken: Taken) -> u64 {
+fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
     counters.moved_packets(taken.packets, taken.slots, taken.bytes);
     taken.missed
 }
@@ -235,43 +235,43 @@ impl Entry {
 }
 
 /// What was copied, for the program.
-pub struct OutletRx {
-    outlet: Arc<Outlet>,
+pub struct DeliveryRx {
+    delivery: Arc<Delivery>,
     queue: usize,
     /// Its receiver goes back when this is dropped.
     receiver: Option<Receiver<u64>>,
     counters: Arc<QueueCounters>,
 }
 
-impl OutletRx {
+impl DeliveryRx {
     /// # Errors
     /// [`Error::QueueTaken`] while an older one is still there.
     pub fn new(
-        outlet: &Arc<Outlet>,
+        delivery: &Arc<Delivery>,
         config: &Config,
         queue: u16,
         counters: Arc<QueueCounters>,
-    ) -> Result<Rx<OutletRx>> {
-        let way = &outlet.ways[usize::from(queue)];
-        let receiver = way.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+    ) -> Result<Rx<DeliveryRx>> {
+        let lane = &delivery.lanes[usize::from(queue)];
+        let receiver = lane.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receiver) = receiver else {
             return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
         };
-        way.wake.want(config.interrupts.is_some());
-        let entry = &mut *way.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        lane.wake.want(config.interrupts.is_some());
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         (entry.open, entry.counters) = (true, counters.clone());
-        Ok(Rx::new(OutletRx { outlet: outlet.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
+        Ok(Rx::new(DeliveryRx { delivery: delivery.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
     }
 
-    fn way(&self) -> &Way {
-        &self.outlet.ways[self.queue]
+    fn lane(&self) -> &Lane {
+        &self.delivery.lanes[self.queue]
     }
 }
 
-impl RxRing for OutletRx {
+impl RxRing for DeliveryRx {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
-        &self.outlet.pool
+        &self.delivery.pool
     }
 
     #[inline(always)]
@@ -281,32 +281,32 @@ impl RxRing for OutletRx {
 
     fn buffers(&self) -> usize {
         // Those of the entry are the queue's, too: it is where its packets are copied to.
-        let entry = self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.copies.cached() + self.receiver.as_ref().map_or(0, Receiver::waiting)
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.way().wake.arm()
+        self.lane().wake.arm()
     }
 
     fn disarm(&mut self) {
-        self.way().wake.disarm();
+        self.lane().wake.disarm();
     }
 }
 
-impl Drop for OutletRx {
+impl Drop for DeliveryRx {
     fn drop(&mut self) {
         let Some(mut receiver) = self.receiver.take() else { return };
-        let entry = &mut *self.way().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
         (entry.recipient, entry.counters) = (None, Arc::default());
         // Nobody will receive these, and nobody needs the buffers meanwhile.
         entry.copies = Batch::with_capacity(CHUNK);
         let mut batch = Batch::with_capacity(CHUNK);
-        batch.is_of(&self.outlet.pool);
+        batch.is_of(&self.delivery.pool);
         while receive_from(&mut receiver, &mut batch) > 0 {
             batch.clear();
         }
-        *self.way().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
     }
 }

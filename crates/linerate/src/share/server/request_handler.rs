@@ -9,18 +9,18 @@ use super::State;
 use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Result};
-use crate::netmap::{Received, outlet};
+use crate::netmap::{RxMirror, delivery_of};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
 use crate::share::protocol::errno::errno;
-use crate::share::protocol::layout::{Placed, Plan, Rings};
+use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{Choice, Opened, Reply, Request, Wanted, Which};
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::{base, is_pipe, pipe_of};
-use crate::share::protocol::ring::{Consumer, Place, Producer, Ring};
+use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
 use crate::share::protocol::socket::is_trusted;
-use crate::share::server::netmap_memory::{Area, Lease};
-use crate::share::server::pump::{Receiving, Sending, Work};
-use crate::share::server::recipient::{Delivered, Delivery};
+use crate::share::server::netmap_memory::{Lease, NetmapMemory};
+use crate::share::server::pump::{Pump, RxPump, TxPump};
+use crate::share::server::recipient::{DeliveredRing, RingRecipient};
 
 /// How long the server looks for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const PROOF_TIME: Duration = Duration::from_secs(2);
 const PIPES: usize = 16;
 
 /// A connection without a port, and its program.
-pub struct Talk {
+pub struct RequestHandler {
     pub state: Arc<State>,
     pub connection: Arc<Connection>,
     /// The connection's number.
@@ -43,15 +43,15 @@ pub struct Talk {
 /// A port that was opened, with its description for this connection.
 pub enum Begun {
     /// A session of its own.
-    New { running: Running, placed: Placed },
+    New { running: Running, placed: PortLayout },
     /// One that is there.
-    Joined { session: Arc<Session>, placed: Placed },
+    Joined { session: Arc<Session>, placed: PortLayout },
 }
 
 /// An answer, and what comes with it.
 type Answer = (Reply, Vec<OwnedFd>);
 
-impl Talk {
+impl RequestHandler {
     /// Answers requests until the connection has a port, then serves the port.
     pub fn serve(self) {
         while !self.state.is_stopping() {
@@ -85,22 +85,22 @@ impl Talk {
     }
 
     /// Opens a port and makes the connection its descriptor; a session of its own is to be run then.
-    pub fn open_for(&self, wanted: &Wanted, memory: &Choice) -> Result<Option<Running>> {
+    pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
         // A session that would be shared may end at this very moment.
         for _ in 0..16 {
-            let (session, running, placed) = match self.open(wanted, memory)? {
+            let (session, running, placed) = match self.open(wanted, choice)? {
                 Begun::New { running, placed } => (running.session.clone(), Some(running), placed),
                 Begun::Joined { session, placed } => (session, None, placed),
             };
-            let description = Lease { area: session.area.clone(), rings: Vec::new(), description: Some(placed.at) };
+            let description = Lease { memory: session.memory.clone(), rings: Vec::new(), description: Some(placed.at) };
             if !session.join(self.number, &self.connection, description) {
                 continue;
             }
             let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
-            let number = self.state.number_in(self.process(memory.process), session.opened.number);
+            let number = self.state.number_in(self.process(choice.process), session.opened.number);
             let opened = Opened { placed, extra, number, ..session.opened.clone() };
             // A program that has gone is noticed by the session.
-            let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.area.memory.as_fd()]);
+            let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.memory.shared.as_fd()]);
             if running.is_some() {
                 lock(&self.state.sessions).push(Arc::downgrade(&session));
             }
@@ -221,8 +221,8 @@ impl Talk {
     }
 
     /// The rings of a port, or those that it would have: nothing is opened for a question.
-    fn info(&self, name: &str) -> Result<Rings> {
-        let unasked = Rings::default();
+    fn info(&self, name: &str) -> Result<RingCounts> {
+        let unasked = RingCounts::default();
         if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(pipe) => pipe.rings(pipe_of(name).1),
@@ -243,13 +243,13 @@ impl Talk {
     }
 
     /// Returns the rings that are asked for: one for each queue of an interface where their number is left to it, as in netmap.
-    fn rings(&self, name: &str, asked: &Rings) -> Rings {
+    fn rings(&self, name: &str, asked: &RingCounts) -> RingCounts {
         let is_left = asked.tx == 0 || asked.rx == 0;
         let interface =
             (is_left && !self.is_in_memory(name)).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
         let queues = interface.map_or(1, |interface| interface.queues().min(MOST_RINGS.into()) as u16);
         let count = |asked: u16| if asked == 0 { queues } else { asked };
-        Rings { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
+        RingCounts { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
     }
 
     /// Returns by what the memory of the client's process is known.
@@ -258,60 +258,60 @@ impl Talk {
     }
 
     /// Refuses a number of memory that is not the port's, as netmap does.
-    pub fn check_memory(&self, name: &str, memory: &Choice, number: u16) -> Result<()> {
-        let there = self.state.number_in(self.process(memory.process), number);
-        if memory.number == 0 || memory.plan.is_some() || memory.number == there {
+    pub fn check_memory(&self, name: &str, choice: &MemoryChoice, number: u16) -> Result<()> {
+        let there = self.state.number_in(self.process(choice.process), number);
+        if choice.number == 0 || choice.plan.is_some() || choice.number == there {
             return Ok(());
         }
-        let why = format!("'{name}' has memory of number {there}, not {}", memory.number);
+        let why = format!("'{name}' has memory of number {there}, not {}", choice.number);
         Err(Error::Refused { why, errno: libc::EINVAL })
     }
 
     /// The memory that a program has chosen.
-    pub fn choose(&self, memory: &Choice) -> Result<(u16, Arc<Area>)> {
-        match memory.plan {
-            Some(plan) => self.state.make_area(self.user, plan),
-            None => self.state.area(self.user, self.process(memory.process), memory.number),
+    pub fn choose(&self, choice: &MemoryChoice) -> Result<(u16, Arc<NetmapMemory>)> {
+        match choice.plan {
+            Some(plan) => self.state.make_memory(self.user, plan),
+            None => self.state.memory(self.user, self.process(choice.process), choice.number),
         }
     }
 
     /// Opens a port, or joins one that is open.
-    pub fn open(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
-        if wanted.which == Which::Memory {
-            return self.open_memory(wanted, memory);
+    pub fn open(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        if wanted.which == RingSelection::Memory {
+            return self.open_memory(wanted, choice);
         }
         self.check(&wanted.name)?;
         let name = self.state.resolved(&wanted.name);
-        let wanted = &Wanted { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
+        let wanted = &OpenRequest { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
         let is_monitor = wanted.is_monitor();
         if is_pipe(&wanted.name) && !is_monitor {
-            return self.state.take_after_others(|| self.open_pipe(wanted, memory));
+            return self.state.take_after_others(|| self.open_pipe(wanted, choice));
         }
         self.check_interface(&wanted.name)?;
         if is_monitor {
             self.check_monitor(&wanted.name)?;
         }
         if wanted.zero_copy {
-            return self.open_zero_copy(wanted, memory);
+            return self.open_zero_copy(wanted, choice);
         }
-        if let Some(joined) = self.join(wanted, memory)? {
+        if let Some(joined) = self.join(wanted, choice)? {
             return Ok(joined);
         }
         self.state.make_room(self.number, &usual(&wanted.name, &wanted.rings))?;
-        self.state.take_after_others(|| self.open_port(wanted, memory))
+        self.state.take_after_others(|| self.open_port(wanted, choice))
     }
 
     /// No port: what is opened is memory (`NR_REG_NULL`).
-    fn open_memory(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
-        let rings = Rings { host_tx: 0, host_rx: 0, ..wanted.rings };
-        let (number, area) = self.choose(memory)?;
-        let rings = Rings { tx: rings.tx.min(MOST_RINGS), rx: rings.rx.min(MOST_RINGS), ..rings };
-        self.begin(wanted, memory, number, area, rings, [0; 6], None, None)
+    fn open_memory(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        let rings = RingCounts { host_tx: 0, host_rx: 0, ..wanted.rings };
+        let (number, memory) = self.choose(choice)?;
+        let rings = RingCounts { tx: rings.tx.min(MOST_RINGS), rx: rings.rx.min(MOST_RINGS), ..rings };
+        self.begin(wanted, choice, number, memory, rings, [0; 6], None, None)
     }
 
     /// Shares a session that has the port open in the same way.
-    fn join(&self, wanted: &Wanted, memory: &Choice) -> Result<Option<Begun>> {
-        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == Which::None;
+    fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
+        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == RingSelection::None;
         if !wanted.shares || is_alone {
             return Ok(None);
         }
@@ -320,16 +320,16 @@ impl Talk {
             return Ok(None);
         };
         let Opened { rings, placed, .. } = &session.opened;
-        self.check_memory(&wanted.name, memory, session.opened.number)?;
+        self.check_memory(&wanted.name, choice, session.opened.number)?;
         if let Some(served) = self.state.served(&wanted.full_name()) {
             wanted.check_header(&served)?;
         }
-        let placed = session.area.describe(&wanted.full_name(), rings, placed)?;
+        let placed = session.memory.describe(&wanted.full_name(), rings, placed)?;
         Ok(Some(Begun::Joined { session, placed }))
     }
 
     /// Opens a monitor in the memory of the port that it monitors, whose buffers it gets.
-    fn open_zero_copy(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+    fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
         let is_it =
             |session: &Arc<Session>| session.opened.wanted.name == wanted.name && !session.opened.wanted.is_monitor();
@@ -339,11 +339,12 @@ impl Talk {
         let there = port.opened.rings;
         let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, MOST_SLOTS) };
         let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
-        let rings = Rings { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
-        let (number, area) = (port.opened.number, port.area.clone());
-        self.check_memory(&wanted.name, memory, number)?;
+        let rings =
+            RingCounts { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
+        let (number, memory) = (port.opened.number, port.memory.clone());
+        self.check_memory(&wanted.name, choice, number)?;
         let Begun::New { mut running, placed } =
-            self.begin(wanted, memory, number, area, rings, port.opened.mac, None, None)?
+            self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
         else {
             return Err(Error::BadPeer { why: "a monitor has a session of its own" });
         };
@@ -352,7 +353,7 @@ impl Talk {
         Ok(Begun::New { running, placed })
     }
 
-    fn open_port(&self, wanted: &Wanted, memory: &Choice) -> Result<Begun> {
+    fn open_port(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let name = wanted.full_name();
         let (mut shadow, is_monitor) = (None, wanted.is_monitor());
         let served = match is_monitor {
@@ -379,23 +380,23 @@ impl Talk {
         let (mac, rings) = (lock(&served.device).mac().0, served.rings);
         let is_memory =
             wanted.name.starts_with("vale") || is_monitor || lock(&self.state.lasting).contains_key(&wanted.name);
-        let (number, area) = match memory {
-            Choice { number: 0, plan: None, .. } if is_memory => {
+        let (number, memory) = match choice {
+            MemoryChoice { number: 0, plan: None, .. } if is_memory => {
                 // There is room for a zero-copy monitor.
                 let most = rings.all_tx().max(rings.all_rx());
-                let room = Rings { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
-                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, memory.extra.min(MOST_EXTRA));
+                let room = RingCounts { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
+                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MOST_EXTRA));
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
                 // Descriptors that share the port have descriptions of their own.
                 let ports = crate::share::protocol::layout::Objects { count: 16, ..plan.ports };
-                let pipes = Plan::of_ports(2 * PIPES, &Rings { tx: 1, rx: 1, ..room }, 0);
+                let pipes = Plan::of_ports(2 * PIPES, &RingCounts { tx: 1, rx: 1, ..room }, 0);
                 let plan = Plan { zones, ports, ..plan };
-                self.state.make_area(self.user, if is_monitor { plan } else { plan.and(pipes) })?
+                self.state.make_memory(self.user, if is_monitor { plan } else { plan.and(pipes) })?
             }
-            _ => self.choose(memory)?,
+            _ => self.choose(choice)?,
         };
         served.join();
-        let result = self.begin(wanted, memory, number, area, rings, mac, Some(&served), shadow);
+        let result = self.begin(wanted, choice, number, memory, rings, mac, Some(&served), shadow);
         if result.is_err() {
             served.leave();
         }
@@ -406,11 +407,11 @@ impl Talk {
     #[allow(clippy::too_many_arguments)]
     fn begin(
         &self,
-        wanted: &Wanted,
-        memory: &Choice,
+        wanted: &OpenRequest,
+        choice: &MemoryChoice,
         number: u16,
-        area: Arc<Area>,
-        rings: Rings,
+        memory: Arc<NetmapMemory>,
+        rings: RingCounts,
         mac: [u8; 6],
         served: Option<&Arc<Served>>,
         shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
@@ -418,58 +419,59 @@ impl Talk {
         let (which, is_monitor) = (wanted.which, wanted.is_monitor());
         let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
         let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
-        let places = area.place_rings(&rings, has_tx, has_rx, memory.offsets)?;
-        let lease = Lease { area: area.clone(), rings: vec![places.clone()], description: None };
-        let placed = area.describe(&wanted.full_name(), &rings, &places)?;
-        let extra = area.take_extra(memory.extra.min(MOST_EXTRA));
+        let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
+        let lease = Lease { memory: memory.clone(), rings: vec![places.clone()], description: None };
+        let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
+        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
         let opened = Opened {
             wanted: wanted.clone(),
             rings,
             mac,
             number,
-            len: area.plan.len(),
-            buffers: area.memory.buffers,
+            len: memory.plan.len(),
+            buffers: memory.shared.buffers,
             placed: placed.clone(),
             other: None,
             extra,
         };
-        let session = Session::new(opened, self.user, area)?;
-        let work = match served {
-            Some(served) => Some(self.work(served, &session)?),
+        let session = Session::new(opened, self.user, memory)?;
+        let pump = match served {
+            Some(served) => Some(self.pump(served, &session)?),
             None => None,
         };
         let (state, served) = (self.state.clone(), served.cloned());
-        let running = Running { state, session, work, served, shadow, pipe: None, lease: Some(lease), monitors: None };
+        let running = Running { state, session, pump, served, shadow, pipe: None, lease: Some(lease), monitors: None };
         Ok(Begun::New { running, placed })
     }
 
-    fn work(&self, served: &Served, session: &Arc<Session>) -> Result<Work> {
-        let (Opened { wanted, placed, .. }, area) = (&session.opened, &session.area);
-        let outlet = outlet(&served.name);
-        let mut work = Work::default();
+    fn pump(&self, served: &Served, session: &Arc<Session>) -> Result<Pump> {
+        let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
+        let delivery = delivery_of(&served.name);
+        let mut pump = Pump::default();
         let device = &mut *lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
-        let ring = |place: &Place| Ring::new(&area.memory, *place).map(|ring| Ring { offset_mask, ..ring });
+        let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
         for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
             let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
-            work.sending.push(Sending::new(Consumer::new(ring(place)?), queue, &pool, longest, &served.header));
+            pump.sending.push(TxPump::new(ServerTxRing::new(ring(place)?), queue, &pool, longest, &served.header));
         }
         for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
             let mut queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
             let (ring, header) = (ring(place)?, &served.header);
-            let Some(outlet) = &outlet else {
-                work.receiving.push(Receiving::new(Producer::new(ring), queue, header));
+            let Some(delivery) = &delivery else {
+                pump.receiving.push(RxPump::new(ServerRxRing::new(ring), queue, header));
                 continue;
             };
             // Who sends to a port of a switch copies packets into the program's ring.
-            let received = Received::new(&served.name, n);
-            let producer = Producer::new(ring.clone());
-            let delivery = Delivery { ring: producer, header: header.clone(), received, bell: session.clone() };
-            outlet.deliver_to(n, &mut queue, Box::new(delivery));
-            work.delivered.push(Delivered { ring, _queue: queue });
+            let received = RxMirror::new(&served.name, n);
+            let producer = ServerRxRing::new(ring.clone());
+            let recipient =
+                RingRecipient { ring: producer, header: header.clone(), received, notifier: session.clone() };
+            delivery.deliver_to(n, &mut queue, Box::new(recipient));
+            pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }
-        Ok(work)
+        Ok(pump)
     }
 
     /// Where copies of what a descriptor sends into a pipe go.
