@@ -77,7 +77,7 @@ fn ports_of_other_processes_are_monitored() {
         let got = summary(said.as_bytes());
         let got = (code, got["ports"][0]["rx_packets"].as_u64(), got["reordered"].as_u64());
         assert_eq!(got, (Some(0), Some(COUNT), Some(0)), "{seen}: {said}");
-        assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor listens"));
+        assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor only receives"));
     }
     assert!(world.fails("sink vale0:absent/r --seconds 1").contains("not open"));
 }

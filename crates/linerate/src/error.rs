@@ -251,8 +251,8 @@ pub enum Error {
         nodes: Vec<u32>,
     },
 
-    /// A port that is to be monitored, and is not there.
-    #[error("port '{port}' is not open in this process, so that nobody can monitor it")]
+    /// A port cannot be monitored, because it is not open here.
+    #[error("port '{port}' is not open in this process, so that it cannot be monitored")]
     NotOpen {
         /// The port.
         port: String,
@@ -382,34 +382,34 @@ pub enum Error {
         why: &'static str,
     },
 
-    /// Another process that says what cannot be.
-    #[error("the process at the other end breaks the rules: {why}")]
+    /// Another process has sent something invalid.
+    #[error("the process at the other end violates the protocol: {why}")]
     BadPeer {
-        /// What it does.
+        /// The violation.
         why: &'static str,
     },
 
-    /// A program that has set a ring's head or cur where they cannot be; they are set back.
+    /// A program has set a ring's head or cur outside its slots; both are set back.
     #[error("head or cur of a ring is not between the last head and tail: both were set back (netmap(4))")]
     BadRing,
 
-    /// Memory for other processes' ports without room.
+    /// The memory for other processes' ports has no room.
     #[error("the memory for ports has no {what}")]
     PortMemoryFull {
         /// What is missing.
         what: &'static str,
     },
 
-    /// Nobody serves ports of this name.
-    #[error("nobody serves '{name}' in {}", folder.display())]
+    /// No server serves ports of this name.
+    #[error("no server serves '{name}' in {}", folder.display())]
     NoServer {
         /// The name.
         name: String,
-        /// Where sockets are looked for.
+        /// The folder of the sockets.
         folder: std::path::PathBuf,
     },
 
-    /// A port that is not served like this.
+    /// A request for a port that is not served in this way.
     #[error("'{name}' is not served: {why}")]
     NotServed {
         /// Its name.
@@ -418,12 +418,12 @@ pub enum Error {
         why: &'static str,
     },
 
-    /// What who serves ports has refused.
+    /// The server of a port has refused a request.
     #[error("{}", split(why).0)]
     Refused {
-        /// Its answer; the hint stands in a second line.
+        /// Its reply; the hint is in the second line.
         why: String,
-        /// As errno(3) has it.
+        /// The errno(3).
         errno: i32,
     },
 

@@ -255,7 +255,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_ne!(a.mac(), b.mac());
     assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and its own");
     let said = a.set_mac(b.mac()).unwrap_err().with_hint();
-    assert!(said.contains("vale8:a") && said.contains("who serves it decides"), "{said}");
+    assert!(said.contains("vale8:a") && said.contains("its server chooses the address"), "{said}");
     assert!(matches!(a.rx(2), Err(Error::NoSuchQueue { .. })));
     assert!(a.rx(u16::MAX).map(drop).unwrap_err().with_hint().contains("queues=65536"));
     assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
@@ -292,7 +292,7 @@ fn a_monitor_receives_and_does_not_send() {
         let monitor = OpenRequest { monitor_rx, monitor_tx, ..named("heard{1") };
         let mut monitor = open(folder.path(), monitor, |config| config.max_frame = 9000);
         let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
-        assert!(refused.contains("a monitor listens"), "{refused}");
+        assert!(refused.contains("a monitor only receives"), "{refused}");
         monitor
     };
     drop((monitor(true, false), monitor(false, true)));

@@ -250,7 +250,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
         })
         .collect();
     let message = Client::find(folder.path(), "vale0:a").map(drop).unwrap_err().with_hint();
-    assert!(message.contains("has accepted nobody for 10 s"), "{message}");
+    assert!(message.contains("has accepted no connection for 10 s"), "{message}");
     assert!(listener.as_raw_fd() >= 0);
 }
 

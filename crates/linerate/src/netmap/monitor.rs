@@ -61,7 +61,7 @@ impl Virtual for Monitoring {
     }
 
     fn tx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let why = "a monitor listens; send on the port itself";
+        let why = "a monitor only receives; send on the port itself";
         Err(Error::Unsupported { port: config.name.clone(), what: "sending", why })
     }
 

@@ -1,15 +1,16 @@
-//! Ports for other processes: the server that has them, and the programs that use them.
+//! Ports for other processes: the server that opens them, and the clients that use them.
 //!
-//! The server makes memory for each port of a program, in netmap's form; packets pass through rings in that memory. No
-//! process can reach another one's packets, except through a pipe, whose two ends share memory, which is what makes it free
-//! of copies. A program's descriptor of a port is its end of a connection to the server, and means the same in whichever
-//! process it is: all state of a port is in its memory.
+//! The server makes memory for each port of a client, in netmap's form. Packets pass through rings in that memory. A
+//! client cannot reach another client's packets, except through a pipe: its two ends share memory, so that packets pass
+//! without a copy. A client's descriptor of a port is its end of a connection to the server. It means the same in every
+//! process, since all state of a port is in its memory.
 //!
 //! - `protocol`: what both ends know: messages, sockets, rings in shared memory
-//! - `client`: the program's end: [`Client`], [`ServedPort`]
-//! - `server`: the server's end: [`Server`]; a packet's way between a program's rings and a port is `server/pump.rs`
+//! - `client`: the client's end: [`Client`], [`ServedPort`]
+//! - `server`: the server's end: [`Server`]; a packet's way between a client's rings and a port is `server/pump.rs`
 //!
-//! It knows ports, and opens them by a function that it is given; a process that dies takes nothing with it but its own.
+//! Client and server know the protocol, and not each other. The server opens ports by a function that it is given. A
+//! process that ends closes only its own ports.
 
 mod client;
 mod protocol;
@@ -25,8 +26,8 @@ pub use protocol::socket::{ANY, folder};
 pub(crate) use server::fuzz;
 pub use server::{Open, Server};
 
-/// What the shared object for netmap's programs needs beside the above (`crates/linerate-netmap`). It is no public API: it may
-/// change in any version.
+/// Items that the shared object for netmap's programs needs beside the above (`crates/linerate-netmap`). They are no
+/// public API and may change in any version.
 #[doc(hidden)]
 pub mod netmap_object {
     pub use super::client::open::{adopt, open_by};

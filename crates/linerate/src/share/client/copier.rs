@@ -1,4 +1,4 @@
-//! Copies of what a client sends into a pipe, for the pipe's monitors.
+//! Copies of packets that a client sends into a pipe, for the pipe's monitors.
 
 use std::os::fd::OwnedFd;
 
@@ -6,34 +6,34 @@ use crate::error::Result;
 use crate::share::protocol::mapping::{Buffers, SharedMapping};
 use crate::share::protocol::ring::{ClientRing, NS_MOREFRAG, Ring, RingAt, Slot};
 
-/// The side of who sends into the pipe: puts copies into one ring of the shadow.
+/// The sender's end of a ring of the shadow (`server/shadow.rs`): puts copies into it.
 pub struct Copier {
     client: ClientRing,
-    /// Where the next slot goes, and where the packet has begun that it is of.
+    /// The slot for the next copy, and the slot where its packet begins.
     next: usize,
     begin: usize,
-    /// The packet found no room: the rest of it is passed over.
+    /// The packet found no room: its other slots are skipped.
     skips: bool,
     bytes: Vec<u8>,
 }
 
 impl Copier {
-    /// A ring of the shadow.
+    /// Takes a ring of the shadow.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if it is outside its memory.
+    /// [`Error::BadPeer`](crate::Error::BadPeer) if the ring is outside its memory.
     pub fn new(memory: OwnedFd, buffers: Buffers, place: RingAt) -> Result<Copier> {
         let client = ClientRing::begin(Ring::new(&SharedMapping::of_peer(memory, buffers)?, place)?);
         let head = client.head();
         Ok(Copier { client, next: head, begin: head, skips: false, bytes: Vec::new() })
     }
 
-    /// What comes next is in the middle of a packet, which is passed over.
+    /// Skips the rest of a packet, of which the next slot is not the first.
     pub fn skip(&mut self) {
         self.skips = true;
     }
 
-    /// Copies what a slot of this ring names.
+    /// Copies the bytes of a slot of ring `from`.
     pub fn copy(&mut self, from: &Ring, number: usize, slot: Slot) {
         let has_more = slot.has_more();
         let ring = &self.client.ring;
@@ -56,10 +56,10 @@ impl Copier {
         }
     }
 
-    /// Hands over what was copied, and learns what is free. True if the server wants a token.
+    /// Publishes whole copies, and fetches the shadow's tail. Returns whether the server wants a token.
     pub fn hand_over(&mut self) -> bool {
         self.client.set(self.begin as u32, self.begin as u32);
-        // It is where it can be, between head and tail.
+        // Head is between the last head and tail, so that there is no error.
         let must_notify = self.client.publish_head().unwrap_or(false) && self.client.must_notify();
         self.client.update_tail();
         must_notify
@@ -75,7 +75,7 @@ mod tests {
     use crate::share::protocol::ring::tests::rings;
     use crate::share::protocol::ring::{Front, ServerTxRing};
 
-    /// A ring with packets, and one of a shadow that copies of them go to.
+    /// Returns a ring with packets, and both ends of a shadow's ring.
     fn copier(slots: u32) -> (Ring, Copier, ServerTxRing) {
         let (_memory, [source, _]) = rings(16, 0, Offsets::default());
         let (memory, [ring, _]) = rings(slots, 0, Offsets::default());
@@ -89,7 +89,7 @@ mod tests {
         (source, copier, consumer)
     }
 
-    /// Copies slots of these flags, from `first` on.
+    /// Copies slots with these flags, from `first` on.
     fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) -> bool {
         for (n, flags) in flags.iter().enumerate() {
             let slot = Slot { len: 100, flags: *flags, ..source.slot(first + n) };
@@ -98,7 +98,7 @@ mod tests {
         copier.hand_over()
     }
 
-    /// The packets that came, each as its slots' first bytes.
+    /// Returns the packets that came, each as the first bytes of its slots.
     fn seen(consumer: &mut ServerTxRing) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while let Front::Packet { len, .. } = consumer.front() {
@@ -129,10 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_in_a_shadow_is_dropped_as_a_whole_and_counted() {
+    fn packets_without_room_in_a_shadow_are_dropped_whole_and_counted() {
         let (source, mut copier, mut consumer) = copier(4);
         copy(&mut copier, &source, 0, &[0, 0, MORE, MORE, 0, 0]);
-        // A packet of three slots after two of one: three slots are free in all, and the last packet fits again.
+        // A packet of three slots after two of one slot: three slots are free, so that it is dropped, and the last
+        // packet fits.
         assert_eq!(seen(&mut consumer), [vec![1], vec![2], vec![6]]);
         assert_eq!(consumer.ring.lost(), 1);
         copier.hand_over();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_had_begun_is_passed_over() {
+    fn the_rest_of_a_begun_packet_is_skipped() {
         let (source, mut copier, mut consumer) = copier(16);
         copier.skip();
         copy(&mut copier, &source, 0, &[MORE, 0, 0]);

@@ -1,15 +1,15 @@
-//! Packets that a program lets pass between a card and the host's stack by marking them (netmap(4), `NS_FORWARD`), on rings
-//! where it has asked for that (`NR_FORWARD`): their buffers change places at the next sync, and nothing is copied.
+//! Packets that pass between a card and the host's stack because the program has marked them (netmap(4), `NS_FORWARD`),
+//! on rings where marks are enabled (`NR_FORWARD`). The next sync swaps their buffers; nothing is copied.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::share::protocol::ring::{ClientRing, FLAGS, NS_BUF_CHANGED, NS_FORWARD, Slot};
 
-/// `NR_FORWARD`: marks count on this ring.
+/// `NR_FORWARD`: marks are enabled on this ring.
 const NR_FORWARD: u32 = 4;
 
-/// Moves what is marked of the packets that the program has released of a receive ring to the end of a transmit ring. What
-/// finds no room there is dropped. True if anything was moved.
+/// Moves the marked ones of the packets that the program has released on a receive ring to the end of a transmit ring.
+/// Packets without room are dropped. Returns whether any was moved.
 pub fn forward(from: &ClientRing, to: &ClientRing) -> bool {
     if from.ring.word(FLAGS).load(Relaxed) & NR_FORWARD == 0 {
         return false;
@@ -56,14 +56,15 @@ mod tests {
 
     const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
 
-    /// A receive ring on which packets have come and were released, with these flags, and of lengths 100, 101 and so on.
+    /// Returns a receive ring on which packets with these flags and of lengths 100, 101 and so on have come and were
+    /// released.
     fn released(ring: &Ring, flags: &[u16]) -> ClientRing {
         let mut producer = ServerRxRing::new(ring.clone());
         for (n, flags) in flags.iter().enumerate() {
             ring.set_slot(n, Slot { len: 100 + n as u16, flags: *flags, ..ring.slot(n) });
             ring.set_offset(n, 16 + n);
         }
-        // One more that is not released.
+        // One more packet is not released.
         let marked = ring.slot(flags.len());
         ring.set_slot(flags.len(), Slot { flags: NS_FORWARD, ..marked });
         producer.advance(flags.len() + 1);
@@ -73,7 +74,7 @@ mod tests {
         client
     }
 
-    /// A transmit ring with so many free slots.
+    /// Returns a transmit ring with `slots` free slots.
     fn free(ring: &Ring, slots: usize) -> ClientRing {
         let client = ClientRing::begin(ring.clone());
         client.done((slots + 1) % ring.place.slots);
@@ -85,7 +86,7 @@ mod tests {
     fn marked_packets_change_places_and_others_stay() {
         let (_memory, [to, from]) = rings(16, 0, OFFSETS);
         from.word(FLAGS).store(NR_FORWARD | 2, Relaxed);
-        // Only the first slot of a packet says where it goes; the last one's end is missing.
+        // The first slot of a packet decides; the end of the last packet is missing.
         let marks = [NS_FORWARD, 0, NS_FORWARD | NS_MOREFRAG, 0, NS_MOREFRAG, NS_FORWARD, NS_FORWARD | NS_MOREFRAG];
         let (receive, transmit) = (released(&from, &marks), free(&to, 10));
         let buffers = |ring: &Ring| (0..16).map(|n| ring.slot(n).buffer).collect::<Vec<_>>();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_dropped_as_a_whole() {
+    fn packets_without_room_are_dropped_whole() {
         let (_memory, [to, from]) = rings(16, 0, Offsets::default());
         from.word(FLAGS).store(NR_FORWARD, Relaxed);
         let marks = [NS_FORWARD, NS_FORWARD | NS_MOREFRAG, NS_MOREFRAG, 0, NS_FORWARD, NS_FORWARD];
@@ -115,7 +116,7 @@ mod tests {
         assert!(forward(&receive, &transmit));
         assert_eq!((transmit.wanted_head(), to.slot(0).len, to.slot(1).len), (2, 100, 104));
         assert_eq!(to.pointer(0), 0, "without offsets a pointer is the program's");
-        // And nothing at all where there is none.
+        // No packet is moved to a ring without room.
         let full = free(&to, 0);
         full.set(0, 0);
         assert!(!forward(&receive, &full));
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_count_only_where_it_was_asked_for() {
+    fn marks_count_only_where_they_are_enabled() {
         let (_memory, [to, from]) = rings(16, 0, OFFSETS);
         let (receive, transmit) = (released(&from, &[NS_FORWARD, NS_FORWARD]), free(&to, 10));
         from.word(FLAGS).store(!NR_FORWARD, Relaxed);

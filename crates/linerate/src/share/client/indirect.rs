@@ -1,10 +1,10 @@
-//! Packets that are not in a port's buffers but elsewhere in the program's memory (netmap(4), `NS_INDIRECT`): they are
-//! fetched into the zone of their slot, where the server finds them.
+//! Packets outside a port's buffers, elsewhere in the program's memory (netmap(4), `NS_INDIRECT`). A sync copies them
+//! into the zone of their slot, where the server finds them.
 
 use crate::share::protocol::ring::{ClientRing, NS_INDIRECT, Slot};
 
-/// Fetches what the program has released since the last sync: `read` copies from an address of the program's. What cannot be
-/// read, and what has no zone, is not sent.
+/// Copies the packets that the program has released since the last sync; `read` copies from an address of the program.
+/// Packets that cannot be read, or have no zone, are not sent.
 pub fn fetch(client: &ClientRing, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
     let ring = &client.ring;
     let mut at = client.head();
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_elsewhere_are_fetched_into_their_slots_zones() {
+    fn packets_outside_buffers_are_copied_into_their_slots_zones() {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: 16, rx_slots: 16, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan { zones: 16, ..Plan::of_ports(1, &rings, 0) }).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
@@ -49,10 +49,10 @@ mod tests {
         client.done(0);
         client.update_tail();
         let own = [0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer);
-        // Short; in its buffer; as long as there are; nowhere.
+        // Short; in its buffer; of the greatest length; at an invalid address.
         let packets = [(100, Some(1)), (50, None), (65_535, Some(2)), (60, Some(0))];
         packets.iter().enumerate().for_each(|(n, (len, address))| set(&ring, n, *len, *address));
-        // It is not released.
+        // A packet that is not released.
         set(&ring, 4, 70, Some(5));
         client.set(4, 4);
         let asked = std::cell::RefCell::new(Vec::new());
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(bytes(0, 101), [vec![1; 100], vec![0]].concat());
         assert_eq!(bytes(2, 65_535), [2; 65_535]);
         assert_eq!([0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer), own, "each slot keeps its buffer");
-        // Without zones nothing of it is sent.
+        // Without zones no such packet is sent.
         let ring = Ring { place: crate::share::protocol::ring::RingAt { zone: 0, ..ring.place }, ..ring };
         fetch(&ClientRing { ring: ring.clone() }, |_, len| Some(vec![1; len]));
         assert_eq!(ring.slot(0).len, 0);

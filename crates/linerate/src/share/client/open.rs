@@ -12,7 +12,7 @@ use crate::share::protocol::message::{MemoryChoice, OpenRequest, Reply, Request}
 use crate::share::protocol::socket::{connect_socket, server_of};
 
 impl Client {
-    /// Opens a port. The connection is its descriptor: the port is closed with it.
+    /// Opens a port. The connection becomes its descriptor: the port is closed with it.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -22,8 +22,8 @@ impl Client {
     }
 }
 
-/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the port's
-/// server. `None` if there is no server.
+/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the
+/// port's server. `None` if there is no server.
 ///
 /// # Errors
 /// As [`Client::find`] and [`Client::open`].
@@ -46,7 +46,7 @@ pub fn open_by(
     opened(accepted(answer)?, true).map(Some)
 }
 
-/// Describes the port that a descriptor stands for, which another process has opened. `None` if it stands for none.
+/// Describes the port of a descriptor that another process has opened. `None` if it has no port.
 ///
 /// # Errors
 /// [`Error::Refused`] and those of [`Client::find`].
@@ -56,7 +56,7 @@ pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
 }
 
 fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
-    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its answer is another's" }) };
+    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its reply is to another request" }) };
     let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
     let memory = SharedMapping::of_peer(memory, opened.buffers)?;
     SharedPort::new(*opened, memory, begins)

@@ -1,4 +1,4 @@
-//! Asking who serves ports: for a port, and for what is managed.
+//! Requests to a server: for information on ports, and for the management of switches.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use crate::share::protocol::name::socket_of;
 use crate::share::protocol::ring::RingAt;
 use crate::share::protocol::socket::{ANY, connect_to, own_socket_in, server_of};
 
-/// Where to ask for a port of this name: the server of its switch or interface, or of all names, or the one that programs of
-/// netmap's have started.
-pub fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
+/// Returns the sockets to try for a port of this name: that of its switch or interface, that of all names, and that of
+/// the server which netmap's programs have started.
+pub(super) fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
     Ok([socket_of(folder, name)?, folder.join(ANY), own_socket_in(folder)?])
 }
 
-/// A connection to who serves ports.
+/// A client of the port server: opens ports, manages switches.
 pub struct Client {
     pub(super) connection: Connection,
-    /// One asks at a time.
+    /// Held by the thread that waits for a reply.
     asking: Mutex<()>,
 }
 
-pub fn unanswered(error: std::io::Error) -> Error {
+pub(super) fn unanswered(error: std::io::Error) -> Error {
     Error::System { call: "asking the server of the port", source: error }
 }
 
-pub fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
+pub(super) fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
     match answer {
         (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
         answer => Ok(answer),
@@ -46,7 +46,8 @@ impl Client {
     /// Connects to the server of ports of this name; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Serve`] if it does not let us in, does not answer, or is neither root's nor this user's.
+    /// [`Error::Serve`] if it does not admit this user, does not answer, or belongs to a user other than root and this
+    /// one.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name)? {
             if let Some(socket) = connect_to(&socket)? {
@@ -56,10 +57,10 @@ impl Client {
         Ok(None)
     }
 
-    /// All who serve ports there.
+    /// Connects to all servers in a folder.
     ///
     /// # Errors
-    /// [`Error::Serve`] if one does not let us in.
+    /// [`Error::Serve`] if one does not admit this user.
     pub fn all(folder: &Path) -> Result<Vec<Client>> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
         let mut clients = Vec::new();
@@ -72,7 +73,7 @@ impl Client {
     pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
         let _asking = lock(&self.asking);
         let answer = self.connection.ask(request, descriptors).map_err(|error| {
-            // An answer that comes later would be taken for the next one's.
+            // A late reply would be taken for that of the next request.
             self.connection.end();
             unanswered(error)
         })?;
@@ -82,22 +83,22 @@ impl Client {
     fn done(&self, request: &Request) -> Result<u32> {
         match self.ask(request, &[])?.0 {
             Reply::Done { number } => Ok(number),
-            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
         }
     }
 
-    /// How many rings a port has.
+    /// Returns a port's number of rings.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
-            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
         }
     }
 
-    /// How long the header of virtio-net's is in front of a port's packets; sets it first, if wanted.
+    /// Returns the length of the virtio-net header in front of a port's packets, after setting it to `set`, if given.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -105,7 +106,7 @@ impl Client {
         self.done(&Request::Header { name: name.to_string(), set })
     }
 
-    /// Attaches a port of the machine to a switch, with its host's stack if wanted; tells its number.
+    /// Attaches a port of the machine to a switch, and its host's stack with `host`; returns its number.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -113,7 +114,7 @@ impl Client {
         self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
     }
 
-    /// Takes it off again.
+    /// Detaches a port from a switch; returns its number.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -121,7 +122,7 @@ impl Client {
         self.done(&Request::Detach { switch: switch.to_string(), port: port.to_string() })
     }
 
-    /// Makes a port that stays when nobody has it.
+    /// Makes a persistent port, which exists without a client.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -129,7 +130,7 @@ impl Client {
         self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
     }
 
-    /// Takes it away.
+    /// Removes a persistent port.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -137,50 +138,50 @@ impl Client {
         self.done(&Request::Destroy { name: name.to_string() }).map(drop)
     }
 
-    /// All ports that it serves.
+    /// Lists all ports of the server.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub fn list(&self) -> Result<Vec<PortState>> {
         match self.ask(&Request::List, &[])?.0 {
             Reply::List(list) => Ok(list),
-            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
         }
     }
 
-    /// Describes memory by its number, or for 0 that of this process, which is known by `process` ([`MemoryChoice::process`]): returns
-    /// its number, and what is in it.
+    /// Describes memory by its number; 0 stands for that of this process, which `process` identifies
+    /// ([`MemoryChoice::process`]). Returns its number and its plan.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {
             Reply::Pools { number, plan } => Ok((number, plan)),
-            _ => Err(Error::BadPeer { why: "its answer is another's" }),
+            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
         }
     }
 }
 
-/// Returns the memory of the port that a descriptor stands for.
+/// Returns the memory of a descriptor's port.
 ///
 /// # Errors
-/// As [`adopt`].
+/// As [`adopt`](super::open::adopt).
 pub fn memory_of(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let Some(client) = of(fd)? else { return Ok(None) };
     Ok(client.ask(&Request::Adopt, &[fd])?.1.pop())
 }
 
-/// Where copies of what a descriptor's port sends into a pipe go.
+/// Returns where to put copies of packets that a descriptor's port sends into a pipe.
 pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<RingAt>, Vec<OwnedFd>)> {
     let client = of(fd)?.ok_or(Error::BadPeer { why: "the server of the port is gone" })?;
     match client.ask(&Request::Shadow, &[fd])? {
         (Reply::Shadow { buffers, places }, descriptors) => Ok((buffers, places, descriptors)),
-        _ => Err(Error::BadPeer { why: "its answer is another's" }),
+        _ => Err(Error::BadPeer { why: "its reply is to another request" }),
     }
 }
 
 /// Connects to the server that a descriptor is connected to.
-pub fn of(fd: BorrowedFd<'_>) -> Result<Option<Client>> {
+pub(super) fn of(fd: BorrowedFd<'_>) -> Result<Option<Client>> {
     let Some(path) = server_of(fd) else { return Ok(None) };
     Ok(connect_to(&path)?.map(Client::new))
 }

@@ -1,9 +1,4 @@
-//! A program's rings at work: what a sync does to each of them, and how packets pass a pipe.
-//!
-//! The ends of a pipe share memory. Slot n of a transmit ring and slot n of the other end's receive ring belong together: they
-//! name one buffer, which is the sender's until a sync has copied the slot to the other end, and the sender's again when the
-//! receiver has released it; then the sender's sync copies the slot back, with whatever the receiver has put there. So a pipe has
-//! room for one ring of packets, as netmap's has (netmap_pipe.c).
+//! A client's rings: what a sync does to each of them, and how packets pass a pipe (`protocol/pipe.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -18,7 +13,7 @@ use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::pipe::take_back;
 use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, Ring, RingAt, ServerRxRing, Slot};
 
-/// Its rings, of the card and then of the host.
+/// A port's rings, those of the card first, then those of the host's stack.
 pub struct ClientRings {
     pub tx: Vec<Option<ClientTx>>,
     pub rx: Vec<Option<ClientRx>>,
@@ -40,7 +35,7 @@ pub struct PipeLink {
 /// Copies for the monitors of a pipe.
 #[derive(Default)]
 pub struct Copies {
-    /// Which shadow the pipe has, as was last seen.
+    /// The version of the pipe's shadow at the last look.
     pub shadow: u32,
     pub copier: Option<Copier>,
 }
@@ -52,8 +47,9 @@ pub struct ClientRx {
 }
 
 impl ClientRings {
-    /// The rings of a port; of a pipe with those at its `other` end. Where the port `begins`, head and cur are where the last
-    /// program that had it has left them; otherwise another process has it as well, and goes on with it.
+    /// Takes the rings of a port; of a pipe with those of its `other` end. If the port `begins`, its head and cur are
+    /// where its last client has left them. Otherwise another process has it open as well, and the state is not
+    /// changed.
     ///
     /// # Errors
     /// [`Error::BadPeer`] if a ring is outside the memory, or has no other end.
@@ -82,7 +78,7 @@ impl ClientRings {
             let client = client(place)?;
             let pipe = other.map(|other| PipeLink { other, copies: Mutex::default() });
             if begins && let Some(pipe) = &pipe {
-                // The last program may have been killed while it sent.
+                // The last client may have been killed while it sent.
                 client.restart(pipe.other.published());
                 pipe.reclaim(&client);
                 client.update_tail();
@@ -102,7 +98,7 @@ impl ClientRings {
 }
 
 impl ClientTx {
-    /// Hands over what the program has released, and sends the server a token if it wants one.
+    /// Hands over the slots that the program has released, and sends the server a token if it wants one.
     ///
     /// # Errors
     /// [`Error::BadRing`].
@@ -122,7 +118,7 @@ impl ClientTx {
         Ok(())
     }
 
-    /// Learns up to where slots are the program's.
+    /// Shows the program the tail of free slots.
     #[inline(always)]
     pub fn update_tail(&self, socket: BorrowedFd<'_>) {
         let ring = &self.client.ring;
@@ -131,14 +127,15 @@ impl ClientTx {
         }
         if let Some(monitor) = ring.monitor() {
             let (from, to) = (ring.next(self.client.tail()), ring.next(ring.published()));
-            show(ring, from, to, &monitor, NS_TXMON, socket);
+            give_to_monitor(ring, from, to, &monitor, NS_TXMON, socket);
         }
         self.client.update_tail();
     }
 }
 
 impl ClientRx {
-    /// Gives back what the program has released, and sends the server a token if it wants one, or the sender into a pipe.
+    /// Gives back the slots that the program has released, and sends a token if the server, or the sender into a pipe,
+    /// wants one.
     ///
     /// # Errors
     /// [`Error::BadRing`].
@@ -148,7 +145,7 @@ impl ClientRx {
         if let Some(monitor) = ring.monitor() {
             let from = self.client.head();
             let to = (from + self.client.released()) % ring.place.slots;
-            show(ring, from, to, &monitor, 0, socket);
+            give_to_monitor(ring, from, to, &monitor, 0, socket);
         }
         let must_notify = match &self.pipe {
             Some(sender) => self.client.publish_head()? && sender.is_armed(),
@@ -162,7 +159,8 @@ impl ClientRx {
 }
 
 impl PipeLink {
-    /// Copies these slots to the other end, which is told of whole packets. True if that end wants a token.
+    /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether that end wants
+    /// a token.
     #[inline(always)]
     fn pass(&self, ring: &Ring, from: usize, head: usize) -> bool {
         let (other, mut at) = (&self.other, from);
@@ -175,7 +173,7 @@ impl PipeLink {
                 }
                 other.copy_slot(ring, at);
             } else {
-                // A slot that names no buffer becomes an empty packet.
+                // A slot with an invalid buffer number becomes an empty packet.
                 other.set_slot(at, Slot { len: 0, flags: 0, ..other.slot(at) });
             }
             if slot.flags & NS_BUF_CHANGED != 0 {
@@ -197,13 +195,13 @@ impl PipeLink {
     }
 }
 
-/// Gives the buffers of slots that a port is done with to its zero-copy monitor, for others: as many of the last ones as the
-/// monitor has room for (netmap's netmap_monitor.c does the same).
+/// Exchanges the buffers of slots that a port is done with for buffers of its zero-copy monitor: as many of the last
+/// slots as the monitor has room for, as netmap does (netmap_monitor.c).
 #[cold]
-fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, socket: BorrowedFd<'_>) {
+fn give_to_monitor(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, socket: BorrowedFd<'_>) {
     let client = ClientRing { ring: monitor.clone() };
     let Some(_turn) = client.turn() else { return };
-    // It may have gone, and its place be another ring's.
+    // The monitor may be closed, and its place another ring's.
     if port.monitor().is_none_or(|there| there.place != monitor.place) {
         return;
     }
@@ -225,7 +223,7 @@ fn show(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, socket: 
     }
 }
 
-/// Notes when the last sync was.
+/// Records the time of a sync.
 #[inline(always)]
 pub fn stamp(ring: &Ring) {
     ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
@@ -300,7 +298,7 @@ mod tests {
         (0..SLOTS as usize).map(|n| ring.slot(n).buffer).collect()
     }
 
-    /// As netmap's (netmap_pipe.c): a slot passes with all that is in it, and comes back as the receiver has left it.
+    /// As in netmap (netmap_pipe.c): a slot passes with all of its contents, and returns as the receiver has left it.
     #[test]
     fn slots_pass_a_pipe_and_come_back() {
         let bench = Bench::new(Offsets { mask: 0xFFF, first: 64 });
@@ -316,7 +314,7 @@ mod tests {
             [(60, NS_FORWARD, 100, ours[0]), (70, changed | NS_MOREFRAG, 101, ours[1]), (80, 0, 102, ours[2])]
         );
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
-        // The receiver keeps a buffer, and gives another for it.
+        // The receiver keeps a buffer, and replaces it by another.
         let spare = bench.memory.take_extra(1)[0].0;
         far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
         far.set_offset(1, 9);
@@ -325,9 +323,9 @@ mod tests {
         assert_eq!((near.slot(0).buffer, near.slot(2).len), (ours[0], 80));
     }
 
-    /// The next sender goes on where packets were handed over, wherever the last program was killed.
+    /// The next sender continues behind the last packet that was handed over, wherever the last sender was killed.
     #[test]
-    fn a_sender_begins_behind_what_was_handed_over() {
+    fn a_sender_begins_behind_packets_that_were_handed_over() {
         let bench = Bench::new(Offsets::default());
         bench.send(&[(60, 0), (61, NS_MOREFRAG)]);
         let (near, far) = bench.rings();
@@ -358,9 +356,9 @@ mod tests {
         assert_eq!((buffers(&near), buffers(&far)), (all, vec![0; SLOTS as usize]));
     }
 
-    /// A pipe has room for a ring of packets; the sender sees how many are not received yet.
+    /// A pipe has room for one ring of packets; the sender sees the number that is not received yet.
     #[test]
-    fn slots_are_the_sender_s_again_when_the_receiver_has_released_them() {
+    fn released_slots_return_to_the_sender() {
         let bench = Bench::new(Offsets::default());
         let tail = || bench.transmit.client.tail();
         assert_eq!(tail(), 7, "all of it is free");
@@ -377,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_no_buffer_are_empty_packets() {
+    fn slots_with_invalid_buffers_are_empty_packets() {
         let bench = Bench::new(Offsets::default());
         let (near, far) = bench.rings();
         near.set_slot(0, Slot { buffer: 1, ..near.slot(0) });
@@ -393,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_sent_to_those_who_want_one_and_have_something() {
+    fn a_token_is_sent_if_it_is_wanted_and_something_has_changed() {
         let bench = Bench::new(Offsets::default());
         bench.send(&[(60, 0)]);
         assert!(!was_notified(&bench.server), "the other end is awake");
@@ -402,7 +400,7 @@ mod tests {
         assert!(!was_notified(&bench.server), "nothing has come");
         bench.send(&[(60, NS_MOREFRAG)]);
         assert!(was_notified(&bench.server));
-        // In the other direction there is room.
+        // The other direction: tokens for room.
         bench.tail();
         bench.release(1);
         assert!(!was_notified(&bench.server));
@@ -416,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_of_what_was_sent_and_released() {
+    fn a_server_that_waits_gets_a_token_for_sent_and_released_slots() {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
@@ -449,7 +447,7 @@ mod tests {
         assert!(!release(1) && release(2) && !release(3));
     }
 
-    /// As netmap's: buffers go to a zero-copy monitor when the port is done with them, received or sent.
+    /// As in netmap: buffers go to a zero-copy monitor when the port is done with them, received or sent.
     #[test]
     fn a_monitor_gets_buffers_that_the_port_is_done_with() {
         let bench = Bench::new(Offsets::default());
@@ -462,7 +460,7 @@ mod tests {
             let count = monitor.ring.distance(from, monitor.tail());
             (0..count).map(|n| monitor.ring.slot((from + n) % 4)).map(|slot| (slot.len, slot.flags)).collect::<Vec<_>>()
         };
-        // Of the receiver.
+        // A monitor of the receiver.
         far.set_monitor(Some(&monitor.ring));
         bench.send(&[(60, 0), (61, NS_MOREFRAG), (62, 0)]);
         let (there, free) = (buffers(&far), [0, 1].map(|n| monitor.ring.slot(n).buffer));
@@ -473,7 +471,7 @@ mod tests {
         assert!(was_notified(&bench.server), "the monitor is to be woken");
         assert_eq!([0, 1].map(|n| monitor.ring.slot(n).buffer), [there[0], there[1]]);
         assert_eq!([0, 1].map(|n| far.slot(n).buffer), [free[0], free[1]]);
-        // It has room for one more, and gets the last of what there is.
+        // It has room for one more slot, and gets the last one.
         bench.send(&[(63, 0), (64, 0)]);
         bench.tail();
         bench.release(5);
@@ -481,14 +479,14 @@ mod tests {
         far.set_monitor(None);
         monitor.set(3, 3);
         monitor.publish_head().unwrap();
-        // Of the sender: when what it has sent was released at the other end.
+        // A monitor of the sender, which gets sent buffers when the other end has released them.
         near.set_monitor(Some(&monitor.ring));
         bench.send(&[(65, 0), (66, 0)]);
         bench.tail();
         assert_eq!(seen(3), []);
         bench.release(7);
         assert_eq!(seen(3), [(65, NS_TXMON), (66, NS_TXMON)]);
-        // All buffers are where they were, or elsewhere, once.
+        // Each buffer is in one slot.
         end_pipe(&near, &far);
         let mut all = [buffers(&near), (0..4).map(|n| monitor.ring.slot(n).buffer).collect()].concat();
         all.sort_unstable();
@@ -497,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_sync_is_noted() {
+    fn the_time_of_a_sync_is_recorded() {
         let bench = Bench::new(Offsets::default());
         let (ring, _) = bench.rings();
         stamp(&ring);
@@ -515,7 +513,7 @@ mod tests {
         assert!(ClientRings::new(&memory.shared, &placed, None, true).is_ok());
         let refused = ClientRings::new(&memory.shared, &placed, Some(&placed), true).map(drop);
         assert!(matches!(refused, Err(Error::BadPeer { .. })));
-        // Rings that belong together have the same slots.
+        // Rings that belong together have equal numbers of slots.
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();

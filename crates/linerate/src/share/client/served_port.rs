@@ -1,5 +1,5 @@
-//! A port that another process serves, as a port of ours. Each packet is copied between its region and the memory that both
-//! processes have.
+//! A port that another process serves, as one of this process's ports. Each packet is copied between the port's region
+//! and the memory that both processes share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,23 +19,24 @@ use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
 /// A port that another process serves.
 pub type ServedPort = VirtualPort<Remote>;
 
-/// What a port that another process serves does its own way.
+/// The connections of a served port.
 pub struct Remote {
-    /// Of a pipe or a monitor all of it; of any other port a description, and each queue has a connection of its own.
-    port: Arc<Opened>,
-    open: Box<dyn Fn(RingSelection, bool) -> Result<Opened> + Send>,
+    /// A pipe's or a monitor's whole port. For any other port only a description: each queue has a connection of its
+    /// own.
+    port: Arc<OpenedRings>,
+    open: Box<dyn Fn(RingSelection, bool) -> Result<OpenedRings> + Send>,
     is_whole: bool,
 }
 
 /// Rings, and the connection that is their descriptor.
-struct Opened {
+struct OpenedRings {
     descriptor: OwnedFd,
     port: SharedPort,
 }
 
-impl Opened {
-    fn new((descriptor, port): (OwnedFd, SharedPort)) -> Opened {
-        Opened { descriptor, port }
+impl OpenedRings {
+    fn new((descriptor, port): (OwnedFd, SharedPort)) -> OpenedRings {
+        OpenedRings { descriptor, port }
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -44,11 +45,11 @@ impl Opened {
 }
 
 impl ServedPort {
-    /// Opens a port, if there is a server that has it; `None` if there is none. The configuration has the number
-    /// and length of its rings; `wanted` may ask for longer receive rings.
+    /// Opens a port, if there is a server for it; `None` if there is none. The configuration has the number and length
+    /// of its rings; `wanted` may ask for longer receive rings.
     ///
     /// # Errors
-    /// [`Error::Refused`] as the server says, [`Error::Serve`] if it does not let us in.
+    /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user.
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
@@ -63,13 +64,13 @@ impl ServedPort {
         };
         let wanted = OpenRequest { rings, ..wanted };
         let which = if is_whole { RingSelection::All } else { RingSelection::None };
-        let opened = Opened::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
+        let opened = OpenedRings::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
         let folder = folder.to_path_buf();
         let open = move |which: RingSelection, receives: bool| {
             let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
             let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
             let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
-            client.open(wanted, MemoryChoice::default()).map(Opened::new)
+            client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
         };
         let rings = opened.port.rings();
         let config = Config { tx_queues: rings.tx, rx_queues: rings.rx, ..config };
@@ -79,7 +80,7 @@ impl ServedPort {
 }
 
 impl Remote {
-    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<Opened>> {
+    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<OpenedRings>> {
         match self.is_whole {
             true => Ok(self.port.clone()),
             false => Ok(Arc::new((self.open)(RingSelection::One(queue), receives)?)),
@@ -103,14 +104,14 @@ impl Virtual for Remote {
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let wanted = self.port.port.wanted();
         if wanted.monitor_rx || wanted.monitor_tx {
-            let why = "a monitor listens; send on the port itself";
+            let why = "a monitor only receives; send on the port itself";
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
         let (opened, longest) = (self.queue(queue, false)?, config.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
     }
 
-    /// Up as long as it is served.
+    /// Returns that the link is up, as long as the port is served.
     fn link(&self) -> Result<Link> {
         match is_served(self.port.socket()) {
             true => Ok(Link::Up { mbits: 0 }),
@@ -123,19 +124,19 @@ impl Virtual for Remote {
     }
 
     fn check_mac(&self, config: &Config) -> Result<()> {
-        let why = "who serves it decides";
+        let why = "its server chooses the address";
         Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
     }
 }
 
 struct ServedRx {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedRings>,
     queue: usize,
     pool: Arc<Pool>,
     counters: Arc<QueueCounters>,
     sleeps: bool,
     longest: usize,
-    /// The places of the current packet's parts.
+    /// Offset and length of each part of the current packet.
     parts: Vec<(usize, usize)>,
 }
 
@@ -180,12 +181,12 @@ impl Receive for ServedRx {
         Some(self.opened.socket())
     }
 
-    /// A token that comes now is read when it is waited for again.
+    /// A token that comes now is read at the next wait.
     fn disarm(&mut self) {}
 }
 
 struct ServedTx {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedRings>,
     queue: usize,
     counters: Arc<QueueCounters>,
     longest: usize,

@@ -1,7 +1,7 @@
-//! A port that another process serves, in this one: its rings, in memory that both have.
+//! A port that another process serves, in netmap's form: its rings, in memory that both processes share.
 //!
-//! All of its state is in that memory, so that threads and processes that have the port share it. Its descriptor, by which
-//! server and program wake each other, is the caller's: a program may close it, and pass it on.
+//! All of its state is in that memory, so that threads and processes with the port share it. Its descriptor, by which
+//! server and client wake each other, is the caller's: a program may close it or pass it on.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ pub struct SharedPort {
 }
 
 impl SharedPort {
-    /// The port that was opened in this memory; by this process, if it `begins`.
+    /// Takes a port in this memory, which this process opens if it `begins`, and has received from another process
+    /// otherwise.
     pub(super) fn new(opened: Opened, memory: Arc<SharedMapping>, begins: bool) -> Result<SharedPort> {
         let client_rings = ClientRings::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
         let end = opened.placed.at.checked_add(DESCRIPTION);
@@ -46,46 +47,46 @@ impl SharedPort {
         Ok(SharedPort { opened, memory, client_rings })
     }
 
-    /// What it was opened as.
+    /// Returns the request that has opened the port.
     pub fn wanted(&self) -> &OpenRequest {
         &self.opened.wanted
     }
 
-    /// How many rings the port has; not all of them are here, perhaps.
+    /// Returns the port's number of rings, some of which this descriptor may not have.
     pub fn rings(&self) -> &RingCounts {
         &self.opened.rings
     }
 
-    /// Its address.
+    /// Returns the port's address.
     pub fn mac(&self) -> MacAddress {
         MacAddress(self.opened.mac)
     }
 
-    /// Where the rings and packets are.
+    /// Returns the memory with the rings and packets.
     pub fn memory(&self) -> &Arc<SharedMapping> {
         &self.memory
     }
 
-    /// The number of the memory, and how much of it is for the program to see, in bytes.
+    /// Returns the number of the memory, and the bytes of it that the program maps.
     pub fn region(&self) -> (u16, usize) {
         (self.opened.number, self.opened.len)
     }
 
-    /// Where its description is.
+    /// Returns where the port's description and rings are.
     pub fn placed(&self) -> &PortLayout {
         &self.opened.placed
     }
 
-    /// How many buffers it has that are in no ring; the first is in its description.
+    /// Returns the number of buffers outside all rings; the first of their chain is in the port's description.
     pub fn extra_buffers(&self) -> u32 {
         self.opened.extra.iter().map(|(_, len)| len).sum()
     }
 
-    /// Hands over what the program has released of its transmit rings, and learns what is free (`NIOCTXSYNC`). `read` copies
-    /// packets that are in no buffer (`NS_INDIRECT`) from an address of the program's.
+    /// Hands over the slots that the program has released on transmit rings, and shows it the free ones (`NIOCTXSYNC`).
+    /// `read` copies packets outside all buffers (`NS_INDIRECT`) from an address of the program.
     ///
     /// # Errors
-    /// [`Error::BadRing`](crate::Error::BadRing) if the program has set head or cur where they cannot be.
+    /// [`Error::BadRing`](crate::Error::BadRing) if head or cur are outside the program's slots.
     pub fn sync_tx(&self, socket: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
         let mut result = Ok(());
         for (number, transmit) in self.client_rings.tx.iter().enumerate() {
@@ -102,7 +103,7 @@ impl SharedPort {
         result
     }
 
-    /// A pipe that has monitors, or none any more, is another one from now on.
+    /// Replaces the copier if the pipe has got or lost its monitors.
     #[inline(always)]
     fn look_for_monitors(&self, socket: BorrowedFd<'_>, number: usize, transmit: &ClientTx) {
         let Some(PipeLink { copies, other }) = &transmit.pipe else { return };
@@ -122,29 +123,30 @@ impl SharedPort {
         Copier::new(memory.pop()?, buffers, *places.get(number)?).ok()
     }
 
-    /// What is marked of the packets that the program has released passes between the card and the host's stack, if both
-    /// are open here.
+    /// Moves marked packets that the program has released between the card and the host's stack, if this descriptor has
+    /// both.
     fn forward(&self, socket: BorrowedFd<'_>) {
         if self.wanted().which != RingSelection::AllAndHost {
             return;
         }
-        // Whatever the server says, it has one.
+        // A card has at least one receive ring, whatever the server reports.
         let (cards, hosts) = (usize::from(self.rings().rx).max(1), self.rings().tx.into());
         for (number, receive) in self.client_rings.rx.iter().enumerate() {
-            // Ring by ring, to the rings of the other that there are.
+            // Ring n goes to ring n of the other side, modulo the number of its rings.
             let targets = if number < cards { hosts..self.client_rings.tx.len() } else { 0..hosts };
             let target = targets.start + (number % cards) % targets.len().max(1);
             let (Some(receive), Some(Some(transmit))) = (receive, self.client_rings.tx.get(target)) else { continue };
             let (Some(_from), Some(_to)) = (receive.client.turn(), transmit.client.turn()) else { continue };
             transmit.update_tail(socket);
             if forward(&receive.client, &transmit.client) {
-                // It is where it can be, between head and tail.
+                // Head is between the last head and tail, so that there is no error.
                 let _ = transmit.hand_over(socket);
             }
         }
     }
 
-    /// Gives back what the program has released of its receive rings, and learns what has come (`NIOCRXSYNC`).
+    /// Gives back the slots that the program has released on receive rings, and shows it the received ones
+    /// (`NIOCRXSYNC`).
     ///
     /// # Errors
     /// As [`sync_tx`](SharedPort::sync_tx).
@@ -160,8 +162,8 @@ impl SharedPort {
         result
     }
 
-    /// Hands over what has come on a receive ring, packet by packet, each as where its parts are, until `each` has no room
-    /// for one; tells how many it took. `parts` is empty.
+    /// Calls `each` with the parts of each received packet of a ring, until it returns false because it has no room;
+    /// returns the number of packets that it took. `parts` must be empty.
     pub(super) fn take(
         &self,
         socket: BorrowedFd<'_>,
@@ -192,14 +194,14 @@ impl SharedPort {
         parts.clear();
         if taken > 0 {
             client.set(head as u32, head as u32);
-            // It is where it can be, between head and tail.
+            // Head is between the last head and tail, so that there is no error.
             let _ = receive.give_back(socket);
         }
         taken
     }
 
-    /// Puts packets of about `count` slots on a transmit ring, one after the other: `next` is called with how many bytes
-    /// there is room for, and returns the next packet, or `None` if there is none that fits.
+    /// Puts packets of about `count` slots in all on a transmit ring. `next` is called with the free room in bytes, and
+    /// returns the next packet, or `None` if there is none that fits.
     pub(super) fn put<'a>(
         &self,
         socket: BorrowedFd<'_>,
@@ -219,24 +221,24 @@ impl SharedPort {
             head = fill(ring, head, &packet);
         }
         client.set(head as u32, head as u32);
-        // It is where it can be, between head and tail.
+        // Head is between the last head and tail, so that there is no error.
         let _ = transmit.hand_over(socket);
     }
 
-    /// Head and tail of a ring that is there, as they were at the last sync.
+    /// Returns head and tail of a ring at its last sync.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If this descriptor does not have the ring.
     #[track_caller]
     pub fn indices(&self, receives: bool, number: usize) -> (u32, u32) {
         let client = self.client(receives, number);
         (client.head() as u32, client.tail() as u32)
     }
 
-    /// Sets head and cur of a ring that is there, as its program would.
+    /// Sets head and cur of a ring, as its program would.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If this descriptor does not have the ring.
     #[track_caller]
     pub fn set_head(&self, receives: bool, number: usize, head: u32, cur: u32) {
         self.client(receives, number).set(head, cur);
@@ -259,24 +261,25 @@ impl SharedPort {
         self.client_rings.rx.iter().flatten().map(|receive: &ClientRx| &receive.client)
     }
 
-    /// True if a transmit ring has room behind cur.
+    /// Returns whether a transmit ring has a free slot behind cur.
     pub fn can_send(&self) -> bool {
         self.sending().any(ClientRing::is_ready)
     }
 
-    /// True if a receive ring has something behind cur.
+    /// Returns whether a receive ring has a packet behind cur.
     pub fn can_receive(&self) -> bool {
         self.receiving().any(ClientRing::is_ready)
     }
 
-    /// From now on the descriptor becomes readable when there is room to send, or something to receive; sync and look once
-    /// more before you sleep. A caller that was woken and has found nothing says so: then all tokens are read.
+    /// Asks the server to make the descriptor readable when a slot is free (`send`) or a packet has come (`receive`).
+    /// Sync and look once more before you sleep. If the last wakeup has brought nothing, call with `is_in_vain`, which
+    /// reads all tokens.
     pub fn arm(&self, socket: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
         let all = || self.sending().chain(self.receiving());
         if is_in_vain || all().any(ClientRing::has_token) {
             read_tokens(socket);
             self.client_rings.tx.iter().flatten().for_each(|transmit| transmit.update_tail(socket));
-            // They were for whoever waits for these rings: the server is to look again.
+            // Another thread or process may wait for these rings: the server must look again.
             let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
             forgotten.iter().for_each(|client| client.arm());
             if forgotten.iter().any(|client| client.has_news()) {
@@ -287,8 +290,8 @@ impl SharedPort {
         self.receiving().filter(|_| receive).for_each(ClientRing::arm);
     }
 
-    /// For a descriptor that the kernel is to know the state of at any time: a token is there whenever there is room to send, or
-    /// something to receive.
+    /// Keeps a token in the descriptor whenever a slot is free (`send`) or a packet has come (`receive`), so that the
+    /// kernel always knows the descriptor's state.
     pub fn keep_armed(&self, socket: BorrowedFd<'_>, send: bool, receive: bool) {
         let sending = self.sending().filter(|_| send);
         let mut is_unheard = false;
@@ -301,7 +304,7 @@ impl SharedPort {
         }
     }
 
-    /// As [`arm`](SharedPort::arm), for one receive ring of several that threads of their own wait for.
+    /// As [`arm`](SharedPort::arm), for one receive ring, where each ring has a thread that waits for it.
     pub(super) fn arm_ring(&self, socket: BorrowedFd<'_>, number: usize) {
         self.arm(socket, false, false, false);
         if let Some(Some(receive)) = self.client_rings.rx.get(number) {
@@ -310,8 +313,8 @@ impl SharedPort {
     }
 }
 
-/// Chains buffers that are in no ring through their first words, the first in the description of the port at `at`. Returns
-/// how many there are.
+/// Chains buffers outside all rings through their first words; the first is in the description of the port at `at`.
+/// Returns their number.
 pub fn chain_extra(memory: &SharedMapping, at: usize, runs: &[(u32, u32)]) -> u32 {
     let (mut head, mut chained) = (0u32, 0);
     for &(first, len) in runs.iter().rev() {
@@ -325,7 +328,7 @@ pub fn chain_extra(memory: &SharedMapping, at: usize, runs: &[(u32, u32)]) -> u3
     chained
 }
 
-/// Copies a packet into the slots from this one on, of which there are enough. Returns the slot behind it.
+/// Copies a packet into the slots from `slot` on, which must be enough. Returns the slot behind it.
 #[inline(always)]
 fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
     let (memory, mut left) = (&ring.memory, packet.len());
@@ -346,7 +349,7 @@ fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
     }
 }
 
-/// Returns whether the server of a port is there, by the port's descriptor.
+/// Returns whether a port's server is connected to its descriptor.
 pub fn is_served(socket: BorrowedFd<'_>) -> bool {
     !has_ended(socket)
 }
@@ -418,14 +421,14 @@ mod tests {
             self.port.sync_rx(self.socket()).unwrap();
         }
 
-        /// So many slots of a receive ring have something.
+        /// Publishes `slots` slots of a receive ring, as the server does.
         fn fill(&self, number: usize, slots: usize) {
             let mut producer = ServerRxRing::new(self.ring(true, number));
             producer.advance(slots);
             producer.publish_tail();
         }
 
-        /// What a server does with a token.
+        /// Answers a token as the server does.
         fn answer(&self, receives: bool, number: usize) -> bool {
             let ring = self.ring(receives, number);
             let is_woken = ring.must_notify_client();
@@ -437,9 +440,9 @@ mod tests {
     }
 
     #[test]
-    fn marked_packets_pass_ring_by_ring_to_the_rings_that_there_are() {
+    fn marked_packets_pass_ring_by_ring() {
         let rings = RingCounts { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..RingCounts::default() };
-        // Of the card to 2 and 3, the host's; of the host to 0 and 1, the card's.
+        // From the card to rings 2 and 3, the host stack's; from the host's stack to rings 0 and 1, the card's.
         let expected = [2, 3, 2, 0, 1, 0];
         for (which, passes) in [(RingSelection::AllAndHost, true), (RingSelection::All, false)] {
             for (from, to) in expected.into_iter().enumerate() {
@@ -459,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_asked_for_as_one_waits() {
+    fn tokens_are_requested_for_the_awaited_direction() {
         let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
         let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let wakes = || (tx.must_wake_client(), rx.must_wake_client());
@@ -484,23 +487,23 @@ mod tests {
         assert!(port.can_receive());
     }
 
-    /// A token is read when it has brought nothing; another thread or process may wait for it as well.
+    /// A token that has brought nothing is read; another thread or process may still wait for it.
     #[test]
-    fn a_token_that_is_read_is_asked_for_again() {
+    fn a_token_that_is_read_is_requested_again() {
         let port = Bench::new(RingCounts { tx: 1, rx: 2, ..RingCounts::default() }, RingSelection::All);
         port.arm(port.socket(), false, true, false);
         port.fill(1, 1);
         assert!(port.answer(true, 1) && port.descriptor.has_news());
-        // A thread that waits to send finds nothing, and reads the token of one that receives.
+        // A thread that waits to send finds nothing, and reads the token of a thread that receives.
         port.arm(port.socket(), true, false, false);
         assert!(was_notified(&port.server), "the server is to look again");
         assert!(port.answer(true, 1) && port.descriptor.has_news());
-        // What has been received and not released needs no other look.
+        // Packets that were received and not released need no other look.
         port.sync();
         port.set_head(true, 1, 0, 1);
         port.arm(port.socket(), true, false, false);
         assert!(!was_notified(&port.server) && !port.descriptor.has_news());
-        // Tokens of nobody are read where they have woken in vain.
+        // Tokens that no ring has asked for are read when they have woken a thread in vain.
         port.server.notify();
         port.arm(port.socket(), false, true, false);
         assert!(port.descriptor.has_news());
@@ -518,7 +521,7 @@ mod tests {
         port.sync();
         port.keep_armed(port.socket(), false, true);
         assert!(port.descriptor.has_news() && !was_notified(&port.server), "a token is there");
-        // Read by another, while there is something.
+        // Another thread reads the token while there is a packet.
         port.arm(port.socket(), false, false, true);
         let _ = was_notified(&port.server);
         ClientRing { ring: port.ring(true, 0) }.forget_token();
@@ -537,11 +540,11 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_taken_and_put_as_far_as_there_is_room() {
+    fn packets_are_taken_and_put_up_to_the_room() {
         let port = Bench::new(RingCounts { tx: 1, rx: 1, ..RingCounts::default() }, RingSelection::All);
         let (tx, rx) = (port.ring(false, 0), port.ring(true, 0));
         let size = port.memory().buffers.size;
-        // 15 slots are free: a packet of two, one of three, and no more than ten after that.
+        // 15 slots are free: packets of two and three slots, and ten slots for the last packet.
         let (pool, mut batch, mut rooms) = (pool(64), Batch::new(), Vec::new());
         for len in [size + 1, 2 * size + 1, 10 * size] {
             assert!(batch.push(&pool, &vec![7; len]));

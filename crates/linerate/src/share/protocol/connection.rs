@@ -1,8 +1,9 @@
-//! What goes over the socket between a program and the server of its ports (`SOCK_SEQPACKET`, unix(7)): requests and answers,
-//! each one message of JSON with descriptors beside it; and tokens, of one byte, by which each side wakes the other.
+//! The connection between a client and the server of its ports, a socket (`SOCK_SEQPACKET`, unix(7)). It carries
+//! requests and replies, each of which is one message of JSON with descriptors beside it; and tokens, of one byte, by
+//! which each side wakes the other.
 //!
-//! A program's descriptor is its end of such a connection. The kernel knows it: it is readable while a token is there or
-//! the server is gone, and the server learns when the last process has closed it.
+//! The client's end of a connection is its descriptor of a port. The kernel reports its state: it is readable while a
+//! token is there or the server is gone, and the server learns when the last process has closed it.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,22 +19,22 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message as the server reads it.
+/// A message, as the server reads it.
 pub enum Message {
-    /// The program wants the server to look at its rings.
+    /// The client asks the server to look at its rings.
     Token,
-    /// The server's own, sent through a descriptor to learn whose it is.
+    /// The server's own message, which it has sent through a descriptor to identify the descriptor's session.
     Proof([u8; 16]),
-    /// Something else, with descriptors.
+    /// Any other message, with its descriptors.
     Request(Vec<u8>, Vec<OwnedFd>),
 }
 
-/// How long the other side may take: to answer, to accept, to make room for a message.
+/// The longest wait for the other side: for a reply, for an accepted connection, for room for a message.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest message.
+/// Bytes of the longest message.
 const LONGEST: usize = 128 << 10;
-/// The most descriptors that come with one.
+/// The most descriptors of one message.
 const DESCRIPTORS: usize = 4;
 
 /// One end of a connection.
@@ -46,10 +47,10 @@ impl Connection {
         Connection { socket }
     }
 
-    /// Both ends, within this process.
+    /// Connects two ends within this process.
     ///
     /// # Errors
-    /// What socketpair(2) answers.
+    /// Those of socketpair(2).
     #[cfg(any(test, fuzzing))]
     pub fn pair() -> io::Result<[Connection; 2]> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -60,15 +61,15 @@ impl Connection {
     /// Sends a message.
     ///
     /// # Errors
-    /// What sendmsg(2) answers.
+    /// Those of sendmsg(2).
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         send(self.as_fd(), message, descriptors)
     }
 
-    /// Receives an answer. Tokens are passed over.
+    /// Receives a reply, and skips tokens.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the other end is gone, `InvalidData` for what is no answer, and what recvmsg(2) answers.
+    /// `UnexpectedEof` if the other end is gone, `InvalidData` if the message is malformed, and those of recvmsg(2).
     #[cfg(test)]
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
         loop {
@@ -78,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message, without an end.
+    /// Waits for the next message, without a bound.
     ///
     /// # Errors
     /// As [`next`](Connection::next).
@@ -86,23 +87,23 @@ impl Connection {
         receive(self.as_fd(), RecvFlags::empty())
     }
 
-    /// Reads the next message, without waiting for one.
+    /// Reads the next message, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and what recvmsg(2) answers.
+    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and those of recvmsg(2).
     pub fn next(&self) -> io::Result<Message> {
         receive(self.as_fd(), RecvFlags::DONTWAIT)
     }
 
-    /// Sends a token. If the other side has not read the last ones yet, those wake it.
+    /// Sends a token. Nothing is sent if the socket is full: unread tokens wake the other side as well.
     pub fn notify(&self) {
         send_token(self.as_fd());
     }
 }
 
-/// A message that only wakes.
+/// A token.
 const TOKEN: &[u8] = &[1];
-/// In front of a proof.
+/// The prefix of a proof.
 const PROOF: &[u8] = b"linerate-proof:";
 
 /// Sends a token through a descriptor.
@@ -113,13 +114,13 @@ pub fn send_token(fd: BorrowedFd<'_>) {
 /// Sends a proof through a descriptor.
 ///
 /// # Errors
-/// `WouldBlock` if there is no room for it, and what else send(2) answers.
+/// `WouldBlock` if there is no room for it, and others of send(2).
 pub fn send_proof(fd: BorrowedFd<'_>, proof: [u8; 16]) -> io::Result<()> {
     rustix::net::send(fd, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Reads the tokens that a program's descriptor has. A server that sends tokens without end is not waited for.
+/// Reads the tokens of a client's descriptor, at most 64: a server may send tokens without end.
 pub fn read_tokens(fd: BorrowedFd<'_>) {
     for _ in 0..64 {
         match rustix::net::recv(fd, &mut [0; 8][..], RecvFlags::DONTWAIT) {
@@ -141,7 +142,7 @@ fn send(socket: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[Borrowe
 }
 
 thread_local! {
-    /// Where messages are received.
+    /// Where this thread receives messages.
     static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
 }
 
@@ -167,10 +168,10 @@ fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Message> {
     })
 }
 
-/// Sends a request through a socket and waits for its answer, at most [`PATIENCE`] for each.
+/// Sends a request through a socket and waits for the reply, at most [`PATIENCE`] for each.
 ///
 /// # Errors
-/// `TimedOut`, and what [`send`](Connection::send) and [`receive`](Connection::receive) answer.
+/// `TimedOut`, and those of [`send`](Connection::send) and [`receive`](Connection::receive).
 pub fn ask_by<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     request: &impl Serialize,
@@ -178,13 +179,13 @@ pub fn ask_by<T: DeserializeOwned>(
 ) -> io::Result<(T, Vec<OwnedFd>)> {
     wait_for(socket, PollFlags::OUT)?;
     let sent = send(socket, request, descriptors);
-    // A server that refuses a connection may have said why before it was asked.
+    // A server that refuses a connection may have sent its reply before the request.
     if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
         sent?;
     }
     let next = || -> io::Result<(T, Vec<OwnedFd>)> {
         loop {
-            // A token is no answer.
+            // A token is no reply.
             wait_for(socket, PollFlags::IN)?;
             if let Message::Request(bytes, descriptors) = receive(socket, RecvFlags::DONTWAIT)? {
                 return Ok((serde_json::from_slice(&bytes)?, descriptors));
@@ -192,7 +193,8 @@ pub fn ask_by<T: DeserializeOwned>(
         }
     };
     match next() {
-        // It has closed the connection without reading the request; what it has said before is still here.
+        // The server has closed the connection without reading the request. A reply that it has sent before is still
+        // there.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(),
         answer => answer,
     }
@@ -216,10 +218,10 @@ fn wait_for(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<()> {
 }
 
 impl Connection {
-    /// Asks through the connection: see [`ask_by`].
+    /// Sends a request and waits for the reply: see [`ask_by`].
     ///
     /// # Errors
-    /// The same.
+    /// As [`ask_by`].
     pub fn ask<T: DeserializeOwned>(
         &self,
         request: &impl Serialize,
@@ -228,7 +230,7 @@ impl Connection {
         ask_by(self.as_fd(), request, descriptors)
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn into_fd(self) -> OwnedFd {
         self.socket
     }
@@ -238,33 +240,33 @@ impl Connection {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// User and number of the process at the other end.
+    /// Returns user and process number of the other end.
     ///
     /// # Errors
-    /// What getsockopt(2) answers.
+    /// Those of getsockopt(2).
     pub fn peer(&self) -> io::Result<(u32, u32)> {
         let peer = rustix::net::sockopt::socket_peercred(&self.socket)?;
         Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
     }
 
-    /// True once the other end is gone.
+    /// Returns whether the other end is gone.
     pub fn has_ended(&self) -> bool {
         has_ended(self.as_fd())
     }
 
-    /// True once the other end is gone, or has something to say.
+    /// Returns whether the other end is gone, or has sent something.
     #[cfg(test)]
     pub fn has_news(&self) -> bool {
         is_there(self.as_fd(), PollFlags::IN)
     }
 }
 
-/// True once the other end of a socket is gone.
+/// Returns whether the other end of a socket is gone.
 pub fn has_ended(socket: BorrowedFd<'_>) -> bool {
     is_there(socket, PollFlags::RDHUP)
 }
 
-/// Tells whether one of the events has come, without waiting for it.
+/// Returns whether one of the events is there, without waiting.
 fn is_there(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
     let mut event = [PollFd::from_borrowed_fd(socket, events)];
     poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
@@ -280,7 +282,7 @@ impl AsFd for Connection {
 pub mod tests {
     use super::*;
 
-    /// Returns whether a token has come since this was asked last.
+    /// Returns whether a token has come since the last call.
     pub fn was_notified(connection: &Connection) -> bool {
         let is_notified = connection.has_news();
         read_tokens(connection.as_fd());
@@ -288,7 +290,7 @@ pub mod tests {
     }
 
     #[test]
-    fn news_and_the_end_of_a_connection_are_seen() {
+    fn messages_and_the_end_of_a_connection_are_reported() {
         let [ours, theirs] = Connection::pair().unwrap();
         assert!(!ours.has_news() && !ours.has_ended());
         theirs.send(&1, &[]).unwrap();
@@ -310,15 +312,15 @@ pub mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// What a server that refuses a connection has said before it was asked is read; and nothing more is waited for.
+    /// A reply that a refusing server has sent before the request is read, and no further reply is awaited.
     #[test]
-    fn an_answer_that_came_before_the_end_counts() {
+    fn a_reply_sent_before_the_end_is_read() {
         let [ours, theirs] = Connection::pair().unwrap();
         theirs.send(&"no", &[]).unwrap();
         drop(theirs);
         assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
         assert!(ours.ask::<String>(&1, &[]).is_err());
-        // A request that was not read makes the kernel reset the connection, before or after it looks for the answer.
+        // An unread request makes the kernel reset the connection, before or after the client looks for the reply.
         for _ in 0..100 {
             let [ours, theirs] = Connection::pair().unwrap();
             let server = std::thread::spawn(move || {
@@ -331,10 +333,10 @@ pub mod tests {
     }
 
     #[test]
-    fn tokens_without_end_are_read_to_the_end_and_are_no_answers() {
+    fn many_tokens_are_read_and_are_no_replies() {
         let [ours, theirs] = Connection::pair().unwrap();
         assert!(!was_notified(&ours));
-        // It does not wait for the other side.
+        // It does not wait for the other side to read.
         (0..10_000).for_each(|_| theirs.notify());
         while ours.has_news() {
             read_tokens(ours.as_fd());
@@ -352,11 +354,11 @@ pub mod tests {
     }
 
     #[test]
-    fn a_proof_comes_out_where_the_descriptor_leads() {
+    fn a_proof_arrives_at_the_descriptor_s_other_end() {
         let [ours, theirs] = Connection::pair().unwrap();
         send_proof(theirs.as_fd(), [7; 16]).unwrap();
         assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
-        // What is not as long as one is something else.
+        // A message of another length is no proof.
         theirs.send(&"linerate-proof:", &[]).unwrap();
         assert!(matches!(ours.next(), Ok(Message::Request(..))));
     }

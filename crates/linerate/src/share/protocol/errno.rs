@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// What errno(3) says of an error, for programs that know only that.
+/// Returns the errno(3) of an error.
 pub fn errno(error: &Error) -> i32 {
     match error {
         Error::PortInUse { .. } | Error::QueueTaken { .. } => libc::EBUSY,
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_as_numbers() {
+    fn errors_have_numbers_of_errno() {
         let name = String::new;
         let system = |number: i32| std::io::Error::from_raw_os_error(number);
         let source = || std::io::Error::other("none of the kernel's");

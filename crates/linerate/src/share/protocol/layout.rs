@@ -1,5 +1,5 @@
-//! The layout of the memory for ports, in netmap's form: a pool each of descriptions of ports (`struct netmap_if`), of rings and
-//! of buffers, with objects of one size each.
+//! The layout of the memory for ports, in netmap's form: a pool each of descriptions of ports (`struct netmap_if`), of
+//! rings and of buffers, with objects of one size each.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,36 +14,37 @@ pub const NI_BUFS_HEAD: usize = 32;
 pub const NI_HOST_TX_RINGS: usize = 36;
 pub const NI_HOST_RX_RINGS: usize = 40;
 pub const RING_OFS: usize = 56;
-/// Bytes of a description without its rings.
+/// Bytes of a description without its table of rings.
 pub const DESCRIPTION: usize = RING_OFS;
 
-/// netmap's version of all this (`NETMAP_API`).
+/// The version of netmap's API (`NETMAP_API`).
 pub const API: u32 = 14;
 
-/// Objects of one kind.
+/// Number and size of one pool's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objects {
-    /// How many.
+    /// Number of objects.
     pub count: usize,
-    /// Bytes of each.
+    /// Bytes of each object.
     pub size: usize,
 }
 
-/// What memory is to have.
+/// The pools of a port's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Descriptions of ports.
     pub ports: Objects,
     /// Rings with their slots, and [`STATE`] bytes in front.
     pub rings: Objects,
-    /// Packets' buffers.
+    /// Buffers of packets.
     pub buffers: Objects,
-    /// Slots that have a zone for packets in no buffer (`NS_INDIRECT`), behind what programs see.
+    /// Slots that have a zone for packets outside all buffers (`NS_INDIRECT`). Zones are behind the memory that
+    /// programs map.
     pub zones: usize,
 }
 
-/// 128 ports, 512 rings of up to 4,096 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Memory that is not
-/// used costs nothing.
+/// 128 ports, 512 rings of up to 4,096 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Unused memory
+/// costs nothing.
 impl Default for Plan {
     fn default() -> Plan {
         Plan {
@@ -56,7 +57,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Room for so many ports with these rings, `extra` buffers, and nothing else.
+    /// Plans exactly `ports` ports with these rings, and `extra` buffers.
     pub fn of_ports(ports: usize, rings: &RingCounts, extra: u32) -> Plan {
         let (tx, rx) = (usize::from(rings.all_tx()), usize::from(rings.all_rx()));
         let buffers = ports * (tx * rings.tx_slots as usize + rx * rings.rx_slots as usize) + extra as usize;
@@ -70,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// Room for these objects and `other`'s; sizes are this plan's.
+    /// Adds the objects of `other`; sizes remain this plan's.
     pub fn and(self, other: Plan) -> Plan {
         let both = |a: Objects, b: Objects| Objects { count: a.count + b.count, ..a };
         Plan {
@@ -81,25 +82,25 @@ impl Plan {
         }
     }
 
-    /// Where rings begin; ports are in front.
+    /// Returns where rings begin, behind the descriptions of ports.
     pub fn rings_at(&self) -> usize {
         (self.ports.count * self.ports.size).next_multiple_of(4096)
     }
 
-    /// Where buffers begin.
+    /// Returns where buffers begin.
     pub fn buffers_at(&self) -> usize {
         (self.rings_at() + self.rings.count * self.rings.size).next_multiple_of(4096)
     }
 
-    /// Bytes of all that programs see.
+    /// Returns the bytes of the memory that programs map.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         (self.buffers_at() + self.buffers.count * self.buffers.size).next_multiple_of(4096)
     }
 
-    /// Returns whether there can be such memory.
+    /// Returns whether such memory is possible.
     pub fn is_possible(&self) -> bool {
-        // What is free is noted for each of them.
+        // Each object has an entry in the lists of free ones.
         let fits = |objects: &Objects, count: usize, size: usize, align: usize| {
             objects.count <= count && (64..=size).contains(&objects.size) && objects.size.is_multiple_of(align)
         };
@@ -110,7 +111,7 @@ impl Plan {
             && self.len() <= 1 << 37
     }
 
-    /// As many buffers as so many bytes have room for.
+    /// Reduces the number of buffers to those that fit `len` bytes; `None` if no usable one is left.
     pub fn within(mut self, len: usize) -> Option<Plan> {
         let room = len.checked_sub(self.buffers_at())?;
         self.buffers.count = self.buffers.count.min(room / self.buffers.size);
@@ -118,29 +119,30 @@ impl Plan {
     }
 }
 
-/// A port's description, and its rings: those of the card first, those of the host after them. `None`: not asked for.
+/// Where a port's description and its rings are: those of the card first, then those of the host's stack. `None`: a
+/// ring that was not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortLayout {
-    /// The description, in bytes from the memory's beginning.
+    /// Offset of the description in the memory, in bytes.
     pub at: usize,
-    /// Rings that send.
+    /// Transmit rings.
     pub tx: Vec<Option<RingAt>>,
-    /// Rings that receive.
+    /// Receive rings.
     pub rx: Vec<Option<RingAt>>,
-    /// Of each slot's last word, what tells where in its buffer a packet begins; 0: nothing does.
+    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets begin where buffers do.
     pub offset_mask: u64,
 }
 
-/// Where in their buffers packets begin.
+/// Where packets begin in their buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offsets {
-    /// Of each slot's last word; 0: nothing.
+    /// The bits of a slot's last word that hold the offset; 0: none.
     pub mask: u64,
-    /// What stands there at first.
+    /// The offset at first.
     pub first: u64,
 }
 
-/// How many rings a port has, and how long they are.
+/// The number of a port's rings, and of their slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingCounts {
     /// Transmit rings of the card.
@@ -158,12 +160,12 @@ pub struct RingCounts {
 }
 
 impl RingCounts {
-    /// Transmit rings, those of the host's stack included.
+    /// Returns the number of transmit rings, including those of the host's stack.
     pub fn all_tx(&self) -> u16 {
         self.tx.saturating_add(self.host_tx)
     }
 
-    /// Receive rings, those of the host's stack included.
+    /// Returns the number of receive rings, including those of the host's stack.
     pub fn all_rx(&self) -> u16 {
         self.rx.saturating_add(self.host_rx)
     }

@@ -1,4 +1,4 @@
-//! Memory that two processes have: `area` says what is in it, and nothing in it is believed.
+//! Memory that is shared with another process. Its contents are untrusted; `layout` defines what is where.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use crate::memory::Mapping;
 /// Where the buffers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
-    /// Of the first one, in bytes from the memory's beginning.
+    /// Offset of the first one in the memory, in bytes.
     pub at: usize,
     /// Bytes of each.
     pub size: usize,
-    /// How many there are. The first two are nobody's, as in netmap.
+    /// Their number. The first two are not used, as in netmap.
     pub count: usize,
 }
 
 /// The first buffer that a slot may name.
 pub const FIRST_BUFFER: u32 = 2;
 
-/// What statfs(2) says of hugepages.
+/// The type of a file system of hugepages, as statfs(2) reports it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
-/// Memory of this process or of another one.
+/// Memory that this or another process has made, as a mapping.
 pub struct SharedMapping {
     /// All of it.
     pub mapping: Mapping,
-    /// The part that has the packets.
+    /// Where the packets are in it.
     pub buffers: Buffers,
 }
 
 impl SharedMapping {
-    /// Memory that another process has made.
+    /// Maps memory that another process has made.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if buffers are where there is no memory, [`Error::System`] if it is not sealed against shrinking.
+    /// [`Error::BadPeer`] if buffers are outside the memory, [`Error::System`] if it is not sealed against shrinking.
     pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<SharedMapping>> {
-        // A hole that its owner makes needs a hugepage when it is touched, and without one the kernel sends SIGBUS; ordinary
-        // memory is there again by itself.
+        // Its owner can punch a hole into it. The next access needs a hugepage, and without one the kernel sends
+        // SIGBUS. An ordinary page is simply allocated again.
         let kind = rustix::fs::fstatfs(&file).map_err(|error| Error::system("fstatfs", error))?.f_type;
         if kind as u64 == HUGETLBFS_MAGIC {
-            return Err(Error::BadPeer { why: "its memory is of hugepages, which it can take away" });
+            return Err(Error::BadPeer { why: "its memory is of hugepages, which it can remove" });
         }
         let mapping = Mapping::of_peer(file)?;
         let end = buffers.count.checked_mul(buffers.size).and_then(|len| len.checked_add(buffers.at));
@@ -53,7 +53,7 @@ impl SharedMapping {
         Ok(Arc::new(SharedMapping { mapping, buffers }))
     }
 
-    /// Where a buffer's bytes are; `None` if there is no such buffer.
+    /// Returns where a buffer is; `None` if there is no such buffer.
     #[inline(always)]
     pub fn buffer(&self, number: u32) -> Option<usize> {
         let is_there = number >= FIRST_BUFFER && (number as usize) < self.buffers.count;
@@ -61,7 +61,7 @@ impl SharedMapping {
     }
 }
 
-/// Bytes of several parts, one after the other.
+/// Reads the bytes of several parts, one after the other.
 pub struct Cursor<'a> {
     parts: &'a [(usize, usize)],
     at: usize,
@@ -72,7 +72,7 @@ impl<'a> Cursor<'a> {
         Cursor { parts, at: 0 }
     }
 
-    /// Copies the next bytes. The caller does not ask for more than there are.
+    /// Copies the next bytes. The caller must not ask for more than there are.
     #[inline(always)]
     pub fn read(&mut self, memory: &Mapping, mut target: &mut [u8]) {
         while !target.is_empty() {
@@ -88,7 +88,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Bytes of a packet's segments, one after the other.
+/// Writes the bytes of a packet's segments, one after the other.
 pub struct Segments<'a, S> {
     /// The rest of the current segment.
     pub begun: &'a [u8],
@@ -96,7 +96,7 @@ pub struct Segments<'a, S> {
 }
 
 impl<'a, S: Iterator<Item = &'a [u8]>> Segments<'a, S> {
-    /// Copies the next `len` bytes to `at`. The caller does not ask for more than there are.
+    /// Copies the next `len` bytes to `at`. The caller must not ask for more than there are.
     #[inline(always)]
     pub fn write(&mut self, memory: &Mapping, at: usize, len: usize) {
         let mut done = 0;
@@ -123,7 +123,7 @@ mod tests {
     use crate::memory::PageSize;
 
     #[test]
-    fn memory_that_its_owner_can_take_away_is_refused() {
+    fn memory_that_its_owner_can_remove_is_refused() {
         let message = |file: OwnedFd| {
             let buffers = Buffers { at: 0, size: 2048, count: 16 };
             SharedMapping::of_peer(file, buffers).map(drop).unwrap_err().with_hint()

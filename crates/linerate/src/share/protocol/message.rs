@@ -1,4 +1,5 @@
-//! Requests and replies between a client and its server, each of which is one message of JSON with descriptors beside it.
+//! Requests and replies between a client and its server, each of which is one message of JSON with descriptors beside
+//! it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,28 +7,29 @@ use super::layout::{Offsets, Plan, PortLayout, RingCounts};
 use super::mapping::Buffers;
 use super::ring::RingAt;
 
-/// Which rings of a port are wanted.
+/// Which rings of a port a client asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RingSelection {
-    /// Those of the card.
+    /// The card's.
     #[default]
     All,
-    /// Those of the host's stack.
+    /// The host stack's.
     Host,
     /// Both.
     AllAndHost,
-    /// One pair of the card.
+    /// One pair of the card's.
     One(u16),
-    /// One pair of the host's stack.
+    /// One pair of the host stack's.
     OneOfHost(u16),
-    /// None: a port to ask about.
+    /// None: the port is opened for its information only.
     None,
     /// No port either: memory alone.
     Memory,
 }
 
 impl RingSelection {
-    /// Whether ring `number` is one of them, if those of the card are `card` and the host's come after them.
+    /// Returns whether ring `number` is selected, where the first `card` rings are the card's and the others the host
+    /// stack's.
     pub fn has(self, number: u16, card: u16) -> bool {
         match self {
             RingSelection::All => number < card,
@@ -39,88 +41,88 @@ impl RingSelection {
         }
     }
 
-    /// Whether one of them is the host's.
+    /// Returns whether a ring of the host's stack is selected.
     pub fn has_host(self) -> bool {
         matches!(self, RingSelection::Host | RingSelection::AllAndHost | RingSelection::OneOfHost(_))
     }
 }
 
-/// What a port is to be opened with.
+/// A request to open a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
-    /// In netmap's grammar, without `netmap:`, and without suffix.
+    /// The port's name in netmap's grammar, without `netmap:` and without suffix.
     pub name: String,
     /// Its rings, or some of them.
     pub which: RingSelection,
-    /// Of those only the ones that receive.
+    /// Only the receive rings.
     pub receive_only: bool,
-    /// Of those only the ones that send.
+    /// Only the transmit rings.
     pub transmit_only: bool,
-    /// A monitor of what the port receives.
+    /// A monitor of received packets.
     pub monitor_rx: bool,
-    /// A monitor of what it sends.
+    /// A monitor of sent packets.
     pub monitor_tx: bool,
-    /// A monitor of both that gets the port's own buffers, when the port is done with them.
+    /// A monitor of both, which gets the port's own buffers when the port is done with them.
     pub zero_copy: bool,
-    /// No other descriptor may have the port meanwhile.
+    /// No other descriptor may open the port meanwhile.
     pub exclusive: bool,
-    /// How many rings, of how many slots; 0: as usual.
+    /// Numbers of rings and slots; 0: the default.
     pub rings: RingCounts,
-    /// The program can deal with a header of virtio-net's in front of each packet.
+    /// The client understands a virtio-net header in front of each packet.
     pub takes_header: bool,
-    /// Another descriptor of this user's that has opened the port in the same way may share its rings.
+    /// Another descriptor of the same user may share the rings, if it opens the port in the same way.
     pub shares: bool,
-    /// The program's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
+    /// The client's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
     pub flags: u64,
 }
 
-/// Where a port's rings and buffers are to be.
+/// The memory for a port's rings and buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryChoice {
-    /// The number of memory that is there; 1: that of the process; 0: memory of the port's own, or for an interface, that of the
-    /// process.
+    /// The number of existing memory; 1: that of the process; 0: the port's own memory, or for an interface, that of
+    /// the process.
     pub number: u16,
-    /// By which the process tells its memory from other processes'; 0: by the process's own number. A program that forks
-    /// remembers in the child which memory it has mapped, and so both have one.
+    /// A number that identifies the process's memory; 0: the process's own number. A program that forks keeps the
+    /// number in the child, which has mapped the same memory.
     pub process: u64,
-    /// New memory by this plan, instead.
+    /// Makes new memory by this plan instead.
     pub plan: Option<Plan>,
-    /// Buffers that are in no ring.
+    /// Number of buffers outside all rings.
     pub extra: u32,
-    /// Where in their buffers packets begin.
+    /// Where packets begin in their buffers.
     pub offsets: Offsets,
 }
 
-/// A port's rings in memory that comes with this as a descriptor.
+/// A port that was opened. Its memory comes with this message, as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// What it was opened as.
+    /// The request that has opened it.
     pub wanted: OpenRequest,
-    /// How many rings the port has.
+    /// The port's number of rings.
     pub rings: RingCounts,
-    /// Its address.
+    /// The port's address.
     pub mac: [u8; 6],
-    /// The number of the memory.
+    /// The memory's number.
     pub number: u16,
-    /// How much of the memory the program sees, in bytes.
+    /// Bytes of the memory that the program maps.
     pub len: usize,
     /// Where the buffers are.
     pub buffers: Buffers,
     /// Where the rings are.
     pub placed: PortLayout,
-    /// Those of a pipe's other end.
+    /// Where the rings of a pipe's other end are.
     pub other: Option<PortLayout>,
-    /// Buffers in no ring, as runs: a first buffer, and how many there are.
+    /// Buffers outside all rings, as runs: the first buffer, and their number.
     pub extra: Vec<(u32, u32)>,
 }
 
 impl OpenRequest {
-    /// Returns whether it monitors another port.
+    /// Returns whether it asks for a monitor of a port.
     pub fn is_monitor(&self) -> bool {
         self.monitor_rx || self.monitor_tx || self.zero_copy
     }
 
-    /// The port's name, a monitor's with its suffix.
+    /// Returns the port's name, with the suffix of a monitor.
     pub fn full_name(&self) -> String {
         let flag = |is_set: bool, flag: &'static str| if is_set { flag } else { "" };
         let (z, r, t) = (flag(self.zero_copy, "z"), flag(self.monitor_rx, "r"), flag(self.monitor_tx, "t"));
@@ -131,60 +133,60 @@ impl OpenRequest {
     }
 }
 
-/// A port of a switch, or a port that lasts.
+/// A port of a switch, or a persistent port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// As `vale0:a`.
+    /// Its name, such as `vale0:a`.
     pub name: String,
     /// Its number on the switch.
     pub number: u8,
-    /// Packets that came to it.
+    /// Packets that it has received.
     pub rx_packets: u64,
     /// Packets that it has sent.
     pub tx_packets: u64,
-    /// Packets that it had no room for, or that were too long for it.
+    /// Packets that were dropped because it had no room for them, or because they were too long.
     pub drops: u64,
 }
 
-/// What a program asks for.
+/// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Open a port; the connection is its descriptor from then on.
+    /// Opens a port, whose descriptor the connection becomes.
     Open {
         wanted: OpenRequest,
         memory: MemoryChoice,
     },
-    /// Describe the port of the descriptor that comes with this.
+    /// Describes the port of the descriptor that comes with this.
     Adopt,
-    /// Where copies of what the descriptor that comes with this sends into a pipe go, for the pipe's monitors.
+    /// Asks where to put copies of packets that the descriptor beside it sends into a pipe, for the pipe's monitors.
     Shadow,
-    /// Describe memory; 0: that of the process, as in [`MemoryChoice`].
+    /// Describes memory, by number and process as in [`MemoryChoice`].
     Pools {
         number: u16,
         process: u64,
     },
-    /// How many rings a port has.
+    /// Asks for a port's number of rings.
     Info {
         name: String,
     },
-    /// How long the header of virtio-net's is in front of a port's packets, or shall be.
+    /// Asks for the length of the virtio-net header in front of a port's packets, or sets it.
     Header {
         name: String,
         set: Option<usize>,
     },
-    /// Attach a port of this machine, and perhaps its host's stack, to a switch.
+    /// Attaches a port of this machine, and its host's stack with `host`, to a switch.
     Attach {
         switch: String,
         port: String,
         host: bool,
         rings: RingCounts,
     },
-    /// Take it off again.
+    /// Detaches it.
     Detach {
         switch: String,
         port: String,
     },
-    /// Make a port that lasts, or take it away.
+    /// Makes or removes a persistent port.
     Create {
         name: String,
         rings: RingCounts,
@@ -192,26 +194,26 @@ pub enum Request {
     Destroy {
         name: String,
     },
-    /// What there is.
+    /// Lists all ports.
     List,
 }
 
-/// The answer.
+/// The server's reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The port is there; with this message comes its memory.
+    /// The port is open; its memory comes with this message.
     Opened(Box<Opened>),
-    /// By transmit ring, the ring for copies; with this message comes its memory. None: there are no monitors.
+    /// The ring for copies of each transmit ring; its memory comes with this message. No places: there are no monitors.
     Shadow { buffers: Buffers, places: Vec<RingAt> },
-    /// The memory's number, and what is in it.
+    /// The memory's number and plan.
     Pools { number: u16, plan: Plan },
-    /// How many rings it has.
+    /// The port's number of rings.
     Info { rings: RingCounts },
-    /// It is done; the port has this number, or its header this length.
+    /// The request was executed; the port's number, or the length of its header.
     Done { number: u32 },
-    /// All there is.
+    /// All ports.
     List(Vec<PortState>),
-    /// It was refused.
+    /// The request was refused.
     Refused { why: String, errno: i32 },
 }
 
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn rings_of_the_card_come_before_those_of_the_host() {
-        // Three of the card, two of the host.
+        // Three rings are the card's, two the host's.
         let has = |which: RingSelection| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
         assert_eq!(has(RingSelection::All), [0, 1, 2]);
         assert_eq!(has(RingSelection::Host), [3, 4]);
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_s_name_says_what_it_sees() {
+    fn a_monitor_s_name_has_its_directions() {
         let name = |monitor_rx: bool, monitor_tx: bool| {
             OpenRequest { name: "a".to_string(), monitor_rx, monitor_tx, ..OpenRequest::default() }.full_name()
         };

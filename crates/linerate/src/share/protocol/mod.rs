@@ -1,10 +1,11 @@
-//! What both ends of a connection know: messages, and the layout of the memory that they share.
+//! The protocol of both ends of a connection: messages, and the layout of the memory that they share.
 //!
-//! - `socket`: the folder of the sockets, and the checks by which server and client identify each other
-//! - `message`: requests and replies, and the connection that carries them
-//! - `area`: the memory for ports, with its layout
-//! - `ring`: a ring in shared memory, from both ends
-//! - `mapping`: memory that is shared with another process
+//! - `name`: names of ports and their sockets; `socket`: the folder of the sockets, and the checks by which server and
+//!   client identify each other
+//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and replies; `errno`: errors as
+//!   numbers
+//! - `mapping`: memory that is shared with another process; `layout`: where ports, rings and buffers are in it
+//! - `ring`: a ring in shared memory, from both ends; `pipe`: how slots of a pipe return to their sender
 
 pub mod connection;
 pub mod errno;

@@ -1,13 +1,13 @@
-//! Names of ports, and of the sockets that they are served at.
+//! Names of ports, and of the sockets at which they are served.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// Returns where the port's name is served: at a socket in `folder` which has the name of its switch or interface.
+/// Returns where a port is served: at a socket in `folder` with the name of its switch or interface.
 ///
 /// # Errors
-/// [`Error::BadName`] where that would be no file of the folder's own.
+/// [`Error::BadName`] if that is no file directly in the folder.
 pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     let base = base(name);
     if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
@@ -18,17 +18,17 @@ pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.join(base))
 }
 
-/// Tells whether a name is of a pipe's end.
+/// Returns whether a name is that of a pipe's end.
 pub fn is_pipe(name: &str) -> bool {
     name.contains(['{', '}'])
 }
 
-/// A pipe's own name, and which end a name is of.
+/// Returns the name of the pipe that a name belongs to, and which end it names.
 pub fn pipe_of(name: &str) -> (String, usize) {
     (name.replace('}', "{"), usize::from(name.contains('}')))
 }
 
-/// The name that a port's socket has: its switch, or its interface.
+/// Returns the name of a port's socket: its switch, or its interface.
 pub fn base(name: &str) -> &str {
     let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
     name.split(end).next().unwrap_or(name)

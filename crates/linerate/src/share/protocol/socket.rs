@@ -1,8 +1,8 @@
-//! The sockets that ports are served at: where they are, and how server and client make sure of each other.
+//! The sockets at which ports are served: where they are, and how server and client identify each other.
 //!
 //! On a machine with other users a path proves nothing. So no part of the path may belong to a user other than root and
-//! this one, nor be open to others' changes, and a client asks the kernel who listens (`SO_PEERCRED`, unix(7)).
-//! No wait here is without an end.
+//! this one, nor be writable for others, and a client asks the kernel for the server's user (`SO_PEERCRED`, unix(7)).
+//! Every wait here is bounded.
 
 use std::fs;
 use std::io;
@@ -23,14 +23,14 @@ use crate::share::protocol::connection::PATIENCE;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Between two looks at what cannot be slept on: another process's lock, a full backlog.
+/// Interval between two looks where a thread cannot sleep: at another process's lock, at a full backlog.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The socket of all names that have none of their own.
+/// The name of the socket for all ports whose switch or interface has no socket.
 pub const ANY: &str = "any";
 
-/// Returns the folder of the sockets: `$LINERATE_PORTS`, or for root `/run/linerate/ports`, or one of the user's:
-/// `$XDG_RUNTIME_DIR/linerate/ports`, or without that variable `/tmp/linerate-UID/ports`.
+/// Returns the folder of the sockets: `$LINERATE_PORTS`; without that variable, `/run/linerate/ports` for root, and for
+/// others `$XDG_RUNTIME_DIR/linerate/ports`, or without that variable `/tmp/linerate-UID/ports`.
 pub fn folder() -> PathBuf {
     if let Some(folder) = std::env::var_os("LINERATE_PORTS") {
         return folder.into();
@@ -42,8 +42,8 @@ pub fn folder() -> PathBuf {
     }
 }
 
-/// Returns where the server of this user's programs of netmap's listens, which the first of them starts. Each network
-/// namespace has one of its own, as with netmap: interfaces are others there.
+/// Returns the socket of the server that this user's first program of netmap starts. Each network namespace has its
+/// own, as with netmap: its interfaces are others.
 ///
 /// # Errors
 /// [`Error::System`] without `/proc`.
@@ -61,22 +61,22 @@ fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
     Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.to_string() }
 }
 
-/// Root and this process's own user, who may serve and manage.
+/// Returns whether a user may serve and manage: root, or the user of this process.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Fails unless every component of `folder` is root's or this user's, and nobody else can put anything into its place.
+/// Checks that every component of `folder` belongs to root or to this user, and that others cannot replace it.
 ///
-/// A folder that others may write to is fit only as a parent, and only with the sticky bit, as `/tmp` has it: then what is
-/// in it is its owner's. The last component has the sockets, and is nobody else's to write to.
+/// A folder that others may write to is accepted only as a parent, and only with the sticky bit, as `/tmp` has it: then
+/// its entries can be changed only by their owners. The last component has the sockets; others must not write to it.
 fn check(folder: &Path) -> Result<()> {
     let stranger = |path: &Path, user: u32| {
         let why = format!("{} is user {user}'s, neither root's nor yours", path.display());
         Err(refused(folder, why, "name a folder of your own: LINERATE_PORTS=PATH"))
     };
     let failed = |path: &Path, error: io::Error| refused(folder, format!("{}: {error}", path.display()), "create it");
-    // As it is written, for links on the way; then where it leads.
+    // First as it is written, for links on the way; then where it leads.
     let written = std::path::absolute(folder).map_err(|error| failed(folder, error))?;
     for path in written.ancestors() {
         let found = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
@@ -99,7 +99,7 @@ fn check(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder, private to this user but for root, whose sockets others may be let in at.
+/// Makes the folder, private to this user. Root's is open, since its sockets may let others in.
 fn make(folder: &Path) -> Result<()> {
     let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
@@ -107,7 +107,7 @@ fn make(folder: &Path) -> Result<()> {
     check(folder)
 }
 
-/// Locks the folder against other servers' changes, as long as the file is there.
+/// Locks the folder against changes by other servers, until the file is dropped.
 pub fn lock(folder: &Path) -> Result<fs::File> {
     let path = folder.join(".lock");
     let failed = |why: String| refused(&path, why, "remove it, or name another folder: LINERATE_PORTS=PATH");
@@ -117,7 +117,7 @@ pub fn lock(folder: &Path) -> Result<fs::File> {
     let file = file.map_err(|error| failed(error.to_string()))?;
     let found = file.metadata().map_err(|error| failed(error.to_string()))?;
     if !found.is_file() || !is_trusted(found.uid()) {
-        return Err(failed("it is no file of root's or yours".to_string()));
+        return Err(failed("it is not a file of root's or yours".to_string()));
     }
     let until = Instant::now() + PATIENCE;
     loop {
@@ -145,24 +145,24 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
     })
 }
 
-/// Makes a listening socket at `path`, for whom its mode and group let in.
+/// Makes a listening socket at `path`, for users that `mode` and `group` admit.
 ///
 /// # Errors
-/// [`Error::Serve`] if the path is served, is not this user's, or cannot be made.
+/// [`Error::Serve`] if the path is served already, belongs to another user, or cannot be made.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     make(folder)?;
     let _lock = lock(folder)?;
     match connect_to(path) {
         Ok(None) => {}
-        // A server that does not answer, or is not to be trusted, has the path, too.
+        // A server that does not answer, or is not trusted, also has the path.
         Ok(Some(_)) => return Err(refused(path, "another process serves it", "end that one first")),
         Err(error) => return Err(error),
     }
-    // An old socket is in the way; any other file is somebody's.
+    // An old socket is replaced. Any other file has another owner, and stays.
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
-            return Err(refused(path, "it is no socket", "remove it, or name another folder: LINERATE_PORTS=PATH"));
+            return Err(refused(path, "it is not a socket", "remove it, or name another folder: LINERATE_PORTS=PATH"));
         }
         Ok(_) => drop(fs::remove_file(path)),
         Err(_) => {}
@@ -172,7 +172,7 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> 
     // Clients in other folders find the server by this path.
     let absolute = std::path::absolute(path).map_err(|error| refused(path, error.to_string(), mend))?;
     bind(&socket, &address(&absolute)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
-    // Nobody is let in before it listens.
+    // Clients are admitted when it is about to listen, not before.
     let allow = || {
         if group.is_some() {
             std::os::unix::fs::lchown(path, None, group)?;
@@ -193,11 +193,11 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
     Ok(connect_socket(socket.as_fd(), path)?.then_some(socket))
 }
 
-/// Connects a socket to the server at `path`; false if there is none.
+/// Connects a socket to the server at `path`; returns false if there is none.
 ///
 /// # Errors
-/// [`Error::Serve`] if the server lets this user not in, does not answer, or is another user's, who could keep the ports
-/// and read the packets.
+/// [`Error::Serve`] if the server does not admit this user, does not answer, or belongs to another user, who could keep
+/// the ports and read the packets.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
@@ -210,7 +210,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             // Its backlog is full.
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(Errno::AGAIN) => {
-                let why = format!("its server has accepted nobody for {} s", PATIENCE.as_secs());
+                let why = format!("its server has accepted no connection for {} s", PATIENCE.as_secs());
                 return Err(refused(path, why, "continue it, or end it, and serve again"));
             }
             Err(error) => {
@@ -263,7 +263,7 @@ mod tests {
         symlink(&victim, path.join(".lock")).unwrap();
         assert!(message(listen_at(&path.join("any"), 0o600, None)).contains(".lock"));
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        // A plain one keeps what is in it, too.
+        // The contents of a plain file are kept as well.
         fs::remove_file(path.join(".lock")).unwrap();
         fs::write(path.join(".lock"), "kept").unwrap();
         listen_at(&path.join("any"), 0o600, None).unwrap();
@@ -271,17 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_socket_s_place_is_somebody_s() {
+    fn a_file_that_is_no_socket_is_kept() {
         let (keep, path) = folder();
         fs::create_dir(&path).unwrap();
         let any = path.join("any");
         fs::write(&any, "precious").unwrap();
-        assert!(message(listen_at(&any, 0o600, None)).contains("it is no socket"));
+        assert!(message(listen_at(&any, 0o600, None)).contains("it is not a socket"));
         assert_eq!(fs::read_to_string(&any).unwrap(), "precious");
         fs::rename(&any, keep.path().join("elsewhere")).unwrap();
         symlink(keep.path().join("elsewhere"), &any).unwrap();
         assert!(listen_at(&any, 0o600, None).is_err() && any.is_symlink());
-        // What a server that is gone has left is in nobody's way.
+        // A socket that an ended server has left is replaced.
         fs::remove_file(&any).unwrap();
         drop(listen_at(&any, 0o600, None).unwrap());
         assert!(any.exists());
@@ -320,7 +320,7 @@ mod tests {
         own(&path, 12_345);
         assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("user 12345's"));
         own(&path, 0);
-        // A link of another's that leads to a folder of ours.
+        // A link that belongs to another user, to a folder of ours.
         let link = keep.path().join("link");
         symlink(&path, &link).unwrap();
         own(&link, 12_345);

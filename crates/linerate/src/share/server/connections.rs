@@ -1,4 +1,4 @@
-//! Connections: how many there may be, and how their ends are awaited.
+//! Connections: their limits, and waiting for their ends.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::share::protocol::lock;
 use crate::share::protocol::message::Reply;
 use crate::share::protocol::socket::is_trusted;
 
-/// Descriptors that a connection can make the server hold: the connection itself, its memory, bells, and a few queues'.
-/// A port of more queues counts as several connections.
+/// Descriptors that a connection can make the server hold: the connection itself, its memory, eventfds, and those of a
+/// few queues. A port of more queues counts as several connections.
 const DESCRIPTORS_EACH: usize = 16;
 const RINGS_INCLUDED: usize = 8;
-/// What is said where there is no room.
-const FULL: &str = "the server has as many connections as it may have (ulimit -n, half for a user, some for who manages; a port of many rings counts as several)";
-/// The most connections, each of which is a thread.
+/// The reason of a refusal without room.
+const FULL: &str = "the server has no room for more connections (ulimit -n; half for one user, some only for managers; a port of many rings counts as several)";
+/// The most connections, each of which has a thread.
 const MOST_CONNECTIONS: usize = 4096;
 
-/// How long the next program waits for one that has ended to leave its port.
+/// How long the next client waits for an ended one to leave its port.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How long a request waits for a program whose end is not visible yet: the kernel reports the end of a process before it closes
-/// the descriptors, and netmap's own tests go on at once.
+/// How long a request waits for a client whose end is not visible yet: the kernel reports the end of a process before
+/// it closes the descriptors, and netmap's own tests continue at once.
 const ENDING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 100 });
 
 /// A connection, its thread, and its program's user.
@@ -39,11 +39,12 @@ pub(super) struct Connected {
     pub(super) connection: Arc<Connection>,
     pub(super) thread: JoinHandle<()>,
     pub(super) user: u32,
-    /// As how many connections it counts.
+    /// The number of connections that it counts as.
     pub(super) places: usize,
 }
 
-/// A descriptor for the time when there is no other: with it a client is accepted, and told so, instead of waiting.
+/// A reserve descriptor. If there is no other, it is closed, so that a client is accepted and refused instead of
+/// waiting.
 pub(super) struct Spare(Option<fs::File>);
 
 impl Spare {
@@ -57,14 +58,14 @@ impl Spare {
         {
             refuse(&Connection::new(socket), "the server has no descriptor left (ulimit -n)");
         } else {
-            // Another thread has taken it.
+            // Another thread has taken the descriptor.
             std::thread::sleep(Duration::from_millis(10));
         }
         self.0 = fs::File::open("/dev/null").ok();
     }
 }
 
-/// Tells a client, which has asked nothing yet, that it will get nothing.
+/// Refuses a client that has sent no request yet.
 pub(super) fn refuse(connection: &Connection, why: &str) {
     let _ = connection.send(&Reply::Refused { why: why.to_string(), errno: libc::EAGAIN }, &[]);
 }
@@ -74,7 +75,7 @@ impl State {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
         let Ok((user, process)) = connection.peer() else { return };
         let (its_state, its_connection) = (state.clone(), connection.clone());
-        // The thread waits here until it is in the list.
+        // The thread waits for this lock until it is in the list.
         let mut connections = lock(&state.connections);
         let [count, of_user] = places(&connections, user);
         if !has_room(most_connections(), 1, count, of_user, is_trusted(user)) {
@@ -97,11 +98,11 @@ impl State {
         drop(its);
     }
 
-    /// Counts what a port with such rings takes as more connections, where it does: each ring that receives has a descriptor.
+    /// Counts a port with many rings as several connections, since each receive ring has a descriptor.
     pub(super) fn make_room(&self, number: u64, rings: &RingCounts) -> Result<()> {
         let mut connections = lock(&self.connections);
         let Some(own) = connections.get(&number) else {
-            return Ok(()); // a test's
+            return Ok(()); // in tests
         };
         let (user, has) = (own.user, own.places);
         let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
@@ -115,15 +116,15 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether the server has no connections, and no port that lasts or is attached. Such a port keeps no server that
-    /// `is_lost`.
+    /// Returns whether the server has no connections, and neither persistent nor attached ports. If the server
+    /// `is_lost`, such ports do not keep it.
     pub(super) fn is_idle(&self, is_lost: bool) -> bool {
-        let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.lasting).is_empty();
+        let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.persistent).is_empty();
         lock(&self.connections).is_empty() && (is_lost || !is_kept())
     }
 
-    /// Waits for the user's programs that have closed ports, or have ended, to leave them: what is asked next is asked after
-    /// that. A program that does not leave is not waited for long.
+    /// Waits until the user's clients that have closed ports or have ended have left them, so that the next request
+    /// finds the ports free. The wait is at most [`LEAVING`].
     pub(super) fn settle(&self, user: u32) {
         let begin = Instant::now();
         loop {
@@ -137,8 +138,8 @@ impl State {
         }
     }
 
-    /// Calls `take` until it succeeds, while a port or a queue is taken and a connection that has ended still exists, and for at
-    /// least [`ENDING`].
+    /// Calls `take` until it succeeds, while a port or a queue is taken and an ended connection still exists, and for
+    /// at least [`ENDING`].
     pub(super) fn take_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -150,26 +151,26 @@ impl State {
             let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
             let patience = if is_leaving { LEAVING } else { ENDING };
             let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(taken) };
-            // The port may be free already: `gone` was notified before this waits.
+            // The port may be free already, if `gone` was notified before this wait.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
     }
 }
 
-/// Whether there is room for so many `more` connections of a user's beside `count`, of which `of_user` are that user's. A user's
-/// programs leave room for others', and all strangers' programs together leave room for managers.
+/// Returns whether a user may have `more` connections beside `count`, of which `of_user` are the user's. One user
+/// leaves room for others, and all users together leave room for managers.
 pub(super) fn has_room(most: usize, more: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
     let kept = if is_manager { 0 } else { (most / 8).max(1) };
     count + more <= most - kept && of_user + more <= (most / 2).max(1)
 }
 
-/// What all connections count as, and those of a user.
+/// Returns the number that all connections count as, and the user's share.
 fn places(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
     let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.places).sum();
     [sum(&|_| true), sum(&|connected| connected.user == user)]
 }
 
-/// How many connections there is room for, with the descriptors that this process may have.
+/// Returns the most connections that this process's limit of descriptors allows.
 pub(super) fn most_connections() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let descriptors = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -181,9 +182,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_shared_between_users_and_some_are_kept_for_who_manages() {
+    fn connections_are_shared_between_users_and_some_are_kept_for_managers() {
         assert!(has_room(16, 1, 7, 7, false) && !has_room(16, 1, 8, 8, false), "half for a user");
-        assert!(has_room(16, 1, 13, 0, false) && !has_room(16, 1, 14, 0, false), "an eighth is nobody's");
+        assert!(has_room(16, 1, 13, 0, false) && !has_room(16, 1, 14, 0, false), "an eighth is for managers");
         assert!(has_room(16, 1, 15, 7, true) && !has_room(16, 1, 16, 0, true));
         assert!(has_room(2, 1, 0, 0, false) && !has_room(2, 1, 1, 0, false) && has_room(2, 1, 1, 0, true));
         assert!(has_room(16, 4, 4, 4, false) && !has_room(16, 5, 4, 4, false), "many rings count as several");

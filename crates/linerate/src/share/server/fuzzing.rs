@@ -1,4 +1,4 @@
-//! Entry of the fuzz target of served ports: hostile programs, their requests, and what they write into their memory.
+//! Entry of the fuzz target of served ports: hostile clients, their requests, and their writes into their memory.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::share::protocol::message::{MemoryChoice, OpenRequest, Request, RingSe
 use crate::share::protocol::name::{base, is_pipe};
 use crate::share::protocol::ring::{RingAt, STATE};
 
-/// How ports are opened.
+/// Opens a port.
 type OpenServed = fn(&str, &RingCounts) -> Result<Port>;
 
 /// No interface of the machine is among them.
@@ -35,20 +35,20 @@ const NAMES: [&str; 12] = [
     "",
     "x:y",
 ];
-/// Programs, each with a connection.
+/// Clients, each with a connection.
 const PROGRAMS: usize = 3;
 /// Turns of the server after an operation.
 const MOST_TURNS: usize = 64;
 
-/// A program: its connection, and what the server has for it.
+/// A client: its connection, and the server's state for it.
 struct Program {
     handler: RequestHandler,
     running: Option<Running>,
     theirs: Connection,
 }
 
-/// Requests of several programs, and what they write into their memory between the server's turns: each request is
-/// answered, each turn ends, and when all programs are gone nothing is left of them.
+/// Executes requests of several clients, and their writes into their memory between the server's turns. Each request is
+/// answered, each turn ends, and after the clients nothing is left of them.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &RingCounts| {
         if !name.starts_with("vale") && !is_pipe(name) {
@@ -68,14 +68,17 @@ pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     drop(programs);
     let State { ports, attached, .. } = &*server.state;
     lock(attached).drain(..).for_each(Attached::end);
-    lock(&server.state.lasting).clear();
-    assert!(lock(ports).values().all(|port| port.strong_count() == 0), "a port that no program has");
-    assert!(lock(&server.state.pipes).is_empty(), "a pipe that no program has");
-    assert!(lock(&server.state.sessions).iter().all(|session| session.strong_count() == 0), "a session of no program");
+    lock(&server.state.persistent).clear();
+    assert!(lock(ports).values().all(|port| port.strong_count() == 0), "a port without a client");
+    assert!(lock(&server.state.pipes).is_empty(), "a pipe without a client");
+    assert!(
+        lock(&server.state.sessions).iter().all(|session| session.strong_count() == 0),
+        "a session without a client"
+    );
 }
 
 fn program(state: &Arc<State>, number: u64) -> Program {
-    // A manager: it may ask for everything.
+    // A manager, which may send every request.
     let user = rustix::process::geteuid().as_raw();
     let [ours, theirs] = Connection::pair().expect("sockets");
     let handler =
@@ -97,7 +100,7 @@ impl Program {
             6 => {
                 let (name, rings) = (name(input), rings(input));
                 let switch = self::name(input);
-                // Packets go round for ever where switches are connected twice.
+                // Where switches are connected twice, packets circulate without an end.
                 let is_loop =
                     base(&name) == switch || lock(&self.handler.state.attached).iter().any(|there| there.port != name);
                 let request = match input.u8() % 6 {
@@ -111,7 +114,7 @@ impl Program {
                 };
                 self.ask(request);
             }
-            // A message as it comes, with memory or without.
+            // An arbitrary message.
             7 => {
                 let len = input.u8().into();
                 if let Ok(request) = serde_json::from_slice::<Request>(input.bytes(len)) {
@@ -119,7 +122,7 @@ impl Program {
                 }
             }
             8..=11 => self.scribble(input),
-            // A packet, as a program sends it.
+            // A packet, as a client sends it.
             12 => self.send(input),
             _ => self.turn(),
         }
@@ -127,7 +130,7 @@ impl Program {
 
     fn ask(&mut self, request: Request) {
         if let Request::Open { wanted, memory } = request {
-            // Descriptors that share a session are of one thread, which is not here.
+            // Descriptors that share a session need its thread, which does not exist here.
             let wanted = OpenRequest { shares: false, ..wanted };
             if self.running.is_none() {
                 self.running = self.handler.open_for(&wanted, &memory).ok().flatten();
@@ -186,7 +189,7 @@ impl Program {
         self.ask(Request::Open { wanted, memory });
     }
 
-    /// Where a ring of the program's is.
+    /// Returns where one of the client's rings is.
     fn ring(&self, input: &mut Input<'_>) -> Option<RingAt> {
         let opened = &self.running.as_ref()?.session.opened;
         let both = [Some(&opened.placed), opened.other.as_ref()].into_iter().flatten();
@@ -203,7 +206,7 @@ impl Program {
         let Some(place) = self.ring(input) else { return };
         let kind = input.u8();
         match kind % 4 {
-            // What the two sides tell each other.
+            // The state that client and server exchange.
             0 => {
                 let field = input.one_of(&[0, 8, 12, 16, 64, 68, 72, 76, 80]);
                 self.write(place.at - STATE + field, &input.u32().to_le_bytes());
@@ -221,7 +224,7 @@ impl Program {
         }
     }
 
-    /// Fills slots from the program's head on, and releases them.
+    /// Fills slots from the client's head on, and releases them.
     fn send(&mut self, input: &mut Input<'_>) {
         let (Some(place), Some(memory)) = (self.ring(input), self.memory()) else { return };
         let mapping = &memory.mapping;
@@ -248,7 +251,7 @@ impl Program {
     }
 
     fn turn(&mut self) {
-        // So that neither side waits for the other to read.
+        // Neither side may wait for the other to read.
         while self.theirs.next().is_ok() {}
         let Some(Running { session, state, pump: Some(pump), .. }) = &mut self.running else { return };
         for _ in 0..MOST_TURNS {

@@ -1,5 +1,5 @@
-//! Memory for programs' ports, by the numbers that they know it by (`nr_mem_id`): ports whose memory has one number exchange
-//! packets by exchanging buffers.
+//! The memory of ports by its number (`nr_mem_id`). Programs exchange the buffers of ports whose memory has the same
+//! number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,16 +10,16 @@ use crate::share::protocol::layout::Plan;
 use crate::share::protocol::lock;
 use crate::share::server::netmap_memory::NetmapMemory;
 
-/// The number that the memory of a process's ports has in that process. Everywhere else it has a number that is its alone:
-/// programs take memory of equal numbers for the same.
+/// The number of a process's own memory in that process. For all other processes it has a number of its own, since
+/// programs take equal numbers for the same memory.
 const OF_PROCESS: u16 = 1;
 
-/// Memory, as long as a port has it.
+/// Memory with a number, while a port has it.
 #[derive(Default)]
 pub struct MemoryNumbers {
-    /// With the user that it belongs to.
+    /// The memory, and the user that it belongs to.
     numbered: HashMap<u16, (u32, Weak<NetmapMemory>)>,
-    /// By process: its user, and the number.
+    /// By process: its user, the memory's number, and the memory.
     of_process: HashMap<u64, (u32, u16, Weak<NetmapMemory>)>,
     last: u16,
 }
@@ -52,16 +52,17 @@ impl State {
         Ok((lock(&self.memory_numbers).add(user, &memory)?, memory))
     }
 
-    /// Returns the user's memory of this number, with its number; for 0 and 1 that of the process, which is made if it is not there.
+    /// Returns the user's memory of this number, with its number. For 0 and 1 it is that of the process, which is made
+    /// if it does not exist.
     ///
     /// # Errors
-    /// `EINVAL` where there is none, as netmap answers.
+    /// `EINVAL` where there is none, as in netmap.
     pub(super) fn memory(&self, user: u32, process: u64, number: u16) -> Result<(u16, Arc<NetmapMemory>)> {
         let memory_numbers = &mut *lock(&self.memory_numbers);
         if number > OF_PROCESS {
             let found = memory_numbers.numbered.get(&number).filter(|(owner, _)| *owner == user);
             let memory = found.and_then(|(_, memory)| memory.upgrade());
-            let why = || format!("there is no memory of number {number}");
+            let why = || format!("there is no memory with number {number}");
             return Ok((number, memory.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
         }
         memory_numbers.of_process.retain(|_, (.., memory)| memory.strong_count() > 0);
@@ -75,16 +76,17 @@ impl State {
         Ok((number, memory))
     }
 
-    /// Returns what is in the user's memory of this number, as [`area`](State::area), and its number in that process.
+    /// Returns the plan of the user's memory of this number, as [`memory`](State::memory), and its number in that
+    /// process.
     ///
     /// # Errors
-    /// As [`area`](State::area).
+    /// As [`memory`](State::memory).
     pub(super) fn plan(&self, user: u32, process: u64, number: u16) -> Result<(u16, Plan)> {
         let (number, memory) = self.memory(user, process, number)?;
         Ok((self.number_in(process, number), memory.plan))
     }
 
-    /// Returns the number that memory has in a process.
+    /// Returns the number of memory in a process.
     pub(super) fn number_in(&self, process: u64, number: u16) -> u16 {
         let memory_numbers = lock(&self.memory_numbers);
         let is_own = memory_numbers.of_process.get(&process).is_some_and(|(_, own, _)| *own == number);

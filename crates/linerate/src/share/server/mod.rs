@@ -1,14 +1,19 @@
-//! The server of ports that other processes use: it opens them, makes the memory for their rings, and moves packets between
-//! those and the ports.
+//! The server's end: opens ports for other processes, makes the memory for their rings, and moves packets between those
+//! and the ports.
 //!
-//! - here: [`Server`]: sockets and connections; [`State`]: ports that are open, and how many connections there may be
-//! - `talk`: a connection that has no port yet: what it asks for
-//! - `session`: a port's rings at a program, and the connections that are its descriptors
-//! - `areas`: memory, by its number
-//! - `pipes`: pipes between processes
-//! - `switches`: what is managed: attached ports, ports that last, a list of all
+//! - here: [`Server`], with its sockets; [`State`], which all of its threads share
+//! - `connections`: the number of connections, and their ends
+//! - `request_handler`: a connection without a port: answers its requests
+//! - `session`: a port's rings at a client, and the connections that are its descriptors
+//! - `served`: ports that clients have open; `pipes`: pipes between processes; `shadow`: packets of a pipe for its
+//!   monitors
+//! - `switches`: management: attached ports, persistent ports, a list of all
+//! - `pump`: a packet's way between a client's rings and a port, top-down; `recipient`: its last part, into a receive
+//!   ring
+//! - `netmap_memory`: the memory of ports and its free parts; `memory_numbers`: memory by its number
 //!
-//! Each connection is a thread until it has a port; then each session is one, and ends with the last of its connections.
+//! Each connection has a thread until it has a port. Then each session has one, which ends with the last of its
+//! connections.
 
 mod connections;
 #[cfg(fuzzing)]
@@ -47,7 +52,7 @@ use memory_numbers::MemoryNumbers;
 use pipes::Pipe;
 use served::Served;
 use session::Session;
-use switches::{Attached, Lasting};
+use switches::{Attached, PersistentPort};
 
 use crate::error::{Error, Result};
 use crate::port::Port;
@@ -56,7 +61,7 @@ use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::socket::listen_at;
 
-/// Opens a port by name, with so many rings.
+/// Opens a port by name, with these rings.
 pub type Open = dyn Fn(&str, &RingCounts) -> Result<Port> + Send + Sync;
 
 /// Serves ports at sockets, until it is dropped.
@@ -67,33 +72,33 @@ pub struct Server {
 
 pub(super) struct State {
     open: Box<Open>,
-    /// Ports that programs have, by full name.
+    /// Open ports, by full name.
     ports: Mutex<HashMap<String, Weak<Served>>>,
     pipes: Mutex<HashMap<String, Pipe>>,
     memory_numbers: Mutex<MemoryNumbers>,
     sessions: Mutex<Vec<Weak<Session>>>,
-    /// Proofs that were sent, and what was found by them.
+    /// Proofs that were sent, and where they have arrived.
     proofs: Mutex<HashMap<[u8; 16], Proved>>,
     proved: Condvar,
     attached: Mutex<Vec<Attached>>,
-    lasting: Mutex<HashMap<String, Lasting>>,
-    /// Connections, to be ended with the server.
+    persistent: Mutex<HashMap<String, PersistentPort>>,
+    /// Connections, which end with the server.
     connections: Mutex<HashMap<u64, Connected>>,
-    /// One of them has gone.
+    /// Notified when a connection has ended.
     gone: Condvar,
     next: AtomicU64,
     stopping: AtomicBool,
-    /// Held while a client is let in.
+    /// Held while a client is accepted.
     accepting: Mutex<()>,
-    /// Ends of one pipe may be different users'.
+    /// Whether the ends of one pipe may belong to different users.
     joins_users: AtomicBool,
 }
 
-/// Where a proof has come: not yet, at a connection without a port, or at a session.
+/// Where a proof has arrived: not yet, at a connection without a port, or at a session.
 type Proved = Option<Option<Arc<Session>>>;
 
 impl Server {
-    /// Serves nothing yet.
+    /// Makes a server without sockets; `open` opens its ports.
     pub fn new(open: Box<Open>) -> Server {
         let state = State {
             open,
@@ -104,7 +109,7 @@ impl Server {
             proofs: Mutex::default(),
             proved: Condvar::new(),
             attached: Mutex::default(),
-            lasting: Mutex::default(),
+            persistent: Mutex::default(),
             connections: Mutex::default(),
             gone: Condvar::new(),
             next: AtomicU64::new(0),
@@ -115,17 +120,17 @@ impl Server {
         Server { state: Arc::new(state), listeners: Vec::new() }
     }
 
-    /// Lets the two ends of a pipe be programs of different users. They share memory, so each can read and change all
-    /// packets of the pipe; without this the second one is refused.
+    /// Admits clients of different users at the two ends of a pipe. They share memory, so that each can read and change
+    /// all packets of the pipe. Without this the second user is refused.
     pub fn join_users(&self) {
         self.state.joins_users.store(true, Ordering::Relaxed);
     }
 
-    /// Serves at a socket, for those whom its mode and group let in: the ports of one name, as `vale0` or `eth0`, or of
-    /// all names.
+    /// Serves at a socket, for users that `mode` and `group` admit: the ports of one name, such as `vale0` or `eth0`,
+    /// or of all names.
     ///
     /// # Errors
-    /// [`Error::Serve`] if it is served already, or may not be made.
+    /// [`Error::Serve`] if the path is served already, or the socket cannot be made.
     pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
@@ -139,7 +144,7 @@ impl Server {
                     Ok(socket) => State::begin(&state, Arc::new(Connection::new(socket)), only.clone()),
                     Err(Errno::MFILE | Errno::NFILE) => spare.refuse(&listener),
                     Err(Errno::AGAIN) => {}
-                    // The client has gone, or memory is short for a moment.
+                    // The client is gone, or memory is short for a moment.
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }
@@ -152,7 +157,7 @@ impl Server {
 }
 
 impl Server {
-    /// Waits until nobody has used the server for some time.
+    /// Waits until no client has used the server for this time.
     pub fn wait_until_idle(&self, time: Duration) {
         let mut since = Instant::now();
         loop {
@@ -168,16 +173,16 @@ impl Server {
 }
 
 impl Server {
-    /// Returns whether no client can find the server: its sockets are gone.
+    /// Returns whether all sockets were removed, so that no client can find the server.
     fn is_lost(&self) -> bool {
         !self.listeners.iter().any(|(_, path, _)| path.exists())
     }
 
-    /// Ends the server if nobody uses it, or returns it. No client is turned away: one that finds the socket is let in.
+    /// Ends the server if no client uses it; otherwise returns it. Every client that finds the socket is admitted.
     pub fn end_if_idle(mut self) -> Option<Server> {
         let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
         let locked = folder.map(crate::share::protocol::socket::lock);
-        // Where the folder has been taken away nobody finds the server any more.
+        // If the folder was removed, no client finds the server any more.
         let is_lost = self.is_lost();
         if !matches!(locked, Some(Ok(_))) && !is_lost {
             return Some(self);
@@ -185,7 +190,7 @@ impl Server {
         let aside =
             |path: &Path| path.with_file_name(format!(".ending-{}", path.file_name().unwrap_or_default().display()));
         for (_, path, _) in &self.listeners {
-            // From here on nobody finds it, and nobody else can have its place.
+            // From here on no client finds the socket, and no other server can take its place.
             let _ = fs::rename(path, aside(path));
         }
         let accepting = lock(&self.state.accepting);
@@ -201,7 +206,7 @@ impl Server {
             }
             return Some(self);
         }
-        // Another server may have the place from now on.
+        // Another server may take the place from now on.
         self.listeners.iter_mut().for_each(|(_, path, _)| *path = aside(path));
         None
     }

@@ -1,5 +1,5 @@
-//! Memory for ports, in netmap's form: a pool each of descriptions of ports (`struct netmap_if`), of rings and of buffers,
-//! with objects of one size each. The server makes it and hands out its parts; programs map it.
+//! Memory for ports, in netmap's form (`protocol/layout.rs`). The server makes it and hands out its parts; programs map
+//! it.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,14 +16,14 @@ use crate::share::protocol::ring::{
     ZONE,
 };
 
-/// The most runs of buffers in no ring.
+/// The most runs of buffers outside all rings.
 const MOST_RUNS: usize = 1024;
 
-/// Memory for ports, and what of it is free.
+/// Memory for ports, with lists of its free parts.
 pub struct NetmapMemory {
     /// The memory itself.
     pub shared: Arc<SharedMapping>,
-    /// What is where in it.
+    /// Its layout.
     pub plan: Plan,
     free: Mutex<Free>,
 }
@@ -32,9 +32,9 @@ struct Free {
     ports: Vec<usize>,
     rings: Vec<usize>,
     buffers: Vec<u32>,
-    /// By buffer: it is among those. A program may name a buffer twice.
+    /// By buffer: whether it is in `buffers`. A program may name a buffer twice.
     is_free: Vec<bool>,
-    /// Where the next ring's zones begin.
+    /// Where the next ring's zone begins.
     zone: usize,
 }
 
@@ -56,7 +56,7 @@ impl Free {
         Some(buffer)
     }
 
-    /// Takes a buffer back; false if it is none, or free already.
+    /// Frees a buffer; false if there is no such buffer, or it is free already.
     fn give(&mut self, buffer: u32) -> bool {
         match self.is_free.get_mut(buffer as usize) {
             Some(is_free) if !*is_free && buffer >= FIRST_BUFFER => {
@@ -69,13 +69,13 @@ impl Free {
     }
 }
 
-/// Parts of an area, which are free again when this is dropped.
+/// Parts of memory, which are freed when this is dropped.
 pub struct Lease {
-    /// The area.
+    /// The memory.
     pub memory: Arc<NetmapMemory>,
-    /// Rings, of a pipe both ends'.
+    /// Rings; those of both ends for a pipe.
     pub rings: Vec<PortLayout>,
-    /// A port's description.
+    /// Offset of a port's description.
     pub description: Option<usize>,
 }
 
@@ -87,11 +87,13 @@ impl Drop for Lease {
 }
 
 impl NetmapMemory {
+    /// Makes memory by a plan.
+    ///
     /// # Errors
-    /// [`Error::System`] without memory, [`Error::PortMemoryFull`] for a plan that cannot be.
+    /// [`Error::System`] without memory, [`Error::PortMemoryFull`] if the plan is not possible.
     pub fn new(plan: Plan) -> Result<NetmapMemory> {
         if !plan.is_possible() {
-            return Err(Error::PortMemoryFull { what: "room for so many objects of such a size" });
+            return Err(Error::PortMemoryFull { what: "room for objects of this number and size" });
         }
         let mapping = Mapping::lazy(plan.len() + plan.zones * ZONE)?;
         let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
@@ -99,10 +101,10 @@ impl NetmapMemory {
         Ok(NetmapMemory { shared, plan, free: Mutex::new(Free::all(&plan)) })
     }
 
-    /// Makes a port: its description, and those rings that are wanted, full of buffers.
+    /// Makes a port: its description, and its wanted rings, full of buffers.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; then nothing has changed.
+    /// [`Error::PortMemoryFull`]; nothing has changed then.
     pub fn place(
         &self,
         name: &str,
@@ -115,10 +117,10 @@ impl NetmapMemory {
         self.describe(name, rings, &placed).inspect_err(|_| self.remove_rings(&placed))
     }
 
-    /// Makes those rings of a port that are wanted, full of buffers. Nothing describes them yet.
+    /// Makes the wanted rings of a port, full of buffers, without a description.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; then nothing has changed.
+    /// [`Error::PortMemoryFull`]; nothing has changed then.
     pub fn place_rings(
         &self,
         rings: &RingCounts,
@@ -130,7 +132,7 @@ impl NetmapMemory {
         let mut free = lock(&self.free);
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
         if STATE + SLOTS + longest * SLOT > self.plan.rings.size {
-            return Err(full("room for so many slots in a ring"));
+            return Err(full("room for rings of this length"));
         }
         let tx = (0..rings.all_tx()).filter(|n| tx_wanted(*n)).count();
         let rx = (0..rings.all_rx()).filter(|n| rx_wanted(*n)).count();
@@ -156,7 +158,7 @@ impl NetmapMemory {
     /// Makes the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; then nothing has changed.
+    /// [`Error::PortMemoryFull`]; nothing has changed then.
     pub fn place_pipe(&self, rings: &[RingCounts; 2], offsets: Offsets) -> Result<[PortLayout; 2]> {
         let sending = |rings: &RingCounts| self.place_rings(rings, |_| true, |_| false, offsets);
         let first = sending(&rings[0])?;
@@ -184,14 +186,14 @@ impl NetmapMemory {
         Some(place)
     }
 
-    /// Makes a description of a port with these rings. Returns them with the place of the description.
+    /// Makes a description of a port with these rings; returns them with its offset.
     ///
     /// # Errors
     /// [`Error::PortMemoryFull`].
     pub fn describe(&self, name: &str, rings: &RingCounts, placed: &PortLayout) -> Result<PortLayout> {
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
-            return Err(Error::PortMemoryFull { what: "room for so many rings in a port's description" });
+            return Err(Error::PortMemoryFull { what: "room for this number of rings in a port's description" });
         }
         let at = lock(&self.free).ports.pop().ok_or(Error::PortMemoryFull { what: "descriptions of ports left" })?;
         let placed = PortLayout { at, ..placed.clone() };
@@ -231,28 +233,28 @@ impl NetmapMemory {
         let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
         word(NUM_SLOTS, place.slots);
         word(NR_BUF_SIZE, self.plan.buffers.size);
-        // netmap writes 1 for a ring that sends (netmap_mem2.c), whatever its header says.
+        // netmap writes 1 for a transmit ring (netmap_mem2.c), against its header.
         word(RINGID_AND_DIR, usize::from(number) | usize::from(!receives) << 16);
         for field in [HEAD, CUR, TAIL] {
             word(field, 0);
         }
         for (n, buffer) in buffers.enumerate() {
             let slot = place.at + SLOTS + n * SLOT;
-            // A slot to be sent has a buffer's length, as netmap has it.
+            // A slot of a transmit ring has the length of a buffer, as in netmap.
             let len = if receives { 0 } else { self.plan.buffers.size.min(65_535) as u64 };
             mapping.write(slot, &(u64::from(buffer) | len << 32).to_ne_bytes());
             mapping.write(slot + 8, &(offsets.first & offsets.mask).to_ne_bytes());
         }
     }
 
-    /// Frees a port's part: its rings and its description.
+    /// Frees a port's rings and its description.
     #[cfg(test)]
     pub fn remove(&self, placed: &PortLayout) {
         self.remove_rings(placed);
         self.remove_description(placed.at);
     }
 
-    /// Frees rings, and whatever buffers are in them: the program may have exchanged them.
+    /// Frees rings, and the buffers that are in them now: the program may have exchanged some.
     fn remove_rings(&self, placed: &PortLayout) {
         let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
@@ -265,11 +267,11 @@ impl NetmapMemory {
         }
     }
 
-    /// Frees a port's description, and the buffers that are chained there.
+    /// Frees a port's description, and the chain of buffers in it.
     fn remove_description(&self, at: usize) {
         let mut free = lock(&self.free);
         free.ports.push(at);
-        // What a program chains in a circle ends where it has begun.
+        // A circular chain ends where it begins, since that buffer is free already.
         let mut next = [0; 4];
         self.shared.mapping.read(at + NI_BUFS_HEAD, &mut next);
         while free.give(u32::from_ne_bytes(next)) {
@@ -278,13 +280,14 @@ impl NetmapMemory {
         }
     }
 
-    /// Returns how many buffers are in no ring.
+    /// Returns the number of free buffers.
     #[cfg(test)]
     pub fn free_buffers(&self) -> usize {
         lock(&self.free).buffers.len()
     }
 
-    /// Takes up to `count` buffers that are in no ring, as runs: a first buffer, and how many there are. Their owner chains them.
+    /// Takes up to `count` buffers for use outside all rings, as runs: the first buffer, and their number. The client
+    /// chains them.
     pub fn take_extra(&self, count: u32) -> Vec<(u32, u32)> {
         let mut free = lock(&self.free);
         let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_s_memory_has_room_for_what_was_asked_for_and_nothing_else() {
+    fn a_port_s_memory_has_exactly_the_planned_room() {
         let rings = RingCounts { tx: 3, rx: 2, tx_slots: 64, rx_slots: 16, ..RingCounts::default() };
         let plan = Plan::of_ports(2, &rings, 5);
         let buffers = 2 * (3 * 64 + 2 * 16) + 5;
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_is_refused() {
+    fn an_impossible_plan_is_refused() {
         let good =
             Plan::of_ports(1, &RingCounts { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..RingCounts::default() }, 0);
         assert!(NetmapMemory::new(good).is_ok());
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_send_have_zones_as_far_as_there_are() {
+    fn transmit_rings_have_zones_while_there_is_room() {
         let rings = RingCounts { tx: 2, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let plan = Plan { zones: 4, ..Plan::of_ports(1, &rings, 0) };
         let memory = NetmapMemory::new(plan).unwrap();
@@ -389,7 +392,7 @@ mod tests {
         assert!(!fits(Objects { count: 0, ..port }, ring, buffers), "no description is free");
         assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
         assert!(!fits(port, ring, buffers - 1), "a buffer is missing");
-        // Far beyond, too.
+        // Lengths and numbers far beyond the memory.
         let memory = memory(port, ring, 1000);
         assert!(place(&memory, &RingCounts { tx_slots: 4096, ..rings }).is_err());
         assert!(place(&memory, &RingCounts { rx_slots: u32::MAX, ..rings }).is_err());
@@ -406,15 +409,15 @@ mod tests {
         word(memory, at) as u32 as usize
     }
 
-    /// What a program finds in its memory, as netmap(4) has it.
+    /// A program finds the structures of netmap(4) in its memory.
     #[test]
-    fn descriptions_and_rings_are_netmap_s() {
+    fn descriptions_and_rings_have_netmap_s_form() {
         let memory = NetmapMemory::new(Plan::default()).unwrap();
         let mapping = &memory.shared.mapping;
         mapping.write(0, &vec![0xAA; memory.plan.buffers_at()]);
         let rings = RingCounts { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
         let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
-        // The port in front of it is another.
+        // Another port, in front.
         place(&memory, &RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() }).unwrap();
         // The second transmit ring was not asked for.
         let placed = memory.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
@@ -454,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_a_port_that_is_gone_are_free_whatever_it_has_written() {
+    fn buffers_of_a_closed_port_are_free_whatever_it_has_written() {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let port = Objects { count: 2, size: 1024 };
         let memory = memory(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
@@ -474,13 +477,13 @@ mod tests {
         let distinct: std::collections::HashSet<_> = lock(&memory.free).buffers.iter().copied().collect();
         assert_eq!(distinct.len(), 20);
 
-        // More than there are is what there is.
+        // At most all free buffers are taken.
         let placed = place(&memory, &rings).unwrap();
         assert_eq!((extra(&memory, &placed, 100), memory.free_buffers()), (12, 0));
         memory.remove(&placed);
         assert_eq!(memory.free_buffers(), 20);
 
-        // No buffer in a slot, and a chain that leads to none.
+        // Invalid buffer numbers in slots and in the chain.
         let placed = place(&memory, &rings).unwrap();
         let slot = placed.tx[0].unwrap().at + SLOTS;
         for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
@@ -488,10 +491,10 @@ mod tests {
         }
         memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
         memory.remove(&placed);
-        assert_eq!(memory.free_buffers(), 16, "what is named by nothing is lost to this program");
+        assert_eq!(memory.free_buffers(), 16, "buffers that no slot names stay lost");
         assert!(lock(&memory.free).buffers.iter().all(|buffer| memory.shared.buffer(*buffer).is_some()));
 
-        // A chain in a circle comes to an end.
+        // A circular chain.
         let placed = place(&memory, &rings).unwrap();
         let [(own, 1)] = memory.take_extra(1)[..] else { panic!("one is free") };
         memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
@@ -499,7 +502,7 @@ mod tests {
         memory.remove(&placed);
         assert_eq!(memory.free_buffers(), 16);
 
-        // A buffer that is named twice is free once.
+        // A buffer that is named twice is freed once.
         let placed = place(&memory, &rings).unwrap();
         let slot = placed.tx[0].unwrap().at + SLOTS;
         let own = half(&memory, slot) as u32;

@@ -1,4 +1,4 @@
-//! Pipes between processes: who has which rings of which end, and the memory that both share.
+//! Pipes between processes: the rings of each end, the sessions that have them, and the memory that both ends share.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,19 +21,19 @@ use crate::share::server::shadow::Shadow;
 
 /// A pipe, while an end of it is open.
 pub struct Pipe {
-    /// As its first end has them; the other end has as many in the other direction.
+    /// The rings of each end. The second end's are those of the first, in the other direction.
     rings: [RingCounts; 2],
-    /// Of the program that has made it.
+    /// The user of the client that has made it.
     pub user: u32,
     lease: Lease,
     number: u16,
     sessions: [Vec<Weak<Session>>; 2],
-    /// By which its ends are monitored, and what monitors get, while there are any.
-    elsewhere: RemotePipe,
+    /// By which monitors find its ends.
+    remote: RemotePipe,
     shadow: Weak<Shadow>,
 }
 
-/// The rings of a pipe's other end.
+/// Returns the rings of a pipe's other end.
 fn mirrored(rings: &RingCounts) -> RingCounts {
     RingCounts { tx: rings.rx, rx: rings.tx, tx_slots: rings.rx_slots, rx_slots: rings.tx_slots, ..*rings }
 }
@@ -50,12 +50,12 @@ impl Drop for Pipe {
 }
 
 impl Pipe {
-    /// The rings that an end has.
+    /// Returns an end's number of rings.
     pub fn rings(&self, side: usize) -> RingCounts {
         self.rings[side]
     }
 
-    /// Returns whether a program has an end open.
+    /// Returns whether a client has an end open.
     pub fn is_open(&self, side: usize) -> bool {
         self.live(side).next().is_some()
     }
@@ -65,7 +65,7 @@ impl Pipe {
     }
 }
 
-/// Those rings of an end that are wanted.
+/// Returns the selected rings of an end.
 fn selected(placed: &PortLayout, wanted: &OpenRequest, rings: &RingCounts) -> PortLayout {
     let choose = |places: &[Option<RingAt>], count: u16, without: bool| {
         let is_wanted = |n: usize| !without && wanted.which.has(n as u16, count);
@@ -76,14 +76,14 @@ fn selected(placed: &PortLayout, wanted: &OpenRequest, rings: &RingCounts) -> Po
     PortLayout { tx, rx, ..placed.clone() }
 }
 
-/// Returns whether two descriptors would have a ring in common.
+/// Returns whether two descriptors have a ring in common.
 fn overlap(a: &PortLayout, b: &PortLayout) -> bool {
     let common = |a: &[Option<_>], b: &[Option<_>]| a.iter().zip(b).any(|(a, b)| a.is_some() && b.is_some());
     common(&a.tx, &b.tx) || common(&a.rx, &b.rx)
 }
 
 impl RequestHandler {
-    /// Opens an end of a pipe, which is made if it is not there.
+    /// Opens an end of a pipe, which is made if it does not exist.
     pub fn open_pipe(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let (name, side) = pipe_of(&wanted.name);
         let mut pipes = lock(&self.state.pipes);
@@ -92,10 +92,10 @@ impl RequestHandler {
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
             let (number, memory) = match choice {
-                // The program at the other end sees all of this memory, so nothing else is in it.
+                // The client at the other end sees all of this memory, so nothing else is in it.
                 MemoryChoice { number: 0, plan: None, .. } => {
-                    // Each ring of an end may be a descriptor of its own, with a description.
-                    // There is room for a zero-copy monitor of each end.
+                    // Each ring of an end may be opened by its own descriptor, with a description. There is room for a
+                    // zero-copy monitor of each end.
                     let most = rings[0].tx.max(rings[0].rx);
                     let room = RingCounts { tx: most, rx: most, ..rings[0] };
                     let plan = Plan::of_ports(4, &room, choice.extra.min(MOST_EXTRA));
@@ -106,9 +106,9 @@ impl RequestHandler {
             };
             let ends = memory.place_pipe(&rings, choice.offsets)?;
             let lease = Lease { memory, rings: ends.into(), description: None };
-            let elsewhere = RemotePipe::new([name.clone(), name.replace('{', "}")]);
+            let remote = RemotePipe::new([name.clone(), name.replace('{', "}")]);
             let sessions = [Vec::new(), Vec::new()];
-            let pipe = Pipe { rings, user: self.user, lease, number, sessions, elsewhere, shadow: Weak::new() };
+            let pipe = Pipe { rings, user: self.user, lease, number, sessions, remote, shadow: Weak::new() };
             pipes.insert(name.clone(), pipe);
         }
         let result = self.join_pipe(&mut pipes, &name, side, wanted, choice);
@@ -136,7 +136,7 @@ impl RequestHandler {
         }
         let ends = &pipe.lease.rings;
         if choice.offsets.mask != 0 && choice.offsets.mask != ends[side].offset_mask {
-            let why = "the pipe's other end has packets begin elsewhere".to_string();
+            let why = "the pipe's other end uses other packet offsets".to_string();
             return Err(Error::Refused { why, errno: libc::EINVAL });
         }
         self.check_memory(&wanted.name, choice, pipe.number)?;
@@ -185,7 +185,7 @@ impl RequestHandler {
 }
 
 impl State {
-    /// A program at one end of a pipe has moved packets, or given slots back: whoever waits for that is woken, at both ends.
+    /// Sends tokens to both ends after a client at one end has passed packets or released slots.
     pub(super) fn wake_pipe(&self, name: &str, side: usize) {
         let pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get(name) else { return };
@@ -209,7 +209,8 @@ impl State {
         }
     }
 
-    /// A program has closed its descriptor of an end. What it has received by then is free for the sender.
+    /// Leaves a pipe whose descriptor a client has closed. The slots that it has received and released by then are
+    /// freed for the sender.
     pub(super) fn leave_pipe(&self, name: &str, side: usize, session: &Arc<Session>) {
         for (_, ring) in session.receiving() {
             let client = ClientRing { ring };
@@ -226,7 +227,7 @@ impl State {
         }
     }
 
-    /// What monitors of a pipe get; it begins with the first of them, and goes with the last.
+    /// Returns the pipe's shadow, which begins with the first monitor and ends with the last.
     pub(super) fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(&pipe_of(name).0) else {
@@ -236,13 +237,13 @@ impl State {
             return Ok(shadow);
         }
         let Lease { memory, rings, .. } = &pipe.lease;
-        let shadow = Arc::new(Shadow::start(&pipe.elsewhere, &memory.shared, rings, pool)?);
+        let shadow = Arc::new(Shadow::start(&pipe.remote, &memory.shared, rings, pool)?);
         pipe.shadow = Arc::downgrade(&shadow);
         shadow.announce();
         Ok(shadow)
     }
 
-    /// Where copies of what a session sends into a pipe go.
+    /// Returns where copies of packets that a session sends into a pipe go.
     pub(super) fn shadow_of(&self, session: &Session) -> Option<Arc<Shadow>> {
         lock(&self.pipes).get(&pipe_of(&session.opened.wanted.name).0)?.shadow.upgrade()
     }

@@ -1,5 +1,5 @@
-//! A packet's way between a program's rings and a port, top-down. Each packet is copied once: what a program can change at
-//! any moment is looked at by nobody.
+//! A packet's way between a client's rings and a port, top-down. Each packet is copied once, before it is looked at:
+//! the client can change its memory at any moment.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRing};
 use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put};
 
-/// Packets that are moved before the other direction has its turn.
+/// Packets that are moved before it is the other direction's turn.
 const TURN: usize = 64;
-/// How long is polled before it sleeps.
+/// How long the thread polls before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(20);
-/// Turns with packets, after which the connection is looked at.
+/// Turns with packets after which the connections are read.
 const TURNS: u32 = 128;
 
-/// Turns for what a program that is gone has sent before: enough for the longest ring.
+/// Turns for packets that an ended client has sent before: enough for the longest ring.
 const LAST_TURNS: u32 = 1024;
 
-/// The programs at the other end of rings.
+/// The clients at the other end of rings.
 pub trait Clients: Notifier {
-    /// Reads what they have said.
+    /// Reads their messages.
     fn listen(&self) -> Signals;
-    /// Sleeps until they say something, one of `others` is readable, or the time is over.
+    /// Sleeps until they send a message, one of `others` is readable, or the time is over.
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
 }
 
-/// What the programs have said.
+/// The messages that clients have sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signals {
-    /// There is none any more.
+    /// No client is left.
     pub is_over: bool,
-    /// One wants its rings to be looked at.
+    /// A client has sent a token.
     pub token: bool,
 }
 
-/// From a program's transmit ring to a queue.
+/// Moves packets from a client's transmit ring to a queue.
 pub struct TxPump {
     pub ring: ServerTxRing,
     pub queue: TxQueue,
@@ -53,7 +53,7 @@ pub struct TxPump {
     pub batch: Batch,
 }
 
-/// From a queue to a program's receive ring.
+/// Moves packets from a queue to a client's receive ring.
 pub struct RxPump {
     pub ring: ServerRxRing,
     pub queue: RxQueue,
@@ -62,7 +62,7 @@ pub struct RxPump {
 }
 
 impl TxPump {
-    /// `header`: bytes of a header of virtio-net's in front of each packet.
+    /// `header`: bytes of the virtio-net header in front of each packet.
     pub fn new(
         ring: ServerTxRing,
         queue: TxQueue,
@@ -75,7 +75,7 @@ impl TxPump {
         TxPump { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
 
-    /// Tells how many slots were done.
+    /// Moves packets once; returns the number of slots.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         let mut slots = self.take_short();
         while self.batch.len() < TURN {
@@ -116,8 +116,8 @@ impl TxPump {
         })
     }
 
-    /// Copies the packet at the front, unless it is empty or too long: then nothing becomes of it. False if there is no
-    /// buffer for it now.
+    /// Copies the packet at the front; an empty or too long one is dropped. Returns false if no buffer is free for it
+    /// now.
     #[inline(always)]
     fn take(&mut self, len: usize, flags: u16) -> bool {
         let header = self.header.load(Ordering::Relaxed);
@@ -139,13 +139,13 @@ impl TxPump {
         true
     }
 
-    /// Something is still to be handed over.
+    /// Returns whether packets are still to be sent.
     fn is_pending(&self) -> bool {
         !self.batch.is_empty() || self.queue.unsent() > 0
     }
 }
 
-/// What a header of so many bytes in front of a packet leaves to do.
+/// Reads a header of `header` bytes in front of a packet; returns the offloads that it asks for.
 #[inline(always)]
 fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Offload> {
     if header == 0 {
@@ -157,12 +157,12 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
 }
 
 impl RxPump {
-    /// `header`: bytes of a header of virtio-net's in front of each packet.
+    /// `header`: bytes of the virtio-net header in front of each packet.
     pub fn new(ring: ServerRxRing, queue: RxQueue, header: &Arc<AtomicUsize>) -> RxPump {
         RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
     }
 
-    /// Tells how many slots were done.
+    /// Moves packets once; returns the number of slots.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         if self.batch.is_empty() && self.ring.free() > 0 {
             self.queue.recv(&mut self.batch);
@@ -190,7 +190,7 @@ impl RxPump {
     }
 }
 
-/// A port's rings at work for a program.
+/// Moves packets between a client's rings and a port.
 #[derive(Default)]
 pub struct Pump {
     pub sending: Vec<TxPump>,
@@ -199,14 +199,14 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// Moves packets both ways once. Returns how many slots were done.
+    /// Moves packets in both directions once; returns the number of slots.
     pub(super) fn turn(&mut self, clients: &impl Clients) -> usize {
         let sent: usize = self.sending.iter_mut().map(|sending| sending.turn(clients)).sum();
         let received: usize = self.receiving.iter_mut().map(|receiving| receiving.turn(clients)).sum();
         sent + received
     }
 
-    /// Moves packets until there is no program any more.
+    /// Moves packets until no client is left.
     pub fn run(&mut self, clients: &impl Clients) {
         let (mut patience, mut turns) = (Patience::new(PATIENCE), 0);
         loop {
@@ -224,7 +224,7 @@ impl Pump {
             if patience.wait() {
                 continue;
             }
-            // What comes before the last look is not missed.
+            // Packets that come before the last look are found by it.
             self.sending.iter().for_each(|sending| sending.ring.ring.arm_server());
             self.receiving.iter().for_each(|receiving| receiving.ring.ring.arm_server());
             for receiving in &mut self.receiving {
@@ -241,11 +241,11 @@ impl Pump {
         }
     }
 
-    /// Reads what the programs have said. True if there is none any more.
+    /// Reads the clients' messages; returns whether no client is left.
     fn listen(&self, clients: &impl Clients) -> bool {
-        let heard = clients.listen();
-        if heard.token {
-            // Whoever has read another one's token has asked for it again.
+        let signals = clients.listen();
+        if signals.token {
+            // A thread that has read another's token has requested it again.
             let free = self.sending.iter().map(|sending| &sending.ring.ring);
             let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
             let delivered = self.delivered.iter().map(|delivered| &delivered.ring);
@@ -253,15 +253,15 @@ impl Pump {
                 clients.notify();
             }
         }
-        heard.is_over
+        signals.is_over
     }
 
     fn sleep(&mut self, clients: &impl Clients) {
-        // What a queue has not sent yet, and a port without interrupts, is looked after again soon.
+        // Unsent packets of a queue, and ports without interrupts, need another look soon.
         let mut soon = self.sending.iter().any(TxPump::is_pending);
         let mut events = Vec::new();
         for receiving in &mut self.receiving {
-            // With a full ring it is the program that is waited for.
+            // A full ring waits for its client.
             if !receiving.batch.is_empty() || receiving.ring.free() == 0 {
                 continue;
             }
@@ -273,9 +273,9 @@ impl Pump {
         clients.sleep(&events, Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } });
     }
 
-    /// The program is gone: what it has sent before is still sent, as far as the port takes it.
+    /// Sends the packets that a client has sent before its end, as far as the port takes them.
     pub fn finish(&mut self, clients: &impl Clients) {
-        // It may only say that it is gone, and go on writing.
+        // A hostile client may only have closed its connection, and write on.
         for _ in 0..LAST_TURNS {
             if self.sending.iter_mut().map(|sending| sending.turn(clients)).sum::<usize>() == 0 {
                 break;
@@ -322,10 +322,10 @@ pub mod tests {
         fn sleep(&self, _: &[BorrowedFd<'_>], _: Timespec) {}
     }
 
-    /// A packet that was sent: its bytes, and whether something was left to do.
+    /// The bytes of sent packets, and whether they asked for offloads.
     type Sent = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
-    /// Takes what is sent, while it is open.
+    /// Records sent packets while it is open.
     struct Sink {
         sent: Sent,
         is_open: Arc<AtomicUsize>,
@@ -354,7 +354,7 @@ pub mod tests {
         sent: Sent,
         is_open: Arc<AtomicUsize>,
         sockets: [Connection; 2],
-        /// The first bytes that are sent, if they are not to count up.
+        /// The first bytes of the packet, if they are not to count up.
         first: Option<[u8; 2]>,
     }
 
@@ -369,7 +369,7 @@ pub mod tests {
             Bench { sending, client, sent, is_open, sockets: Connection::pair().unwrap(), first: None }
         }
 
-        /// The program sends slots with bytes that count up, and it is the server's turn.
+        /// Sends slots with bytes that count up, as the client, and moves them once, as the server.
         fn send(&mut self, slots: &[(usize, u16)]) -> usize {
             let ring = self.client.ring.clone();
             let (mut head, mut byte) = (self.client.head(), 0u8);
@@ -401,11 +401,11 @@ pub mod tests {
     }
 
     #[test]
-    fn packets_of_a_program_are_sent_whole_and_in_order() {
+    fn packets_of_a_client_are_sent_whole_and_in_order() {
         let mut bench = Bench::new(&pool(512), 0);
         assert_eq!(bench.send(&[]), 0);
         let slots = [(60, 0), (2048, MORE), (1, MORE), (100, 0), (3, MORE), (70, 0)];
-        // Six slots are done, and four buffers of the batch are gone: one packet has two.
+        // Six slots are moved, and then four buffers of the batch: one packet has two.
         assert_eq!(bench.send(&slots), 6 + 4);
         let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
         assert_eq!(sent, [counting(0, 60), counting(60, 2149), counting(2209, 73)]);
@@ -413,7 +413,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_for_the_port_is_dropped() {
+    fn invalid_packets_are_dropped() {
         let mut bench = Bench::new(&pool(512), 0);
         bench.send(&[
             (0, 0),
@@ -429,26 +429,26 @@ pub mod tests {
         assert_eq!(bench.lens(), [1, 5000]);
         bench.send(&[(2, 0)]);
         assert_eq!((bench.lens(), bench.client.tail()), (vec![2], 9));
-        // More slots than a packet may have.
+        // A packet of more slots than allowed.
         let mut long = vec![(1, MORE); MAX_FRAGS];
         long.push((1, 0));
         bench.send(&long);
         bench.send(&[(3, 0)]);
         assert_eq!(bench.lens(), [3]);
-        // More bytes than the pool has buffers for, ever.
+        // A packet of more bytes than the pool's buffers have.
         let mut bench = Bench::new(&pool(2), 0);
         bench.send(&[(2048, MORE), (2048, MORE), (900, 0), (60, 0)]);
         assert_eq!(bench.lens(), [60]);
     }
 
     #[test]
-    fn a_header_in_front_says_what_is_left_to_do() {
+    fn a_header_in_front_asks_for_offloads() {
         let mut bench = Bench::new(&pool(512), 12);
-        // The header alone is no packet; a byte behind it is one, also where parts end inside it.
+        // A header alone is no packet; with a byte behind it, it is one, also where parts end inside the header.
         bench.send(&[(12, 0), (13, 0), (5, MORE), (7, MORE), (60, 0), (5, MORE), (8, MORE), (9, 0)]);
         let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
         assert_eq!(sent, [counting(24, 1), counting(25 + 12, 60), counting(97 + 12, 10)]);
-        // One that has nothing to do is as long as the port takes; one that has, as long as there are.
+        // A packet without offloads is limited by the port, and one with offloads by the greatest length.
         for (flags, len, is_sent) in
             [(0, 5000, true), (0, 5001, false), (1, 5001, true), (1, 60_000, true), (0, 60_000, false)]
         {
@@ -480,7 +480,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_packet_stays_in_its_ring_while_all_buffers_are_elsewhere() {
+    fn a_packet_stays_in_its_ring_while_no_buffer_is_free() {
         let pool = pool(100);
         let mut other = Batch::with_capacity(100);
         assert_eq!(other.alloc(&pool, 100, 60), 100);
@@ -492,7 +492,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_program_that_sleeps_is_woken_when_slots_are_free() {
+    fn a_client_that_sleeps_is_woken_when_slots_are_free() {
         let mut bench = Bench::new(&pool(512), 0);
         bench.send(&[(60, 0)]);
         assert!(!was_notified(&bench.sockets[1]));
@@ -503,7 +503,7 @@ pub mod tests {
         assert!(was_notified(&bench.sockets[1]));
     }
 
-    /// Gives packets of these lengths.
+    /// Receives packets of these lengths.
     struct Source(Arc<Pool>, VecDeque<usize>);
 
     impl Receive for Source {
@@ -521,7 +521,7 @@ pub mod tests {
         RxPump::new(ServerRxRing::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
     }
 
-    /// What has come: of each slot its length and flags, and all bytes.
+    /// Returns length and flags of each slot that came, and all bytes.
     pub fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
         let client = ClientRing::begin(ring.clone());
         client.update_tail();
@@ -572,7 +572,7 @@ pub mod tests {
     fn packets_wait_for_room_and_those_that_never_fit_do_not() {
         let [socket, _other] = Connection::pair().unwrap();
         let (_memory, [_, ring]) = rings(4, 0, Offsets::default());
-        // Three slots are free at most: four are too many for ever.
+        // At most three slots are free, so that four never fit.
         let mut pump = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
         assert!(pump.turn(&socket) > 0);
         let lens = |ring: &Ring| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
@@ -587,7 +587,7 @@ pub mod tests {
     }
 
     #[test]
-    fn slots_without_a_buffer_or_too_far_behind_its_beginning_get_nothing() {
+    fn slots_with_invalid_buffers_or_offsets_get_nothing() {
         let [socket, _other] = Connection::pair().unwrap();
         for (buffer, offset, len, is_put) in [
             (None, 0, 60, true),
@@ -615,7 +615,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_program_that_waits_is_woken_for_packets() {
+    fn a_client_that_waits_is_woken_for_packets() {
         let (_memory, [_, ring]) = rings(16, 0, Offsets::default());
         let [socket, other] = Connection::pair().unwrap();
         receiving(&ring, 0, &[60]).turn(&socket);

@@ -1,4 +1,4 @@
-//! Copies packets into a program's receive ring: the last part of a packet's way, on the thread of its sender.
+//! Copies packets into a client's receive ring: the last part of a packet's way, on the sender's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +11,12 @@ use crate::share::protocol::mapping::Segments;
 use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Ring, ServerRxRing, Slot};
 use crate::slot;
 
-/// The longest header of virtio-net's: 10 bytes, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
+/// Bytes of the longest virtio-net header: 10, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
 pub const HEADERS: usize = 12;
 
-/// Wakes the programs that have a ring.
+/// Wakes the clients that have a ring.
 pub trait Notifier {
-    /// Sends a token to each program.
+    /// Sends a token to each client.
     fn notify(&self);
 }
 
@@ -60,7 +60,7 @@ pub fn put<'a>(
         let offset = producer.ring.offset(slot);
         let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return Put::Never };
         let len = left.min(size - offset);
-        // The program may have changed an offset meanwhile.
+        // The client may have changed an offset meanwhile.
         if n + 1 == count && len < left {
             return Put::Never;
         }
@@ -75,8 +75,8 @@ pub fn put<'a>(
     Put::Whole
 }
 
-/// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written there; more
-/// than [`MAX_FRAGS`] if [`MAX_FRAGS`] slots do not suffice.
+/// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written
+/// there; more than [`MAX_FRAGS`] if [`MAX_FRAGS`] slots do not suffice.
 #[cold]
 fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
     let (ring, size) = (&producer.ring, producer.ring.memory.buffers.size);
@@ -88,11 +88,11 @@ fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
     count
 }
 
-/// A program's receive ring at a port of a switch. Senders copy packets into it.
+/// A client's receive ring at a port of a switch. Senders copy packets into it.
 pub struct RingRecipient<B> {
     pub ring: ServerRxRing,
     pub header: Arc<AtomicUsize>,
-    /// Shows received packets to the port's monitors.
+    /// Copies received packets to the port's monitors.
     pub received: Option<RxMirror>,
     pub notifier: B,
 }
@@ -181,11 +181,11 @@ mod tests {
     use crate::share::server::netmap_memory::NetmapMemory;
     use crate::share::server::pump::tests::{come, counting};
 
-    /// A port of a switch whose packets are delivered to a ring, and one that sends to it.
+    /// A port of a switch that delivers to a ring, and another port that sends to it.
     struct Bench {
         _memory: Arc<NetmapMemory>,
         ring: Ring,
-        /// The program's end of its connection.
+        /// The client's end of its connection.
         client: Connection,
         port: Port,
         queue: Option<RxQueue>,
@@ -211,7 +211,7 @@ mod tests {
             let (pool, received) = (sender.pool().clone(), RxMirror::new(&name, 0));
             let mut bench =
                 Bench { _memory: memory, ring: ring.clone(), client, port, queue: None, tx, pool, _sender: sender };
-            // This comes before there is a ring for it.
+            // A packet that comes before the port has the ring.
             bench.send(&[61]);
             let (producer, header) = (ServerRxRing::new(ring), Arc::new(AtomicUsize::new(header)));
             let recipient = RingRecipient { ring: producer, header, received, notifier: socket };
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_copies_into_the_ring_of_who_receives() {
+    fn the_sender_copies_into_the_receiver_s_ring() {
         let mut bench = Bench::new("vale_delivery0", 0);
         bench.send(&[60, 5000, 2048]);
         let bytes = [61, 60, 5000, 2048].map(|len| counting(len, len)).concat();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_at_the_port() {
+    fn packets_without_room_are_counted_at_the_port() {
         let mut bench = Bench::new("vale_delivery1", 0);
         bench.send(&[60; 20]);
         let drops = |bench: &Bench| bench.port.statistics().unwrap().drops;
@@ -258,7 +258,7 @@ mod tests {
         bench.send(&[5000, 60, 9001]);
         assert_eq!(bench.lens(), [2048, 2048, 904, 60]);
         assert_eq!((drops(&bench).no_descriptor, drops(&bench).oversize), (6, 1));
-        // A chain that finds no room, and a slot without a buffer.
+        // A chain without room, and a slot without a buffer.
         bench.send(&[60; 10]);
         bench.send(&[5000, 62]);
         assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (15, 7));
@@ -284,7 +284,7 @@ mod tests {
         producer.publish_tail();
         let bytes = [60, 1536, 1537, 1800, 7000].map(|len| counting(len, len)).concat();
         assert_eq!(come(&ring).1, bytes);
-        // One slot's packet begins later, another's would begin behind its buffer.
+        // One packet begins later in its buffer, another would begin behind it.
         ring.set_offset(11, 2047);
         assert_eq!(put(&mut producer, 1540), (Put::Whole, 3));
         ring.set_offset(15, 2048);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_do_is_done_before() {
+    fn offloads_are_executed_before_delivery() {
         let mut bench = Bench::new("vale_delivery2", 12);
         bench.release_all();
         let mut batch = Batch::new();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn monitors_see_what_is_delivered() {
+    fn monitors_get_delivered_packets() {
         let mut bench = Bench::new("vale_delivery3", 0);
         bench.send(&[60; 14]);
         let mut monitor = Monitor::open("vale_delivery3:b", true, false, config("monitor")).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_woken_and_the_end_of_its_queue_ends_it() {
+    fn the_client_is_woken_and_delivery_ends_with_its_queue() {
         let mut bench = Bench::new("vale_delivery4", 0);
         bench.send(&[60]);
         assert!(!was_notified(&bench.client));
@@ -332,7 +332,7 @@ mod tests {
         bench.send(&[60]);
         assert_eq!(bench.lens().len(), 3);
         assert_eq!(bench.port.statistics().unwrap().rx_packets, 3);
-        // A queue that begins now has a channel.
+        // A new queue has a channel again.
         let (mut rx, mut batch) = (bench.port.rx(0).unwrap(), Batch::new());
         bench.send(&[60]);
         assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3));

@@ -1,4 +1,4 @@
-//! A connection that has no port yet: what it asks for. Once it has one it is the port's descriptor (`session`).
+//! A connection without a port: answers its requests. With a port it becomes the port's descriptor (`session`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -22,13 +22,14 @@ use crate::share::server::netmap_memory::{Lease, NetmapMemory};
 use crate::share::server::pump::{Pump, RxPump, TxPump};
 use crate::share::server::recipient::{DeliveredRing, RingRecipient};
 
-/// How long the server looks for the session of a descriptor.
+/// The longest search for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
 
-/// Pipes for which a port's own memory has room: a program that has both exchanges their buffers (netmap has room for 2).
+/// Pipes for which a port's own memory has room. A program with the port and the pipes exchanges their buffers (netmap
+/// has room for 2).
 const PIPES: usize = 16;
 
-/// A connection without a port, and its program.
+/// A connection without a port, and its client.
 pub struct RequestHandler {
     pub state: Arc<State>,
     pub connection: Arc<Connection>,
@@ -36,19 +37,19 @@ pub struct RequestHandler {
     pub number: u64,
     pub user: u32,
     pub process: u32,
-    /// The name that its socket is for.
+    /// The only name that its socket serves.
     pub only: Option<String>,
 }
 
 /// A port that was opened, with its description for this connection.
 pub enum Begun {
-    /// A session of its own.
+    /// A new session.
     New { running: Running, placed: PortLayout },
-    /// One that is there.
+    /// An existing session.
     Joined { session: Arc<Session>, placed: PortLayout },
 }
 
-/// An answer, and what comes with it.
+/// A reply, and its descriptors.
 type Answer = (Reply, Vec<OwnedFd>);
 
 impl RequestHandler {
@@ -58,13 +59,13 @@ impl RequestHandler {
             let (bytes, descriptors) = match self.connection.wait() {
                 Ok(Message::Request(bytes, descriptors)) => (bytes, descriptors),
                 Ok(Message::Proof(proof)) => {
-                    self.state.prove(proof, None);
+                    self.state.record_proof(proof, None);
                     continue;
                 }
                 Ok(Message::Token) => continue,
                 Err(_) => break,
             };
-            // What follows nonsense cannot be understood either.
+            // The message behind a malformed one cannot be understood either.
             let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
             self.state.settle(self.user);
             let answer = match request {
@@ -84,9 +85,9 @@ impl RequestHandler {
         self.state.forget(self.number);
     }
 
-    /// Opens a port and makes the connection its descriptor; a session of its own is to be run then.
+    /// Opens a port and makes the connection its descriptor. Returns a new session, which the caller must run.
     pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
-        // A session that would be shared may end at this very moment.
+        // The session that it would join may end at this moment.
         for _ in 0..16 {
             let (session, running, placed) = match self.open(wanted, choice)? {
                 Begun::New { running, placed } => (running.session.clone(), Some(running), placed),
@@ -99,7 +100,7 @@ impl RequestHandler {
             let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
             let number = self.state.number_in(self.process(choice.process), session.opened.number);
             let opened = Opened { placed, extra, number, ..session.opened.clone() };
-            // A program that has gone is noticed by the session.
+            // The session notices if the client is gone.
             let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.memory.shared.as_fd()]);
             if running.is_some() {
                 lock(&self.state.sessions).push(Arc::downgrade(&session));
@@ -150,15 +151,15 @@ impl RequestHandler {
         }
     }
 
-    /// A socket for one name is for no other; and ports that are neither netmap's nor made for a program are for who manages.
+    /// Refuses names that the socket does not serve, and ports that are neither netmap's nor made for a client.
     fn check(&self, name: &str) -> Result<()> {
         if name.contains(':') && !name.starts_with("vale") {
             let why = "only ports of switches have a ':' in their names";
             return Err(Error::NotServed { name: name.to_string(), why });
         }
-        // They would be those of the server's own port, beyond what a program may ask for.
+        // Options would apply to the server's own port, and exceed a client's limits.
         if name.contains('?') {
-            let why = "a name has no options here: rings and slots are asked for beside it";
+            let why = "a name has no options here: the request has fields for rings and slots";
             return Err(Error::NotServed { name: name.to_string(), why });
         }
         match &self.only {
@@ -169,8 +170,8 @@ impl RequestHandler {
         }
     }
 
-    /// What is there for others is for root and the user who serves to decide: who may use a switch may not have
-    /// interfaces attached to it by the one who serves it.
+    /// Refuses management by users other than root and the server's own: attaching an interface to a switch affects all
+    /// users of the switch.
     fn check_manager(&self, name: &str) -> Result<()> {
         self.check(name)?;
         match is_trusted(self.user) {
@@ -182,8 +183,8 @@ impl RequestHandler {
         }
     }
 
-    /// An interface is the machine's: a program that has it takes its packets away from Linux. A socket for it says that
-    /// those whom the socket lets in may have it; at the socket of all names it takes a manager.
+    /// Refuses an interface of the machine, whose packets Linux would not get any more. At the interface's own socket
+    /// the socket's permissions decide; at the socket of all names only managers may have it.
     fn check_interface(&self, name: &str) -> Result<()> {
         if self.is_in_memory(name) || self.only.is_some() || is_trusted(self.user) {
             return Ok(());
@@ -195,12 +196,12 @@ impl RequestHandler {
         Err(Error::Refused { why, errno: libc::EPERM })
     }
 
-    /// True for a port of a switch, a pipe, or one that lasts: it has no interface of the machine's.
+    /// Returns whether a port is in memory: a port of a switch, a pipe, or a persistent port.
     fn is_in_memory(&self, name: &str) -> bool {
-        name.starts_with("vale") || is_pipe(name) || lock(&self.state.lasting).contains_key(name)
+        name.starts_with("vale") || is_pipe(name) || lock(&self.state.persistent).contains_key(name)
     }
 
-    /// Who monitors a port sees its packets: for its user, and who manages.
+    /// Refuses monitors of other users' ports, except to managers: a monitor gets all packets of the port.
     fn check_monitor(&self, name: &str) -> Result<()> {
         let owner = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.user),
@@ -214,13 +215,13 @@ impl RequestHandler {
             return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }
         let why = format!(
-            "a monitor sees all packets, and '{name}' is no port of user {}'s\n  to let users see each other's: linerate serve --join-users",
+            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: linerate serve --join-users",
             self.user
         );
         Err(Error::Refused { why, errno: libc::EPERM })
     }
 
-    /// The rings of a port, or those that it would have: nothing is opened for a question.
+    /// Returns the rings of a port, or those that it would have. Opens nothing.
     fn info(&self, name: &str) -> Result<RingCounts> {
         let unasked = RingCounts::default();
         if is_pipe(name) {
@@ -229,8 +230,8 @@ impl RequestHandler {
                 None => usual(name, &unasked).of_card(),
             });
         }
-        if let Some(lasting) = lock(&self.state.lasting).get(name) {
-            return Ok(usual(name, &lasting.rings).of_card());
+        if let Some(persistent) = lock(&self.state.persistent).get(name) {
+            return Ok(usual(name, &persistent.rings).of_card());
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
@@ -242,7 +243,7 @@ impl RequestHandler {
         }
     }
 
-    /// Returns the rings that are asked for: one for each queue of an interface where their number is left to it, as in netmap.
+    /// Returns the rings asked for. Where their number is 0 an interface has one for each of its queues, as in netmap.
     fn rings(&self, name: &str, asked: &RingCounts) -> RingCounts {
         let is_left = asked.tx == 0 || asked.rx == 0;
         let interface =
@@ -252,22 +253,22 @@ impl RequestHandler {
         RingCounts { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
     }
 
-    /// Returns by what the memory of the client's process is known.
-    fn process(&self, said: u64) -> u64 {
-        if said == 0 { self.process.into() } else { said }
+    /// Returns the number that identifies the memory of the client's process.
+    fn process(&self, number: u64) -> u64 {
+        if number == 0 { self.process.into() } else { number }
     }
 
-    /// Refuses a number of memory that is not the port's, as netmap does.
+    /// Refuses a memory number that is not the port's, as netmap does.
     pub fn check_memory(&self, name: &str, choice: &MemoryChoice, number: u16) -> Result<()> {
         let there = self.state.number_in(self.process(choice.process), number);
         if choice.number == 0 || choice.plan.is_some() || choice.number == there {
             return Ok(());
         }
-        let why = format!("'{name}' has memory of number {there}, not {}", choice.number);
+        let why = format!("the memory of '{name}' has number {there}, not {}", choice.number);
         Err(Error::Refused { why, errno: libc::EINVAL })
     }
 
-    /// The memory that a program has chosen.
+    /// Returns the memory that the client has chosen.
     pub fn choose(&self, choice: &MemoryChoice) -> Result<(u16, Arc<NetmapMemory>)> {
         match choice.plan {
             Some(plan) => self.state.make_memory(self.user, plan),
@@ -301,7 +302,7 @@ impl RequestHandler {
         self.state.take_after_others(|| self.open_port(wanted, choice))
     }
 
-    /// No port: what is opened is memory (`NR_REG_NULL`).
+    /// Opens memory without a port (`NR_REG_NULL`).
     fn open_memory(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let rings = RingCounts { host_tx: 0, host_rx: 0, ..wanted.rings };
         let (number, memory) = self.choose(choice)?;
@@ -309,7 +310,7 @@ impl RequestHandler {
         self.begin(wanted, choice, number, memory, rings, [0; 6], None, None)
     }
 
-    /// Shares a session that has the port open in the same way.
+    /// Joins a session that has opened the port in the same way.
     fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
         let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == RingSelection::None;
         if !wanted.shares || is_alone {
@@ -328,12 +329,12 @@ impl RequestHandler {
         Ok(Some(Begun::Joined { session, placed }))
     }
 
-    /// Opens a monitor in the memory of the port that it monitors, whose buffers it gets.
+    /// Opens a monitor in the memory of the port whose buffers it gets.
     fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
         let is_it =
             |session: &Arc<Session>| session.opened.wanted.name == wanted.name && !session.opened.wanted.is_monitor();
-        let why = || format!("'{}' is open in no program: there are no buffers to monitor", wanted.name);
+        let why = || format!("no client has '{}' open: there are no buffers to monitor", wanted.name);
         let port = sessions.into_iter().find(is_it);
         let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
         let there = port.opened.rings;
@@ -348,7 +349,7 @@ impl RequestHandler {
         else {
             return Err(Error::BadPeer { why: "a monitor has a session of its own" });
         };
-        port.show(&running.session)?;
+        port.add_monitor(&running.session)?;
         running.monitors = Some(port);
         Ok(Begun::New { running, placed })
     }
@@ -379,7 +380,7 @@ impl RequestHandler {
         }
         let (mac, rings) = (lock(&served.device).mac().0, served.rings);
         let is_memory =
-            wanted.name.starts_with("vale") || is_monitor || lock(&self.state.lasting).contains_key(&wanted.name);
+            wanted.name.starts_with("vale") || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
         let (number, memory) = match choice {
             MemoryChoice { number: 0, plan: None, .. } if is_memory => {
                 // There is room for a zero-copy monitor.
@@ -387,7 +388,7 @@ impl RequestHandler {
                 let room = RingCounts { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
                 let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MOST_EXTRA));
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
-                // Descriptors that share the port have descriptions of their own.
+                // Descriptors that share the port have their own descriptions.
                 let ports = crate::share::protocol::layout::Objects { count: 16, ..plan.ports };
                 let pipes = Plan::of_ports(2 * PIPES, &RingCounts { tx: 1, rx: 1, ..room }, 0);
                 let plan = Plan { zones, ports, ..plan };
@@ -403,7 +404,7 @@ impl RequestHandler {
         result
     }
 
-    /// Makes the rings, and starts the session.
+    /// Makes the rings and the session.
     #[allow(clippy::too_many_arguments)]
     fn begin(
         &self,
@@ -463,7 +464,7 @@ impl RequestHandler {
                 pump.receiving.push(RxPump::new(ServerRxRing::new(ring), queue, header));
                 continue;
             };
-            // Who sends to a port of a switch copies packets into the program's ring.
+            // Senders to a port of a switch copy packets into the client's ring.
             let received = RxMirror::new(&served.name, n);
             let producer = ServerRxRing::new(ring.clone());
             let recipient =
@@ -474,7 +475,7 @@ impl RequestHandler {
         Ok(pump)
     }
 
-    /// Where copies of what a descriptor sends into a pipe go.
+    /// Replies where copies of packets that a descriptor sends into a pipe go.
     fn shadow(&self, descriptors: &[OwnedFd]) -> Result<Answer> {
         let session = self.state.find(descriptors)?;
         let side = pipe_of(&session.opened.wanted.name).1;
@@ -487,20 +488,20 @@ impl RequestHandler {
         }
     }
 
-    /// Tells how long the header in front of a port's packets is. To set it is for the user whose program has the port.
+    /// Returns the length of the header in front of a port's packets. Only the port's user and managers may set it.
     fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);
         }
         let served =
-            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "nobody has it open" })?;
+            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "no client has it open" })?;
         if let Some(len) = set {
             if !name.starts_with("vale") {
                 let why = "only ports of switches have a header in front of packets";
                 return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
             }
             if ![0, 10, 12].contains(&len) {
-                let why = format!("a header of virtio-net's has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
+                let why = format!("a virtio-net header has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
                 return Err(Error::Refused { why, errno: libc::EINVAL });
             }
             if served.user != self.user && !is_trusted(self.user) {
@@ -514,10 +515,10 @@ impl RequestHandler {
 }
 
 impl State {
-    /// Finds the session of a descriptor: what is sent through it arrives there, and nowhere else.
+    /// Finds the session of a descriptor by a proof: it arrives where the descriptor leads, and nowhere else.
     ///
     /// # Errors
-    /// `ENXIO` if it stands for no port of this server's.
+    /// `ENXIO` if the descriptor is no port of this server.
     fn find(&self, descriptors: &[OwnedFd]) -> Result<Arc<Session>> {
         let [descriptor] = descriptors else { return Err(Error::BadPeer { why: "a descriptor is missing" }) };
         let mut proof = [0; 16];
@@ -527,7 +528,7 @@ impl State {
         let until = Instant::now() + PROOF_TIME.min(PATIENCE);
         let mut is_sent = false;
         let found = loop {
-            // There may be no room for it until the session has read what is there.
+            // There may be no room for the proof until the session has read its messages.
             is_sent = is_sent
                 || match send_proof(descriptor.as_fd(), proof) {
                     Ok(()) => true,
@@ -546,12 +547,12 @@ impl State {
             drop(self.proved.wait_timeout(proofs, short).unwrap_or_else(PoisonError::into_inner));
         };
         lock(&self.proofs).remove(&proof);
-        let why = || "the descriptor stands for no port of this server's".to_string();
+        let why = || "the descriptor is no port of this server".to_string();
         found.ok_or_else(|| Error::Refused { why: why(), errno: libc::ENXIO })
     }
 
-    /// Takes note of where a proof has come.
-    pub(super) fn prove(&self, proof: [u8; 16], session: Option<Arc<Session>>) {
+    /// Records where a proof has arrived.
+    pub(super) fn record_proof(&self, proof: [u8; 16], session: Option<Arc<Session>>) {
         if let Some(place) = lock(&self.proofs).get_mut(&proof) {
             *place = Some(session);
             self.proved.notify_all();

@@ -10,26 +10,27 @@ use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 
-/// The most rings, and slots, that a program may ask for.
+/// The most rings and slots that a client may ask for.
 pub(super) const MOST_RINGS: u16 = 32;
 pub(super) const MOST_SLOTS: u32 = 4096;
 pub(super) const SLOTS: u32 = 1024;
-/// Slots of a receive ring at a switch: a switch drops packets while a receiver has no processor, so its ring is longer.
+/// Slots of a receive ring at a switch. The switch drops packets while a receiver has no processor, so its ring is
+/// longer.
 pub(super) const SWITCH_SLOTS: u32 = 4096;
-/// The most buffers that a port has beside those of its rings.
+/// The most buffers of a port outside its rings.
 pub(super) const MOST_EXTRA: u32 = 1 << 19;
-/// A port that one or more programs have.
+/// A port that one or more clients have open.
 pub(super) struct Served {
     pub(super) name: String,
     pub(super) device: Mutex<Port>,
-    /// Of the host's stack, if it has been asked for.
+    /// The port of the host's stack, if a client has asked for it.
     pub(super) host: Mutex<Option<Port>>,
     pub(super) rings: RingCounts,
-    /// The user of the program that it was opened for.
+    /// The user of the client for which it was opened.
     pub(super) user: u32,
-    /// How many connections have it.
+    /// Number of connections.
     users: AtomicUsize,
-    /// Bytes of a header of virtio-net's in front of each packet.
+    /// Bytes of the virtio-net header in front of each packet.
     pub(super) header: Arc<AtomicUsize>,
 }
 
@@ -55,7 +56,7 @@ impl Served {
         self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a connection has it.
+    /// Returns whether a connection has it open.
     pub(super) fn is_used(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0
     }
@@ -66,16 +67,16 @@ impl State {
         lock(&self.ports).get(name).and_then(Weak::upgrade)
     }
 
-    /// Returns what a port is called on its switch, if it is one that lasts and is attached; otherwise its name as it is.
+    /// Returns the name of an attached persistent port on its switch; other names remain as they are.
     pub(super) fn resolved(&self, name: &str) -> String {
-        let lasting = lock(&self.lasting);
-        let attached = lasting.get(name).and_then(|lasting| lasting.attached.first());
+        let persistent = lock(&self.persistent);
+        let attached = persistent.get(name).and_then(|persistent| persistent.attached.first());
         attached.map_or_else(|| name.to_string(), |(_, served)| served.name.clone())
     }
 
-    /// A port, opened if nobody has it.
+    /// Returns a port, which is opened if no client has it open.
     pub(super) fn port(&self, name: &str, rings: &RingCounts, user: u32) -> Result<Arc<Served>> {
-        if lock(&self.lasting).contains_key(name) {
+        if lock(&self.persistent).contains_key(name) {
             return Err(Error::NotServed { name: name.to_string(), why: "it is attached to no switch" });
         }
         let mut ports = lock(&self.ports);
@@ -86,7 +87,7 @@ impl State {
         let mut rings = usual(name, rings);
         let device = (self.open)(name, &rings)?;
         let info = device.info();
-        // An interface has a host's stack behind it, which is opened when it is asked for.
+        // An interface has a host's stack behind it, which is opened when a client asks for it.
         rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
         if name.starts_with("vale") {
             rings = rings.of_card();
@@ -97,7 +98,8 @@ impl State {
     }
 }
 
-/// Returns the rings that a program has asked for at a port, within bounds; one ring, and the usual slots, where it has not asked.
+/// Returns the rings that a client has asked for at a port, within limits; one ring and the default slots where it has
+/// not asked.
 pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
     let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
@@ -113,16 +115,16 @@ pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
 }
 
 impl OpenRequest {
-    /// Refuses a port whose packets have a header in front, if the program does not expect one.
+    /// Refuses a port with a header in front of packets, if the client does not expect one.
     pub(super) fn check_header(&self, served: &Served) -> Result<()> {
         if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
             return Ok(());
         }
-        let why = format!("packets of '{}' have a header in front, which the program does not expect", served.name);
+        let why = format!("packets of '{}' have a header in front, which the client does not expect", served.name);
         Err(Error::Refused { why, errno: libc::EIO })
     }
 
-    /// Whether a port with such rings has those that are wanted.
+    /// Checks that a port with these rings has the selected ones.
     pub(super) fn check(&self, rings: &RingCounts) -> Result<()> {
         let is_there = match self.which {
             RingSelection::One(one) => one < rings.tx.max(rings.rx),
@@ -140,19 +142,19 @@ impl OpenRequest {
 }
 
 impl RingCounts {
-    /// Without those of the host's stack.
+    /// Returns these rings without those of the host's stack.
     pub(super) fn of_card(self) -> RingCounts {
         RingCounts { host_tx: 0, host_rx: 0, ..self }
     }
 
-    /// Those of the host's stack alone, as a port's.
+    /// Returns the host stack's rings alone, as a port's.
     pub(super) fn of_host(self) -> RingCounts {
         RingCounts { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
     }
 }
 
 impl Served {
-    /// Takes a queue: the program's number `n`, of the card, which has `cards`, or of the host's stack behind them.
+    /// Takes the queue of the client's ring `n`: of the card, which has `cards`, or behind them of the host's stack.
     pub(super) fn queue<Q>(
         &self,
         device: &mut Port,
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_that_a_port_has_not_are_refused() {
+    fn rings_that_a_port_does_not_have_are_refused() {
         let rings = RingCounts { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..RingCounts::default() };
         let check = |which: RingSelection, rings: &RingCounts| {
             OpenRequest { which, ..OpenRequest::default() }.check(rings).is_ok()
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_kept_within_limits() {
+    fn requested_rings_are_kept_within_limits() {
         let one = RingCounts { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
         assert_eq!(usual("eth0", &RingCounts::default()), one);
         assert_eq!(usual("vale0:a", &RingCounts::default()), RingCounts { rx_slots: SWITCH_SLOTS, ..one });

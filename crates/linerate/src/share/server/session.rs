@@ -1,5 +1,5 @@
-//! A port's rings at a program, and the connections that are its descriptors. Wherever a descriptor is, in the process that
-//! has opened it or in another, it is the other end of one of these; with the last one the port is closed.
+//! A port's rings at a client, and the connections that are its descriptors. Each descriptor, in the process that has
+//! opened it or in another, is the other end of one of them. With the last one the port is closed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,10 +17,10 @@ use crate::share::server::pump::{Clients, Pump, Signals};
 use crate::share::server::recipient::Notifier;
 use crate::share::server::shadow::Shadow;
 
-/// Messages of a connection that are read before the others have their turn.
+/// Messages of a connection that are read before it is another's turn.
 const MESSAGES: usize = 64;
 
-/// A session, as other threads see it.
+/// A session, as all threads see it.
 pub struct Session {
     pub opened: Opened,
     pub user: u32,
@@ -35,7 +35,7 @@ pub struct Session {
 #[derive(Default)]
 struct Members {
     all: Vec<Member>,
-    /// The last one has gone: no other can come. These have been.
+    /// The last one has gone, so that no other can join. `gone` has the numbers of those that have left.
     is_over: bool,
     gone: Vec<u64>,
 }
@@ -44,7 +44,7 @@ struct Members {
 struct Member {
     number: u64,
     connection: Arc<Connection>,
-    /// Its description of the port.
+    /// The descriptor's own description of the port.
     _description: Lease,
 }
 
@@ -55,7 +55,7 @@ impl Session {
         Ok(Arc::new(Session { opened, user, memory, members: Mutex::default(), monitors: Mutex::default(), waker }))
     }
 
-    /// Adds a descriptor; false if the session is over.
+    /// Adds a descriptor; returns false if the session is over.
     pub fn join(&self, number: u64, connection: &Arc<Connection>, description: Lease) -> bool {
         let members = &mut *lock(&self.members);
         if !members.is_over {
@@ -65,29 +65,29 @@ impl Session {
         !members.is_over
     }
 
-    /// Wakes the programs.
+    /// Sends a token to each client.
     pub fn notify(&self) {
         lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
 
-    /// What a process is told that the descriptor was passed to.
+    /// Describes the session for a process that a descriptor was passed to.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
         let memory = self.memory.shared.as_fd().try_clone_to_owned();
         let memory = memory.map_err(|error| Error::system("dup of a descriptor", error))?;
         Ok((Reply::Opened(Box::new(self.opened.clone())), vec![memory]))
     }
 
-    /// Reads what the connections have said, and lets those go that have ended.
+    /// Reads the connections' messages, and removes connections that have ended.
     pub fn listen(self: &Arc<Session>, state: &State) -> Signals {
-        let mut heard = Signals::default();
+        let mut signals = Signals::default();
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
         let mut gone = Vec::new();
         let members = &mut *lock(&self.members);
         members.all.retain(|member| {
             for _ in 0..MESSAGES {
                 match member.connection.next() {
-                    Ok(Message::Token) => heard.token = true,
-                    Ok(Message::Proof(proof)) => state.prove(proof, Some(self.clone())),
+                    Ok(Message::Token) => signals.token = true,
+                    Ok(Message::Proof(proof)) => state.record_proof(proof, Some(self.clone())),
                     Ok(Message::Request(..)) => {
                         let why = "the descriptor is bound to a port already".to_string();
                         let _ = member.connection.send(&Reply::Refused { why, errno: libc::EBUSY }, &[]);
@@ -103,27 +103,27 @@ impl Session {
             true
         });
         members.is_over = members.all.is_empty() || state.is_stopping();
-        heard.is_over = members.is_over;
-        // As long as a connection that has ended is known, the next program waits for its port.
-        match heard.is_over {
+        signals.is_over = members.is_over;
+        // The next client waits for the port as long as the server knows an ended connection of it.
+        match signals.is_over {
             true => members.gone.extend(gone),
             false => gone.into_iter().for_each(|number| state.forget(number)),
         }
-        if heard.token {
+        if signals.token {
             self.wake_monitors();
         }
-        heard
+        signals
     }
 
-    /// Lets go of all connections, at the end.
-    fn part(&self, state: &State) {
+    /// Forgets all connections, at the end.
+    fn forget_all(&self, state: &State) {
         let members = std::mem::take(&mut *lock(&self.members));
         lock(&self.members).is_over = true;
         let all = members.all.iter().map(|member| member.number).chain(members.gone);
         all.for_each(|number| state.forget(number));
     }
 
-    /// Sleeps until one of the connections has something to say, one of `others` is readable, or the time is over.
+    /// Sleeps until a connection has a message, one of `others` is readable, or the time is over.
     pub fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
         let connections: Vec<_> = lock(&self.members).all.iter().map(|member| member.connection.clone()).collect();
         let mut events: Vec<_> = connections.iter().map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
@@ -132,7 +132,7 @@ impl Session {
         let _ = poll(&mut events, Some(&longest));
     }
 
-    /// Returns whether another descriptor of this user's can share the session.
+    /// Returns whether another descriptor of this user may share the session.
     pub fn is_like(&self, wanted: &OpenRequest, user: u32) -> bool {
         let there = &self.opened.wanted;
         user == self.user
@@ -145,16 +145,16 @@ impl Session {
         places.filter_map(|(n, place)| Some((n, Ring::new(&self.memory.shared, *place).ok()?)))
     }
 
-    /// The receive rings that it has, by number.
+    /// Returns its receive rings by number.
     pub fn receiving(&self) -> impl Iterator<Item = (usize, Ring)> {
         self.rings(&self.opened.placed.rx)
     }
 
-    /// From now on the port's buffers go to this monitor's receive rings, when the port is done with them.
+    /// Gives the port's buffers to this monitor's receive rings from now on, when the port is done with them.
     ///
     /// # Errors
     /// [`Error::PortInUse`] if it has such a monitor.
-    pub fn show(&self, monitor: &Arc<Session>) -> Result<()> {
+    pub fn add_monitor(&self, monitor: &Arc<Session>) -> Result<()> {
         let monitors = &mut *lock(&self.monitors);
         monitors.retain(|monitor| monitor.strong_count() > 0);
         if !monitors.is_empty() {
@@ -170,23 +170,23 @@ impl Session {
         Ok(())
     }
 
-    /// They stay the port's again.
-    fn show_no_more(&self, monitor: &Session) {
+    /// Leaves the port its buffers again.
+    fn remove_monitor(&self, monitor: &Session) {
         lock(&self.monitors).clear();
-        // A sync that gives buffers to the monitor at this moment ends first.
+        // A sync that is just giving buffers to the monitor ends first.
         let theirs: Vec<ClientRing> = monitor.receiving().map(|(_, ring)| ClientRing { ring }).collect();
         let _turns: Vec<_> = theirs.iter().filter_map(ClientRing::turn).collect();
         self.rings(&self.opened.placed.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
     }
 
-    /// Wakes the programs whose receive rings have something that nobody has told them of.
+    /// Sends tokens to clients that wait for slots of their receive rings.
     fn wake(&self) {
         if self.receiving().filter(|(_, ring)| ring.must_notify_client()).count() > 0 {
             self.notify();
         }
     }
 
-    /// A program has synced the port: its monitors may have something.
+    /// Wakes the monitors after a client has synced the port.
     fn wake_monitors(&self) {
         let monitors: Vec<_> = lock(&self.monitors).iter().filter_map(Weak::upgrade).collect();
         monitors.iter().for_each(|monitor| monitor.wake());
@@ -215,14 +215,14 @@ impl Clients for (&Arc<Session>, &State) {
     }
 }
 
-/// A session's thread, and what goes with it: the queues first, then the port.
+/// A session's thread, and its resources: the queues first, then the port.
 pub struct Running {
     pub state: Arc<State>,
     pub session: Arc<Session>,
-    /// What moves packets. A pipe's ends move them by themselves.
+    /// Moves packets. The ends of a pipe move theirs by themselves.
     pub pump: Option<Pump>,
     pub served: Option<Arc<Served>>,
-    /// What a monitor of a pipe gets.
+    /// The source of a pipe's monitor.
     pub shadow: Option<Arc<Shadow>>,
     /// The end of a pipe that it has.
     pub pipe: Option<(String, usize)>,
@@ -240,19 +240,19 @@ impl Running {
         self.end();
     }
 
-    /// Waits for the end of a port that needs no thread to move its packets, and wakes the other end of a pipe.
+    /// Waits for the end of a port whose packets move without a thread, and wakes the other end of a pipe.
     fn rest(&self) {
         loop {
-            let heard = self.session.listen(&self.state);
-            if heard.is_over {
+            let signals = self.session.listen(&self.state);
+            if signals.is_over {
                 return;
             }
-            if heard.token
+            if signals.token
                 && let Some((name, side)) = &self.pipe
             {
                 self.state.wake_pipe(name, *side);
             }
-            if heard.token && self.monitors.is_some() {
+            if signals.token && self.monitors.is_some() {
                 self.session.wake();
             }
             self.session.sleep(&[], Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -268,7 +268,7 @@ impl Running {
         self.served = None;
         self.shadow = None;
         if let Some(port) = self.monitors.take() {
-            port.show_no_more(&self.session);
+            port.remove_monitor(&self.session);
         }
         self.lease = None;
         if let Some((name, side)) = self.pipe.take() {
@@ -276,6 +276,6 @@ impl Running {
         }
         lock(&self.state.sessions)
             .retain(|session| session.strong_count() > 0 && !std::ptr::eq(session.as_ptr(), &*self.session));
-        self.session.part(&self.state);
+        self.session.forget_all(&self.state);
     }
 }

@@ -1,6 +1,7 @@
-//! The shadow of a pipe between two processes, for its monitors: who serves the pipe makes rings in memory of its own, and
-//! while there are monitors, whoever sends into the pipe puts a copy of each packet there. From these rings packets come to
-//! monitors as from any program's. What finds no room is dropped and counted at the monitors; the pipe goes on.
+//! The shadow of a pipe between two processes, for its monitors. The server makes rings in memory of its own. While
+//! there are monitors, each sender into the pipe puts a copy of each packet there (`client/copier.rs`). From these
+//! rings packets reach the monitors as those of any client. Copies without room are dropped and counted at the
+//! monitors; the pipe is not delayed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -24,29 +25,30 @@ use crate::share::server::recipient::Notifier;
 /// Slots of each ring.
 const SLOTS: u32 = 1024;
 
-/// Makes shadows distinguishable, for those who may have an older one.
+/// The next shadow's version, by which clients recognise an older one.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// The serving side: rings for both ends, and the thread that empties them. It goes with the last monitor.
+/// The server's end: rings for both ends of the pipe, and the thread that empties them. It ends with the last monitor.
 pub struct Shadow {
     memory: NetmapMemory,
-    /// By end of the pipe: the rings that it sends copies into.
+    /// By end of the pipe: the rings for its copies.
     placed: [PortLayout; 2],
     /// Wakes the thread.
     waker: Arc<Waker>,
-    /// The pipe's transmit rings, which say that there is this shadow.
-    told: Vec<Ring>,
+    /// The pipe's transmit rings, which have the shadow's version.
+    tx_rings: Vec<Ring>,
     version: u32,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Shadow {
-    /// Begins, for a pipe of these ends, in this memory. Packets are copied into buffers of `pool` on their way.
+    /// Starts a shadow for a pipe with these ends in this memory. Packets are copied into buffers of `pool` on their
+    /// way.
     ///
     /// # Errors
     /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
     pub fn start(
-        elsewhere: &RemotePipe,
+        remote: &RemotePipe,
         pipe_memory: &Arc<SharedMapping>,
         ends: &[PortLayout],
         pool: &Arc<Pool>,
@@ -74,12 +76,12 @@ impl Shadow {
                 let ring = Ring::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
                 let missing = move || u64::from(lost.lost().wrapping_sub(std::mem::replace(&mut known, lost.lost())));
-                let queue = elsewhere.sent(end, number as u16, Box::new(missing));
+                let queue = remote.sent(end, number as u16, Box::new(missing));
                 pump.sending.push(TxPump::new(ServerTxRing::new(ring), queue, pool, LONGEST, &Arc::default()));
             }
         }
         let places = ends.iter().flat_map(|end| &end.tx).flatten();
-        let told = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
+        let tx_rings = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|error| Error::system("eventfd", error))?;
         let waker = Arc::new(Waker { event, is_over: AtomicBool::new(false) });
@@ -87,20 +89,20 @@ impl Shadow {
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
         let thread = thread.spawn(move || pump.run(&*its)).map_err(system("starting a thread"))?;
         let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
-        Ok(Shadow { memory, placed, waker, told, version, thread: Some(thread) })
+        Ok(Shadow { memory, placed, waker, tx_rings, version, thread: Some(thread) })
     }
 
-    /// Wakes the thread: a program has put copies into a ring.
+    /// Wakes the thread: a client has put copies into a ring.
     pub fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Tells both ends of the pipe, which then ask for it.
+    /// Writes the version into the pipe's rings, so that both ends ask for the shadow.
     pub fn announce(&self) {
-        self.told.iter().for_each(|ring| ring.set_shadow(self.version));
+        self.tx_rings.iter().for_each(|ring| ring.set_shadow(self.version));
     }
 
-    /// What an end of the pipe is told when it asks: its memory comes with it.
+    /// Describes the rings for an end of the pipe.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -116,7 +118,7 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        self.told.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
+        self.tx_rings.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
         self.waker.is_over.store(true, Ordering::Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
@@ -125,7 +127,7 @@ impl Drop for Shadow {
     }
 }
 
-/// Wakes the thread of a shadow, and says when it is over.
+/// Wakes and ends the thread of a shadow.
 struct Waker {
     event: OwnedFd,
     is_over: AtomicBool,
@@ -137,7 +139,7 @@ impl Waker {
     }
 }
 
-/// Whoever has the pipe does not wait for the shadow.
+/// Clients do not wait for the shadow.
 impl Notifier for Waker {
     fn notify(&self) {}
 }

@@ -1,4 +1,4 @@
-//! What is managed: ports of this machine as parts of a switch, ports that last, and a list of all.
+//! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
 use crate::share::protocol::name::base;
 
-/// A port of this machine that a switch has.
+/// A port of this machine that is attached to a switch.
 pub(super) struct Attached {
     switch: String,
     pub(super) port: String,
@@ -29,14 +29,14 @@ pub(super) struct Attached {
     devices: Vec<Port>,
 }
 
-/// A port of the name of an interface, which stays without a program.
-pub(super) struct Lasting {
+/// A persistent port (`vale-ctl -n`): a port with the name of an interface, which exists without a client.
+pub(super) struct PersistentPort {
     pub(super) rings: RingCounts,
-    /// The switches that it is attached to, and the ports there. Its own name means the first.
+    /// The switches that it is attached to, and its ports there. Its own name means the first of them.
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 
-/// How a port is called on a switch: as it is, but for what no name there has (`0000:03:00.0`: `0000_03_00_0`).
+/// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`).
 fn plain(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
@@ -45,15 +45,15 @@ fn plain(port: &str) -> String {
 impl State {
     pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
         let name = format!("{switch}:{}", plain(port));
-        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            if lasting.attached.iter().any(|(there, _)| there == switch) {
+        if let Some(persistent) = lock(&self.persistent).get_mut(port) {
+            if persistent.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::PortInUse { name });
             }
-            let device = (self.open)(&name, &usual(&name, &lasting.rings))?;
+            let device = (self.open)(&name, &usual(&name, &persistent.rings))?;
             let user = rustix::process::geteuid().as_raw();
-            let served = Served::new(&name, device, usual(&name, &lasting.rings).of_card(), user);
+            let served = Served::new(&name, device, usual(&name, &persistent.rings).of_card(), user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
-            lasting.attached.push((switch.to_string(), served));
+            persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
@@ -71,7 +71,7 @@ impl State {
         };
         let mut begin = || -> Result<()> {
             let mut device = (self.open)(port, &usual(port, rings))?;
-            // What is for those behind it, too.
+            // Packets for the hosts behind the other ports must come in as well.
             device.set_promiscuous(true)?;
             attached.join(device, (self.open)(&name, &usual(&name, rings))?)?;
             if host {
@@ -92,12 +92,12 @@ impl State {
         let name = format!("{switch}:{}", plain(port));
         let number = number_of(switch, &name);
         let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
-        if let Some(lasting) = lock(&self.lasting).get_mut(port) {
-            let at = lasting.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
-            if lasting.attached[at].1.is_used() {
+        if let Some(persistent) = lock(&self.persistent).get_mut(port) {
+            let at = persistent.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
+            if persistent.attached[at].1.is_used() {
                 return Err(Error::PortInUse { name });
             }
-            lasting.attached.remove(at);
+            persistent.attached.remove(at);
             return Ok(number);
         }
         let mut all = lock(&self.attached);
@@ -115,31 +115,33 @@ impl State {
         let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
-            return Err(bad("a port that lasts is called as an interface, not as a switch"));
+            return Err(bad(
+                "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
+            ));
         }
-        let mut lasting = lock(&self.lasting);
-        if lasting.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
+        let mut persistent = lock(&self.persistent);
+        if persistent.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
             let why =
                 format!("'{name}' is there already\n  choose another name, or remove it: linerate switch destroy");
             return Err(Error::Refused { why, errno: libc::EEXIST });
         }
-        lasting.insert(name.to_string(), Lasting { rings: *rings, attached: Vec::new() });
+        persistent.insert(name.to_string(), PersistentPort { rings: *rings, attached: Vec::new() });
         Ok(())
     }
 
     pub(super) fn destroy(&self, name: &str) -> Result<()> {
-        let mut lasting = lock(&self.lasting);
-        match lasting.get(name) {
-            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such port that lasts" }),
-            Some(lasting) if !lasting.attached.is_empty() => Err(Error::PortInUse { name: name.to_string() }),
+        let mut persistent = lock(&self.persistent);
+        match persistent.get(name) {
+            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such persistent port" }),
+            Some(persistent) if !persistent.attached.is_empty() => Err(Error::PortInUse { name: name.to_string() }),
             Some(_) => {
-                lasting.remove(name);
+                persistent.remove(name);
                 Ok(())
             }
         }
     }
 
-    /// All ports, of those with a switch their numbers.
+    /// Lists all ports, with their numbers on their switches.
     pub(super) fn list(&self, only: Option<&str>) -> Vec<PortState> {
         let mut list: Vec<PortState> = Vec::new();
         let names: Vec<String> = lock(&self.ports).keys().cloned().collect();
@@ -154,7 +156,7 @@ impl State {
                 list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
             }
         }
-        for (name, _) in lock(&self.lasting).iter().filter(|(_, lasting)| lasting.attached.is_empty()) {
+        for (name, _) in lock(&self.persistent).iter().filter(|(_, persistent)| persistent.attached.is_empty()) {
             list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
         }
         list.retain(|port| only.is_none_or(|only| base(&port.name) == only));
@@ -163,7 +165,7 @@ impl State {
     }
 }
 
-/// A port's number on its switch; 0 where it has none.
+/// Returns a port's number on its switch; 0 if it has none.
 fn number_of(switch: &str, name: &str) -> u32 {
     let port = name.split(':').nth(1).unwrap_or_default();
     let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
@@ -171,21 +173,21 @@ fn number_of(switch: &str, name: &str) -> u32 {
 }
 
 impl Attached {
-    /// Connects a port of this machine with one of the switch, by a thread for each pair of queues.
+    /// Connects a port of this machine with a port of the switch, by a thread for each pair of queues.
     fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
         for queue in 0..queues {
-            let mut ways = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
+            let mut directions = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
             let (stop, waker) = (self.stop.clone(), self.waker.clone());
             let forward = move || {
                 let mut batches = [Batch::new(), Batch::new()];
                 let mut waiter = Waiter::new(Wait::Adaptive).woken_by(waker);
                 while !stop.load(Ordering::Relaxed) {
                     let mut moved = 0;
-                    for ((rx, tx), batch) in ways.iter_mut().zip(&mut batches) {
+                    for ((rx, tx), batch) in directions.iter_mut().zip(&mut batches) {
                         moved += forward_once(rx, tx, batch);
                     }
-                    let [(a, _), (b, _)] = &mut ways;
+                    let [(a, _), (b, _)] = &mut directions;
                     waiter.turn(moved, &mut [a, b]);
                 }
             };
@@ -219,9 +221,9 @@ mod tests {
     use super::*;
     use crate::share::server::served::MOST_RINGS;
 
-    /// Found by the fuzz target `netmap`: each pair of rings is a thread.
+    /// Found by the fuzz target `netmap`: each pair of rings has a thread.
     #[test]
-    fn what_is_attached_has_as_many_rings_as_a_port_may_have() {
+    fn an_attached_port_has_at_most_the_rings_of_a_port() {
         let server = crate::server();
         let rings = RingCounts { tx: u16::MAX, rx: u16::MAX, ..RingCounts::default() };
         server.state.attach("vale99", "pipe99{1", false, &rings).unwrap();

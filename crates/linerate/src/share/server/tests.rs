@@ -12,14 +12,14 @@ use crate::share::protocol::layout::Offsets;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
 
-/// A user who is neither root nor the one who serves.
+/// A user who is neither root nor the server's own.
 const STRANGER: u32 = 12_345;
 
 fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A connection of a program's.
+/// A client's connection.
 struct Client {
     handler: RequestHandler,
     running: Option<Running>,
@@ -35,7 +35,7 @@ fn session(server: &Server, user: u32, only: Option<&str>) -> Client {
 }
 
 impl Client {
-    /// The program closes its port.
+    /// Closes the client's port.
     fn close(&mut self) {
         self.running.take().iter_mut().for_each(Running::end);
     }
@@ -44,7 +44,7 @@ impl Client {
         self.running.as_ref().unwrap().pump.as_ref().unwrap()
     }
 
-    /// What it was told of its port.
+    /// Returns the server's description of the port.
     fn opened(&self) -> Box<Opened> {
         match self.theirs.receive().unwrap().0 {
             Reply::Opened(opened) => opened,
@@ -128,7 +128,7 @@ fn only_root_and_the_server_s_user_manage() {
     ] {
         assert_eq!(ask(&mut stranger, request).unwrap_err(), libc::EPERM);
     }
-    assert!(lock(&server.state.lasting).is_empty());
+    assert!(lock(&server.state.persistent).is_empty());
     for user in [0, own()] {
         let mut manager = session(&server, user, None);
         assert!(ask(&mut manager, create("last80")).is_ok());
@@ -136,7 +136,7 @@ fn only_root_and_the_server_s_user_manage() {
     }
 }
 
-/// None of this machine's interfaces is opened here: there is none of that name.
+/// No interface of this machine is opened here: none has that name.
 #[test]
 fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
     const NONE: &str = "linerate_none";
@@ -146,7 +146,7 @@ fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
     for (user, only) in [(0, None), (own(), None), (STRANGER, Some(NONE))] {
         assert_ne!(opened(user, only, NONE), libc::EPERM);
     }
-    // A port that lasts is nobody's interface.
+    // A persistent port is no interface.
     ask(&mut session(&server, 0, None), create("last81")).unwrap();
     assert_eq!(opened(STRANGER, None, "last81"), libc::ENXIO);
     assert!(open(&mut session(&server, STRANGER, None), "vale81:a").is_ok());
@@ -164,7 +164,7 @@ fn a_socket_for_one_name_is_for_no_other() {
         assert_eq!(open(&mut manager, name).unwrap_err(), libc::ENXIO, "{name}");
     }
     assert_eq!(ask(&mut manager, create("last82")).unwrap_err(), libc::ENXIO);
-    // At that of all names cards are refused, too.
+    // Cards are refused at the socket of all names as well.
     assert_eq!(open(&mut session(&server, 0, None), "0000:03:00.0").unwrap_err(), libc::ENXIO);
     let names = ["vale1:a", "vale1:a{2", "eth0", "eth0^", "eth0/r", "eth0*", "eth0+", "eth0{1", "eth0}1", "", ":"];
     let bases = ["vale1", "vale1", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "", ":"];
@@ -172,10 +172,10 @@ fn a_socket_for_one_name_is_for_no_other() {
 }
 
 #[test]
-fn a_header_is_set_by_who_has_the_port() {
+fn only_a_port_s_user_and_managers_set_its_header() {
     let server = crate::server();
     let mut user = session(&server, STRANGER, None);
-    assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "nobody has it");
+    assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "no client has it open");
     let asks = |takes_header: bool| {
         open_request(OpenRequest { which: RingSelection::None, takes_header, ..wanted("vale84:a") })
     };
@@ -192,10 +192,10 @@ fn a_header_is_set_by_who_has_the_port() {
         assert_eq!(header(&mut user, "vale84:a", Some(len)), Ok(len as u32));
         assert_eq!(header(&mut user, "vale84:a", None), Ok(len as u32));
     }
-    // Who knows of no header is not let in, and who does is.
+    // A client that does not know headers is refused, and one that does is admitted.
     assert_eq!(open(&mut other, "vale84:a").unwrap_err(), libc::EIO);
     assert!(ask(&mut other, open_request(OpenRequest { takes_header: true, ..wanted("vale84:a") })).is_ok());
-    // A pipe has none, and cannot have one.
+    // A pipe has no header.
     let mut end = session(&server, STRANGER, None);
     open(&mut end, "pipe84{1").unwrap();
     for name in ["pipe84{1", "pipe84}1"] {
@@ -204,9 +204,9 @@ fn a_header_is_set_by_who_has_the_port() {
     }
     ask(&mut session(&server, 0, None), create("last84")).unwrap();
     ask(&mut session(&server, 0, None), attach("vale85", "last84")).unwrap();
-    let mut lasting = session(&server, 0, None);
-    open(&mut lasting, "last84").unwrap();
-    assert_eq!(header(&mut lasting, "last84", Some(10)).unwrap_err(), libc::ENXIO);
+    let mut persistent = session(&server, 0, None);
+    open(&mut persistent, "last84").unwrap();
+    assert_eq!(header(&mut persistent, "last84", Some(10)).unwrap_err(), libc::ENXIO);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     let mut second = session(&server, own(), None);
     assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
     assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY, "its rings are taken");
-    // A descriptor of the same user's may share them, if it was opened in the same way.
+    // Another descriptor of the same user may share them, if it was opened in the same way.
     let shares = |which: RingSelection| open_request(OpenRequest { shares: true, which, ..wanted("vale86:a") });
     assert_eq!(ask(&mut second, shares(RingSelection::One(0))).unwrap_err(), libc::EBUSY);
     assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EBUSY);
@@ -236,7 +236,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     open(&mut second, "vale86:a").unwrap();
 }
 
-/// A session is over with its last connection, and wakes all of them.
+/// A session ends with its last connection, and sends tokens to all of them.
 #[test]
 fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     let server = crate::server();
@@ -252,11 +252,11 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     running.session.notify();
     assert!(first.theirs.has_news() && second.theirs.has_news());
     second.theirs.notify();
-    let heard = listen();
-    assert!(heard.token && !heard.is_over);
+    let signals = listen();
+    assert!(signals.token && !signals.is_over);
     first.theirs.end();
     assert!(!listen().is_over);
-    // Another request through a descriptor is refused, and nonsense as well.
+    // Another request through a descriptor is refused; so is a malformed one.
     second.theirs.send(&Request::List, &[]).unwrap();
     assert!(!listen().is_over);
     assert!(matches!(second.theirs.receive(), Ok((Reply::Refused { errno: libc::EBUSY, .. }, _))));
@@ -276,9 +276,9 @@ fn lease(running: &Running) -> crate::share::server::netmap_memory::Lease {
     }
 }
 
-/// Whoever has a descriptor has the port, and nobody else.
+/// A descriptor's owner has the port, and no other process.
 #[test]
-fn a_descriptor_is_known_by_what_comes_out_of_it() {
+fn a_descriptor_is_identified_by_a_proof() {
     let server = crate::server();
     let mut client = session(&server, own(), None);
     open(&mut client, "vale78:a").unwrap();
@@ -299,7 +299,7 @@ fn a_descriptor_is_known_by_what_comes_out_of_it() {
         };
         let (reply, memory) = adopt(&client.theirs).unwrap();
         assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
-        // Descriptors that lead elsewhere, or nowhere.
+        // Descriptors of other sockets, and one whose other end is gone.
         let [mine, yours] = Connection::pair().unwrap();
         assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
         assert!(matches!(yours.next(), Ok(crate::share::protocol::connection::Message::Proof(_))));
@@ -317,7 +317,7 @@ fn a_descriptor_is_known_by_what_comes_out_of_it() {
 }
 
 #[test]
-fn memory_is_its_user_s_by_number() {
+fn memory_by_number_is_only_for_its_user() {
     let server = crate::server();
     let mut client = session(&server, STRANGER, None);
     open(&mut client, "vale77:a").unwrap();
@@ -343,7 +343,7 @@ fn memory_is_its_user_s_by_number() {
     for number in [0, 1] {
         assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::share::protocol::layout::Plan::default().len())));
     }
-    // Each process knows its own memory by 1, and others' by other numbers.
+    // Each process knows its own memory as number 1, and that of others by other numbers.
     let of_process = |process: u32, name: &str| {
         let mut client = session(&server, STRANGER, None);
         client.handler.process = process;
@@ -367,7 +367,7 @@ fn memory_is_its_user_s_by_number() {
     assert_eq!(ask(&mut far, other_end(of_own)).unwrap_err(), libc::EINVAL);
     ask(&mut far, other_end(MemoryChoice::default())).unwrap();
     assert_eq!(far.opened().number, first.0);
-    // A port may be made in it; it goes with the last one.
+    // A port may be made in it; the memory exists until its last port is closed.
     let choice = MemoryChoice { number, ..MemoryChoice::default() };
     let mut other = session(&server, STRANGER, None);
     ask(&mut other, Request::Open { wanted: wanted("vale77:b"), memory: choice.clone() }).unwrap();
@@ -387,7 +387,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
         || open_request(OpenRequest { zero_copy: true, monitor_rx: true, monitor_tx: true, ..wanted("vale76:a") });
     let mut user = session(&server, own(), None);
     let mut first = session(&server, own(), None);
-    assert_eq!(ask(&mut first, monitor()).unwrap_err(), libc::EINVAL, "nobody has it open");
+    assert_eq!(ask(&mut first, monitor()).unwrap_err(), libc::EINVAL, "no client has it open");
     open(&mut user, "vale76:a").unwrap();
     let free = || user.running.as_ref().unwrap().session.memory.free_buffers();
     let before = free();
@@ -403,7 +403,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
 }
 
 #[test]
-fn a_program_gets_the_rings_that_it_asked_for() {
+fn a_client_gets_the_selected_rings() {
     let server = crate::server();
     let rings = RingCounts { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..RingCounts::default() };
     let sides = |placed: &crate::share::protocol::layout::PortLayout| {
@@ -437,7 +437,8 @@ fn a_program_gets_the_rings_that_it_asked_for() {
     assert_eq!(opened("pipe87{1", sends), ([vec![no, yes], vec![no, no]], None));
 }
 
-/// Rings of a pipe's end may be descriptors of their own; they are as many as the other end has in the other direction.
+/// The rings of a pipe's end may have a descriptor each. Their numbers are those of the other end, in the other
+/// direction.
 #[test]
 fn a_pipe_s_rings_are_opened_one_by_one() {
     let server = crate::server();
@@ -467,9 +468,9 @@ fn a_pipe_s_rings_are_opened_one_by_one() {
     assert!(lock(&server.state.pipes).is_empty());
 }
 
-/// What a program of a pipe's has received when it closes its end is free for the sender.
+/// Slots that a client of a pipe has released when it closes its end are free for the sender.
 #[test]
-fn what_was_received_is_released_at_the_end() {
+fn released_slots_are_freed_at_the_end() {
     use crate::share::protocol::ring::ClientRing;
     let server = crate::server();
     let (mut sender, mut receiver) = (session(&server, own(), None), session(&server, own(), None));
@@ -484,7 +485,7 @@ fn what_was_received_is_released_at_the_end() {
 }
 
 #[test]
-fn a_port_is_monitored_by_its_user_and_who_manages() {
+fn a_port_is_monitored_by_its_user_and_managers() {
     let server = crate::server();
     let monitor = |user: u32, name: &str| {
         let wanted = OpenRequest { monitor_rx: true, monitor_tx: true, ..wanted(name) };
@@ -497,7 +498,7 @@ fn a_port_is_monitored_by_its_user_and_who_manages() {
         assert_eq!(monitor(STRANGER + 1, name), Err(libc::EPERM), "{name}");
     }
     assert_eq!((monitor(STRANGER, "vale96:a"), monitor(own(), "vale96:a")), (Ok(()), Ok(())));
-    assert_eq!(monitor(STRANGER, "vale96:pipe96_1"), Err(libc::EPERM), "who manages has attached it");
+    assert_eq!(monitor(STRANGER, "vale96:pipe96_1"), Err(libc::EPERM), "a manager has attached it");
     let mut maker = session(&server, STRANGER, None);
     open(&mut maker, "pipe96{3").unwrap();
     assert_eq!((monitor(STRANGER, "pipe96{3"), monitor(STRANGER + 1, "pipe96{3")), (Ok(()), Err(libc::EPERM)));
@@ -506,7 +507,7 @@ fn a_port_is_monitored_by_its_user_and_who_manages() {
     assert_eq!(monitor(STRANGER + 1, "vale96:pipe96_1"), Err(libc::EPERM));
 }
 
-/// Each ring that receives takes a descriptor of the server's.
+/// Each receive ring takes a descriptor of the server.
 #[test]
 fn a_user_s_ports_of_many_rings_leave_others_theirs() {
     let server = crate::server();
@@ -547,7 +548,7 @@ fn options_are_not_a_part_of_a_name() {
 }
 
 #[test]
-fn a_question_opens_nothing() {
+fn a_request_for_information_opens_nothing() {
     let server = crate::server();
     let mut user = session(&server, own(), None);
     let [switched, usual] = ["vale88:a", "lo"].map(|name| served::usual(name, &RingCounts::default()));
@@ -556,7 +557,7 @@ fn a_question_opens_nothing() {
     assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
     assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
     assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
-    // What is there has the rings that it was made with.
+    // An open port has the rings with which it was made.
     let rings = RingCounts { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..RingCounts::default() };
     ask(&mut user, open_request(OpenRequest { rings, ..wanted("vale88:a") })).unwrap();
     assert_eq!(info(&mut user, "vale88:a"), Ok(rings));
@@ -565,7 +566,7 @@ fn a_question_opens_nothing() {
 }
 
 #[test]
-fn ports_that_last_have_names_of_interfaces() {
+fn persistent_ports_have_names_of_interfaces() {
     let server = crate::server();
     let mut manager = session(&server, own(), None);
     for name in ["", "lasting-89", "lasting 89", "a234567890123456", "vale89", "vale", "lasting.89", "äöü"] {
@@ -579,7 +580,7 @@ fn ports_that_last_have_names_of_interfaces() {
 }
 
 #[test]
-fn a_port_is_detached_from_its_own_switch_when_nobody_has_it() {
+fn an_unused_port_is_detached_from_its_own_switch() {
     let server = crate::server();
     let mut manager = session(&server, own(), None);
     let mut user = session(&server, STRANGER, None);
@@ -597,7 +598,7 @@ fn a_port_is_detached_from_its_own_switch_when_nobody_has_it() {
     let mut only = session(&server, own(), Some("vale91"));
     assert!(listed(&mut only).is_empty(), "a socket lists its own name's");
     open(&mut user, "last90").unwrap();
-    assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::EBUSY, "a program has it");
+    assert_eq!(ask(&mut manager, detach("vale90", "last90")).unwrap_err(), libc::EBUSY, "a client has it open");
     user.close();
     assert_eq!(ask(&mut manager, detach("vale91", "last90")).unwrap_err(), libc::ENXIO, "it is elsewhere");
     assert!(matches!(ask(&mut manager, detach("vale90", "last90")), Ok(Reply::Done { number: 1 })));
@@ -606,7 +607,7 @@ fn a_port_is_detached_from_its_own_switch_when_nobody_has_it() {
 }
 
 #[test]
-fn a_request_waits_for_a_program_that_is_about_to_end() {
+fn a_request_waits_for_a_client_that_is_about_to_end() {
     let server = crate::server();
     let taken = || Error::PortInUse { name: "vale93:a".to_string() };
     let mut tries = 0;
@@ -645,7 +646,7 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
         maker.close();
         second.close();
         assert!(lock(&server.state.pipes).is_empty());
-        // Where packets begin is for both ends to agree on.
+        // Both ends must use the same packet offsets.
         let with = |mask: u64| Request::Open {
             wanted: wanted("pipe92{1"),
             memory: MemoryChoice { offsets: Offsets { mask, first: 0 }, ..MemoryChoice::default() },
@@ -661,7 +662,7 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
 }
 
 #[test]
-fn packets_begin_where_a_program_has_said() {
+fn packets_begin_at_the_client_s_offsets() {
     let server = crate::server();
     let rings = RingCounts { tx: 1, rx: 1, tx_slots: 64, rx_slots: 64, ..RingCounts::default() };
     let mut user = session(&server, own(), None);
@@ -674,7 +675,7 @@ fn packets_begin_where_a_program_has_said() {
 }
 
 #[test]
-fn ports_that_nobody_has_are_forgotten() {
+fn unused_ports_are_forgotten() {
     let server = crate::server();
     let mut user = session(&server, own(), None);
     for name in ["vale94:a", "vale94:b", "vale94:c"] {

@@ -1,23 +1,24 @@
-//! A ring in shared memory, from both sides.
+//! A ring in shared memory, from both ends.
 //!
-//! It is netmap's (`struct netmap_ring`, netmap(4)): head, cur, tail, slots of 16 bytes. Those are the program's to play
-//! with, `sem` included. What the two sides tell each other stands in front of that, in the form that netmap has for it where
-//! programs ask for it (`struct nm_csb_atok`, `struct nm_csb_ktoa`), a cache line for each direction, and moves in a sync
-//! only:
+//! It has netmap's form (`struct netmap_ring`, netmap(4)): head, cur, tail, slots of 16 bytes. The program may write
+//! all of that, `sem` included. The state that client and server exchange is in front of it, and changes only in a
+//! sync. It has the form of netmap's CSB (`struct nm_csb_atok`, `struct nm_csb_ktoa`), with a cache line for each
+//! direction:
 //!
 //! ```text
-//!     program:   head        up to where it has released slots
-//!                tail        the tail that its last sync has shown it
+//!     client:    head        up to where it has released slots
+//!                tail        the tail that its last sync has shown the program
 //!                lock        held by the thread that syncs
-//!                waits       whether a token is wanted, or on its way
-//!     server:    hwtail      up to where slots are the program's
+//!                waits       whether a token is wanted, or sent
+//!     server:    hwtail      up to where slots are the client's
 //!                kick        whether the server wants a token when head has moved
 //! ```
 //!
-//! All of a ring's state is in the ring: any process that has the memory can go on where another one was.
+//! All of a ring's state is in the ring, so that any process that has the memory can continue where another one
+//! stopped.
 //!
-//! Neither side trusts the other: an index counts if it is in the ring, a slot if its buffer and length are inside the
-//! memory, and both are read once.
+//! Neither end trusts the other: an index must be in the ring, and a slot's buffer and length inside the memory. Both
+//! are read once.
 #![allow(unsafe_code)]
 
 mod client;
@@ -57,26 +58,27 @@ pub const SLOT: usize = 16;
 pub const STATE: usize = 128;
 const CLIENT_HEAD: usize = 0;
 const CLIENT_WAITS: usize = 8;
-/// Packets of a shadow that found no room.
+/// Packets that found no room in a shadow.
 const CLIENT_LOST: usize = 12;
 const CLIENT_TAIL: usize = 16;
 const CLIENT_LOCK: usize = 20;
 const SERVER_TAIL: usize = 64 + 4;
 const SERVER_WAITS: usize = 64 + 8;
-/// Which shadow the pipe has that this ring sends into; 0: none.
+/// The version of the shadow of the pipe that this ring sends into; 0: none.
 const SERVER_SHADOW: usize = 64 + 12;
-/// Where the ring of a zero-copy monitor is, in units of 64 bytes; 0: there is none.
+/// Offset of the ring of a zero-copy monitor, in units of 64 bytes; 0: none.
 const SERVER_MONITOR: usize = 64 + 16;
 
-// Values of `PROGRAM_WAITS`.
-/// A token is wanted when tail moves.
+// Values of `CLIENT_WAITS`.
+/// The client wants a token when tail moves.
 const ARMED: u32 = 1;
-/// A token is on its way, or waits to be read.
+/// A token was sent, and is not read yet.
 const TOKEN_SENT: u32 = 2;
 
-/// How long a thread waits for another one's sync of the same ring; then that thread is taken for stopped, or dead.
+/// How long a thread waits for another thread's sync of the same ring. After that the other thread counts as stopped or
+/// dead.
 const SYNC_TIME: Duration = if cfg!(test) { TEST_TIME } else { Duration::from_millis(100) };
-/// In tests, where threads may have no processor for long.
+/// In tests, where a thread may have no processor for long.
 const TEST_TIME: Duration = if cfg!(miri) { Duration::from_secs(3600) } else { Duration::from_secs(1) };
 
 /// `NS_BUF_CHANGED`, `NS_FORWARD`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`, `NS_TXMON`.
@@ -86,26 +88,27 @@ pub const NS_NO_LEARN: u16 = 8;
 pub const NS_INDIRECT: u16 = 0x10;
 pub const NS_MOREFRAG: u16 = 0x20;
 pub const NS_TXMON: u16 = 0x40;
-/// Where a ring says which part of a slot's last word is an offset, and how packets begin (`offset_mask`, `buf_align`).
+/// Field of a ring: the bits of a slot's last word that hold an offset (`offset_mask`; `buf_align` is the field behind
+/// it).
 pub const OFFSET_MASK: usize = 56;
-/// How many slots a packet has at most (`NETMAP_MAX_FRAGS`).
+/// The most slots of a packet (`NETMAP_MAX_FRAGS`).
 pub const MAX_FRAGS: usize = 64;
 
 /// Where a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAt {
-    /// In bytes from the memory's beginning; [`STATE`] bytes in front are its as well.
+    /// Offset in the memory, in bytes. The [`STATE`] bytes in front belong to the ring as well.
     pub at: usize,
-    /// How many slots it has.
+    /// Number of slots.
     pub slots: usize,
-    /// Where packets that are in no buffer are put (`NS_INDIRECT`), 65,536 bytes for each slot; 0: nowhere.
+    /// Offset of the zone for packets outside all buffers (`NS_INDIRECT`), 65,536 bytes for each slot; 0: none.
     pub zone: usize,
 }
 
-/// Bytes of a slot's part of a zone.
+/// Bytes of a zone for each slot.
 pub const ZONE: usize = 65_536;
 
-/// A slot, as it was when it was read.
+/// A copy of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     pub buffer: u32,
@@ -119,18 +122,20 @@ impl Slot {
     }
 }
 
-/// A ring that is inside its memory.
+/// A ring that was checked to be inside its memory.
 #[derive(Clone)]
 pub struct Ring {
     pub memory: Arc<SharedMapping>,
     pub place: RingAt,
-    /// Of a slot's last word, what tells where in the buffer a packet begins; 0 if it begins where that does.
+    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets begin where buffers do.
     pub offset_mask: u64,
 }
 
 impl Ring {
+    /// Checks that the ring is inside the memory.
+    ///
     /// # Errors
-    /// [`Error::BadPeer`] if it is outside the memory.
+    /// [`Error::BadPeer`] if it is not.
     pub fn new(memory: &Arc<SharedMapping>, place: RingAt) -> Result<Ring> {
         let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
         let zone = if place.zone == 0 { 0 } else { place.slots.saturating_mul(ZONE).saturating_add(place.zone) };
@@ -151,20 +156,20 @@ impl Ring {
         self.memory.mapping.word(self.place.at + field)
     }
 
-    /// A word of what the two sides tell each other.
+    /// Returns a word of the state that client and server exchange.
     #[inline(always)]
     fn state(&self, field: usize) -> &AtomicU32 {
         self.memory.mapping.word(self.place.at - STATE + field)
     }
 
-    /// The two words of a slot: what it is, and its pointer.
+    /// Returns the two words of a slot: buffer, length and flags; and the pointer.
     #[inline(always)]
     fn words(&self, number: usize) -> &[AtomicU64] {
         // SAFETY: memory that another process can write is never lent as a slice.
         unsafe { self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 2) }
     }
 
-    /// Notes when the ring was synced last, in seconds and microseconds.
+    /// Records when the ring was synced last, in seconds and microseconds.
     #[inline(always)]
     pub fn set_time(&self, now: Duration) {
         // SAFETY: as in `words`.
@@ -185,7 +190,7 @@ impl Ring {
         self.words(number)[0].store(word, Relaxed);
     }
 
-    /// Copies a slot of another ring, all of it.
+    /// Copies both words of another ring's slot.
     #[inline(always)]
     pub fn copy_slot(&self, from: &Ring, number: usize) {
         for (ours, theirs) in self.words(number).iter().zip(from.words(number)) {
@@ -193,18 +198,18 @@ impl Ring {
         }
     }
 
-    /// A slot's pointer: of bytes that are in no buffer, or where in its buffer a packet begins.
+    /// Returns a slot's pointer: the address of bytes outside all buffers, or the packet's offset in its buffer.
     pub fn pointer(&self, number: usize) -> u64 {
         self.words(number)[1].load(Relaxed)
     }
 
-    /// Where in its buffer a slot's packet begins, as it says: beyond the buffer, perhaps.
+    /// Returns the offset of a slot's packet in its buffer. It is not validated: it may be beyond the buffer.
     #[inline(always)]
     pub fn offset(&self, number: usize) -> usize {
         if self.offset_mask == 0 { 0 } else { (self.pointer(number) & self.offset_mask) as usize }
     }
 
-    /// Says so.
+    /// Sets the offset of a slot's packet in its buffer.
     pub fn set_offset(&self, number: usize, offset: usize) {
         let pointer = self.pointer(number) & !self.offset_mask | offset as u64 & self.offset_mask;
         self.words(number)[1].store(pointer, Relaxed);
@@ -231,7 +236,7 @@ impl Ring {
         if to >= from { to - from } else { to + self.place.slots - from }
     }
 
-    /// A slot's bytes: where they are and how many; `None` if they are in no buffer.
+    /// Returns where a slot's bytes are and their number; `None` if they are not inside a buffer.
     #[inline(always)]
     pub fn bytes(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
         let (at, offset) = (self.memory.buffer(slot.buffer)?, self.offset(number));
@@ -265,12 +270,12 @@ impl Ring {
         (0..count).step_by(64 / SLOT).map(move |n| self.place.at + SLOTS + self.ahead(from, n) * SLOT)
     }
 
-    /// Returns where a slot's packets are put that are in no buffer (`NS_INDIRECT`).
+    /// Returns where a slot's part of the zone is (`NS_INDIRECT`).
     pub fn zone(&self, number: usize) -> Option<usize> {
         (self.place.zone != 0).then(|| self.place.zone + number * ZONE)
     }
 
-    /// As [`bytes`](Ring::bytes), where the program may have fetched the packet into the slot's zone (`NS_INDIRECT`).
+    /// As [`bytes`](Ring::bytes), also for a packet that the client has copied into the slot's zone (`NS_INDIRECT`).
     #[inline(always)]
     fn bytes_or_zone(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
         match slot.flags & NS_INDIRECT {
@@ -279,20 +284,20 @@ impl Ring {
         }
     }
 
-    /// As the server: from now on the program sends a token when head moves. Look once more after this.
+    /// As the server: asks the client for a token when head moves. Look at head once more after this.
     pub fn arm_server(&self) {
         self.state(SERVER_WAITS).store(1, SeqCst);
         full_fence();
     }
 
-    /// As the program: true once if the server wants a token.
+    /// As the client: returns whether the server wants a token, and clears the request.
     #[inline(always)]
     fn must_wake_server(&self) -> bool {
         full_fence();
         self.state(SERVER_WAITS).load(Relaxed) != 0 && self.state(SERVER_WAITS).swap(0, SeqCst) != 0
     }
 
-    /// As the server: true once if the program wants a token.
+    /// As the server: returns whether the client wants a token, and records that it is sent.
     #[inline(always)]
     pub fn must_wake_client(&self) -> bool {
         full_fence();
@@ -300,20 +305,21 @@ impl Ring {
         waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
     }
 
-    /// As the server: true once if the ring has slots for the program, and it waits to be told of them.
+    /// As the server: returns whether the ring has slots for the client, which waits for a token; records that it is
+    /// sent.
     #[inline(always)]
     pub fn must_notify_client(&self) -> bool {
         self.published() != self.released() && self.must_wake_client()
     }
 
-    /// Returns whether the program wants a token.
+    /// Returns whether the client wants a token.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         full_fence();
         self.state(CLIENT_WAITS).load(Relaxed) == ARMED
     }
 
-    /// Which shadow the pipe has.
+    /// Returns the version of the pipe's shadow.
     #[inline(always)]
     pub fn shadow(&self) -> u32 {
         self.state(SERVER_SHADOW).load(Acquire)
@@ -323,7 +329,7 @@ impl Ring {
         self.state(SERVER_SHADOW).store(shadow, Release);
     }
 
-    /// How many packets found no room, modulo 2^32.
+    /// Returns the number of packets that found no room, modulo 2^32.
     pub fn lost(&self) -> u32 {
         self.state(CLIENT_LOST).load(Relaxed)
     }
@@ -349,25 +355,25 @@ impl Ring {
         Ring::new(&self.memory, RingAt { slots, ..place }).ok()
     }
 
-    /// From now on this ring has a zero-copy monitor, or none.
+    /// Sets or clears the zero-copy monitor of this ring.
     pub fn set_monitor(&self, monitor: Option<&Ring>) {
         self.state(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
     }
 
-    /// Returns up to where the program of a receive ring has released slots.
+    /// Returns up to where the client has released slots of a receive ring.
     #[inline(always)]
     pub fn released(&self) -> usize {
         self.index(CLIENT_HEAD).unwrap_or(0)
     }
 
-    /// Returns up to where slots are the program's.
+    /// Returns up to where slots are the client's.
     #[inline(always)]
     pub fn published(&self) -> usize {
         self.index(SERVER_TAIL).unwrap_or(0)
     }
 
-    /// Publishes the whole packets of a receive ring in front of `head`; what comes behind them has no end yet. A packet that
-    /// fills the ring alone is published in parts, or it would never pass.
+    /// Publishes the whole packets of a receive ring in front of `head`; behind the last one may be the beginning of
+    /// another. A packet that fills the ring alone is published in parts: it could not pass otherwise.
     #[inline(always)]
     pub fn publish_packets(&self, head: usize) {
         let mut complete = self.published();
@@ -382,13 +388,13 @@ impl Ring {
             .store(if is_full && complete == self.published() { head } else { complete } as u32, Release);
     }
 
-    /// Slots of a transmit ring are the program's again, up to this one.
+    /// Frees the slots of a transmit ring in front of this one for the client.
     #[inline(always)]
     fn free_up_to(&self, slot: usize) {
         self.state(SERVER_TAIL).store(self.previous(slot) as u32, Release);
     }
 
-    /// An index that the other side has written, if it is one.
+    /// Returns an index that the other end has written; `None` if it is outside the ring.
     #[inline(always)]
     fn index(&self, field: usize) -> Option<usize> {
         let index = self.state(field).load(Acquire) as usize;

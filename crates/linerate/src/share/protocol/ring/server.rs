@@ -1,40 +1,40 @@
-//! The server's side of a client's rings.
+//! The server's ends of a client's rings.
 
 use std::sync::atomic::Ordering::Release;
 
 use super::{CLIENT_HEAD, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, Ring, SERVER_TAIL, Slot};
 use crate::memory::Mapping;
 
-/// The serving side of a program's transmit ring: takes packets out.
+/// The server's end of a client's transmit ring: takes packets out.
 pub struct ServerTxRing {
     pub ring: Ring,
     pub(super) cur: usize,
-    /// The program's head, as it was read last.
+    /// The client's head, as it was read last.
     head: usize,
-    /// Of the packet at the front: where its parts are, and how long.
+    /// Offset and length of each part of the packet at the front.
     pub parts: Vec<(usize, usize)>,
 }
 
-/// The serving side of a program's receive ring: puts packets in.
+/// The server's end of a client's receive ring: puts packets in.
 pub struct ServerRxRing {
     pub ring: Ring,
     tail: usize,
-    /// The program's head, as it was read last.
+    /// The client's head, as it was read last.
     head: usize,
 }
 
-/// What stands at the front of a transmit ring.
+/// The front of a transmit ring.
 pub enum Front {
     /// Nothing, or a packet whose end is missing.
     None,
-    /// A packet of so many bytes, in `parts`, with the flags of its first slot.
+    /// A packet of `len` bytes, in `parts`, with the flags of its first slot.
     Packet { len: usize, flags: u16 },
-    /// So many slots that are no packet.
+    /// Slots that are no valid packet.
     Invalid { slots: usize },
 }
 
 impl ServerTxRing {
-    /// A new program's ring, all of it free.
+    /// Takes over a new client's ring, and frees all of its slots.
     pub fn new(ring: Ring) -> ServerTxRing {
         let cur = ring.index(CLIENT_HEAD).unwrap_or(0);
         let consumer = ServerTxRing { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
@@ -42,8 +42,8 @@ impl ServerTxRing {
         consumer
     }
 
-    /// Returns the program's head, or an earlier value of it; `None` if the ring is empty. The head is in a cache line that the
-    /// program writes, and is read only if no slot is left in front of its last value.
+    /// Returns the client's head, or an earlier value of it; `None` if the ring is empty. The head is in a cache line
+    /// that the client writes, and is read only if no slot is left in front of its last value.
     #[inline(always)]
     fn head(&mut self) -> Option<usize> {
         if self.cur == self.head {
@@ -60,8 +60,8 @@ impl ServerTxRing {
         }
     }
 
-    /// Copies the packet at the front to the beginning of `target` and passes it, if it is in one buffer and not empty, and
-    /// `target` has room for it. Returns its length and its slot's flags.
+    /// Copies the packet at the front to the beginning of `target` and advances past it, if it is in one buffer and not
+    /// empty, and `target` has room for it. Returns its length and its slot's flags.
     #[inline(always)]
     pub fn take_short(&mut self, target: &mut [u8]) -> Option<(usize, u16)> {
         self.head()?;
@@ -75,7 +75,7 @@ impl ServerTxRing {
         Some((len, slot.flags))
     }
 
-    /// The packet at the front.
+    /// Returns the packet at the front.
     #[inline(always)]
     pub fn front(&mut self) -> Front {
         let Some(head) = self.ring.index(CLIENT_HEAD) else { return Front::None };
@@ -99,7 +99,7 @@ impl ServerTxRing {
             }
             at = self.ring.next(at);
             if at == head {
-                // A ring that is full of one packet will never have its end.
+                // The end of a packet that fills the ring can never come.
                 return if count + 1 < self.ring.place.slots { Front::None } else { Front::Invalid { slots: count } };
             }
         }
@@ -109,13 +109,13 @@ impl ServerTxRing {
         }
     }
 
-    /// So many slots are done.
+    /// Advances past `slots` slots.
     #[inline(always)]
     pub fn advance(&mut self, slots: usize) {
         self.cur = self.ring.ahead(self.cur, slots);
     }
 
-    /// Tells what is done.
+    /// Publishes that the slots in front are free.
     #[inline(always)]
     pub fn publish_tail(&self) {
         self.ring.free_up_to(self.cur);
@@ -123,7 +123,7 @@ impl ServerTxRing {
 }
 
 impl ServerRxRing {
-    /// Goes on where the ring is.
+    /// Continues where the ring is.
     pub fn new(ring: Ring) -> ServerRxRing {
         let tail = ring.index(SERVER_TAIL).unwrap_or(0);
         let head = ring.index(CLIENT_HEAD).unwrap_or(ring.next(tail));
@@ -136,13 +136,13 @@ impl ServerRxRing {
         self.ring.index(CLIENT_HEAD).map_or(0, |head| self.free_behind(head))
     }
 
-    /// Returns the number of free slots if the program has released those in front of `head`.
+    /// Returns the number of free slots if the client has released those in front of `head`.
     #[inline(always)]
     fn free_behind(&self, head: usize) -> usize {
         self.ring.place.slots - 1 - self.ring.distance(head, self.tail)
     }
 
-    /// Returns whether `count` slots are free. The program's head, in a cache line that the program writes, is read only
+    /// Returns whether `count` slots are free. The client's head, in a cache line that the client writes, is read only
     /// where the last value does not suffice.
     #[inline(always)]
     pub fn has_room(&mut self, count: usize) -> bool {
@@ -152,8 +152,8 @@ impl ServerRxRing {
         }
     }
 
-    /// Copies a packet into the next slot, if its buffer begins at its first byte and has room for the packet. False if
-    /// [`put`](crate::share::server::recipient::put) has to look at it.
+    /// Copies a packet into the next slot, if its buffer begins at its first byte and has room for the packet. Returns
+    /// false if the caller must put it by the general way (`recipient::put`).
     #[inline(always)]
     pub fn put_short(&mut self, bytes: &[u8]) -> bool {
         let memory = &self.ring.memory;
@@ -177,24 +177,24 @@ impl ServerRxRing {
         }
     }
 
-    /// The free slots, from the first on.
+    /// Returns the first free slot.
     pub fn tail(&self) -> usize {
         self.tail
     }
 
-    /// So many slots have something.
+    /// Advances past `slots` filled slots.
     #[inline(always)]
     pub fn advance(&mut self, slots: usize) {
         self.tail = self.ring.ahead(self.tail, slots);
     }
 
-    /// Tells of them.
+    /// Publishes the filled slots.
     #[inline(always)]
     pub fn publish_tail(&self) {
         self.publish_all_but(0);
     }
 
-    /// Tells of all but the last so many, which are the beginning of a packet.
+    /// Publishes the filled slots but the last `beginning`, which are the beginning of a packet.
     #[inline(always)]
     pub fn publish_all_but(&self, beginning: usize) {
         let tail = self.ring.ahead(self.tail, self.ring.place.slots - beginning);

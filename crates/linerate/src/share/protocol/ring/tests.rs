@@ -1,4 +1,4 @@
-//! Tests of a ring, from both sides.
+//! Tests of a ring, from both ends.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::server::netmap_memory::NetmapMemory;
 
-/// An area with a port that has rings of so many slots, one of each direction, and as many buffers left.
+/// Makes memory with a port that has one ring of `slots` slots in each direction, and `left` buffers outside rings.
 pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [Ring; 2]) {
     let mut plan = Plan::default();
     plan.ports.count = 1;
@@ -30,7 +30,7 @@ fn a_ring_outside_its_memory_is_refused() {
     for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, STATE - 64, 0, 32, 1] {
         assert!(Ring::new(&memory.shared, RingAt { at, slots: 2, zone: 0 }).is_err(), "at {at}");
     }
-    // A zone that is not all in the memory.
+    // A zone that is partly outside the memory.
     assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
     for zone in [len - 2 * ZONE + 64, len, usize::MAX & !63, 1] {
         assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
@@ -76,7 +76,7 @@ fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
 }
 
 #[test]
-fn a_packet_in_no_buffer_is_in_the_zone_of_its_slot() {
+fn a_packet_outside_buffers_is_in_its_slot_s_zone() {
     let (_memory, [mut ring, _]) = rings(8, 0, Offsets::default());
     let bytes = |ring: &Ring, flags: u16| ring.bytes_or_zone(3, Slot { buffer: 3, len: 65_535, flags });
     assert_eq!(bytes(&ring, NS_INDIRECT), None, "it has none");
@@ -86,14 +86,14 @@ fn a_packet_in_no_buffer_is_in_the_zone_of_its_slot() {
 }
 
 #[test]
-fn indices_go_round() {
+fn indices_wrap() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     assert_eq!([0, 6, 7].map(|slot| ring.next(slot)), [1, 7, 0]);
     assert_eq!([(0, 0), (2, 5), (5, 2), (7, 0), (0, 7)].map(|(from, to)| ring.distance(from, to)), [0, 3, 5, 1, 7]);
 }
 
 #[test]
-fn a_slot_keeps_what_it_is_told() {
+fn a_slot_keeps_its_contents() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let pointer = ring.pointer(3);
     ring.set_slot(3, Slot { buffer: 0xFFFF_FFFE, len: 0xFFFD, flags: 0xFFFC });
@@ -108,7 +108,7 @@ fn a_slot_keeps_what_it_is_told() {
     assert_eq!(times, [5, 7000]);
 }
 
-/// A program whose transmit ring is free, at slot 5 of 8.
+/// Returns the client's end of a transmit ring that is free, at slot 5 of 8.
 fn client(ring: &Ring) -> ClientRing {
     ring.state(CLIENT_HEAD).store(5, Relaxed);
     ring.free_up_to(5);
@@ -118,10 +118,10 @@ fn client(ring: &Ring) -> ClientRing {
 }
 
 #[test]
-fn a_program_whose_head_or_cur_cannot_be_is_set_back() {
+fn an_invalid_head_or_cur_is_set_back() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let client = client(&ring);
-    // Slot 4 is the tail: it may be reached. Slots 3 and 2 are then not the program's.
+    // Slot 4 is the tail: head may reach it. Slots 3 and 2 are behind it.
     for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
         client.set(head, cur);
         assert_eq!(client.wanted_head(), head as usize);
@@ -146,7 +146,7 @@ fn a_program_whose_head_or_cur_cannot_be_is_set_back() {
 }
 
 #[test]
-fn what_a_server_says_counts_only_if_it_is_an_index() {
+fn an_index_outside_the_ring_is_ignored() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let client = client(&ring);
     for said in [8, 9, u32::MAX] {
@@ -161,7 +161,7 @@ fn what_a_server_says_counts_only_if_it_is_an_index() {
     assert!(!client.is_ready());
     client.set(7, 6);
     assert!(client.is_ready());
-    // Where it began is an index, too.
+    // Its first head must be an index as well.
     ring.state(CLIENT_HEAD).store(8, Relaxed);
     assert_eq!(ClientRing::begin(ring.clone()).head(), 0);
     ring.state(CLIENT_TAIL).store(9, Relaxed);
@@ -193,7 +193,7 @@ fn packets_of_a_transmit_ring_are_whole() {
     ring.state(CLIENT_HEAD).store(3, Relaxed);
     assert!(matches!(consumer.front(), Front::Packet { len: 175, flags } if flags == NS_MOREFRAG | NS_NO_LEARN));
     assert_eq!(consumer.parts.len(), 3);
-    // A part that is in no buffer spoils all of it.
+    // One part outside its buffer makes the whole packet invalid.
     set(1, 2049, NS_MOREFRAG);
     assert_eq!(front(&mut consumer), ('n', 3));
     consumer.advance(3);
@@ -210,7 +210,7 @@ fn packets_of_a_transmit_ring_are_whole() {
 }
 
 #[test]
-fn a_packet_of_more_than_64_slots_is_none() {
+fn a_packet_of_more_than_64_slots_is_invalid() {
     let (_memory, [ring, _]) = rings(128, 0, Offsets::default());
     let mut consumer = ServerTxRing::new(ring.clone());
     for (count, expected) in [(MAX_FRAGS, ('p', 64)), (MAX_FRAGS + 1, ('n', 65))] {
@@ -225,7 +225,7 @@ fn a_packet_of_more_than_64_slots_is_none() {
 }
 
 #[test]
-fn a_receive_ring_is_filled_up_to_the_program_s_head() {
+fn a_receive_ring_is_filled_up_to_the_client_s_head() {
     let (_memory, [_, ring]) = rings(8, 0, OFFSETS);
     let mut producer = ServerRxRing::new(ring.clone());
     assert_eq!(producer.free(), 7);
@@ -238,7 +238,7 @@ fn a_receive_ring_is_filled_up_to_the_program_s_head() {
     producer.publish_all_but(2);
     assert_eq!((producer.tail(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 7));
     assert_eq!(ServerRxRing::new(ring.clone()).tail(), 7, "it goes on where the ring is");
-    // No index: nothing is free, and a ring begins at 0.
+    // An invalid index: nothing is free, and a ring begins at 0.
     ring.state(CLIENT_HEAD).store(8, Relaxed);
     ring.state(SERVER_TAIL).store(8, Relaxed);
     assert_eq!((producer.free(), ServerRxRing::new(ring.clone()).tail()), (0, 0));
@@ -269,7 +269,7 @@ fn short_packets_are_taken_up_to_the_first_other_one() {
     assert_eq!([0; 3].map(|_| take(&mut consumer)), [Some((60, 0)), Some((100, NS_NO_LEARN)), None]);
     ring.state(CLIENT_HEAD).store(3, Relaxed);
     assert_eq!(take(&mut consumer), None, "longer than the target");
-    // A chain, a packet in no buffer, an empty packet, a buffer that does not exist: `front` looks at them.
+    // A chain, a packet outside all buffers, an empty packet, a buffer that does not exist: `front` handles them.
     for (len, flags) in [(60, NS_MOREFRAG), (60, NS_INDIRECT), (0, 0), (2049, 0)] {
         write(2, len, flags);
         assert_eq!(take(&mut consumer), None, "{len} bytes, flags {flags:#x}");
@@ -298,7 +298,7 @@ fn short_packets_are_put_where_there_is_room() {
     ring.memory.mapping.read(ring.memory.buffer(second.buffer).unwrap(), &mut bytes);
     assert_eq!((second.len, bytes), (2048, [8; 60]));
     assert_eq!([0; 6].map(|_| producer.put_short(&[1])), [true, true, true, true, true, false]);
-    // The program's head is read again, and one that is none is not used.
+    // The client's head is read again, and not used if it is invalid.
     ring.state(CLIENT_HEAD).store(1, Relaxed);
     assert_eq!([0; 2].map(|_| producer.put_short(&[2])), [true, false]);
     ring.state(CLIENT_HEAD).store(8, Relaxed);
@@ -311,24 +311,24 @@ fn short_packets_are_put_where_there_is_room() {
 }
 
 #[test]
-fn a_side_that_sleeps_is_woken_once() {
+fn an_end_that_sleeps_is_woken_once() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let client = client(&ring);
     assert!(!ring.must_wake_client() && !client.must_notify());
     client.arm();
-    assert!(!client.must_notify(), "it is the program that sleeps");
+    assert!(!client.must_notify(), "the client sleeps");
     assert!(ring.is_armed() && !client.has_token());
     assert!(ring.must_wake_client() && !ring.must_wake_client());
     assert!(client.has_token() && !ring.is_armed());
     client.arm();
-    assert!(!ring.is_armed(), "the token of the last time is not read yet");
+    assert!(!ring.is_armed(), "the last token is not read yet");
     assert!(client.forget_token() && !client.forget_token());
     client.arm();
     assert!(ring.must_wake_client());
     ring.arm_server();
     assert!(!ring.must_wake_client());
     assert!(client.must_notify() && !client.must_notify());
-    // Nonsense is no request.
+    // An invalid value is no request.
     ring.state(CLIENT_WAITS).store(77, Relaxed);
     assert!(!ring.must_wake_client() && !client.has_token());
 }
@@ -339,7 +339,7 @@ fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 1000 };
     let (client, count) = (client(&ring), std::cell::UnsafeCell::new(0));
     struct Count(std::cell::UnsafeCell<u32>);
-    // SAFETY: it is changed in a turn only.
+    // SAFETY: the count is changed only in a turn.
     unsafe impl Sync for Count {}
     let count = Count(count);
     std::thread::scope(|scope| {
@@ -361,7 +361,7 @@ fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
     // A process that was killed in its turn.
     std::mem::forget(client.turn());
     assert!(client.turn().is_some());
-    // One that was stopped, and goes on after another one has taken its turn, ends only its own.
+    // A thread that was stopped, and continues after another one has taken its turn, ends only its own.
     let stopped = client.turn().unwrap();
     let after = client.turn().unwrap();
     drop(stopped);
@@ -405,7 +405,7 @@ fn a_monitor_s_ring_is_in_the_memory() {
 }
 
 #[test]
-fn shadows_and_losses_are_the_other_side_s_to_see() {
+fn the_other_end_sees_shadows_and_losses() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     assert_eq!((ring.shadow(), ring.lost()), (0, 0));
     ring.set_shadow(7);
