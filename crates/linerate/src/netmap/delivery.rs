@@ -1,5 +1,6 @@
 //! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
-//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and counted.
+//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and
+//! counted.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +16,14 @@ use crate::memory::Pool;
 use crate::port::{Config, Drops, MonitorSink, QueueCounters, Rx, RxQueue, RxRing};
 use crate::slot::Slot;
 
-/// What packets are copied to; who reads them has [`DeliveryRx`].
+/// Copies packets to a receiver, which reads them by [`DeliveryRx`].
 pub struct Delivery {
     pool: Arc<Pool>,
     longest: usize,
     offloads: bool,
-    /// By queue: who sends has it for a batch.
+    /// By queue. A sender locks its lane for a batch.
     lanes: Box<[Lane]>,
-    /// Packets that found no room, or were too long.
+    /// Packets without room, and packets that were too long.
     full: AtomicU64,
     too_long: AtomicU64,
 }
@@ -33,10 +34,10 @@ struct Lane {
     wake: Wake,
 }
 
-/// A receiver's own way to take packets, on the thread of their sender.
+/// A receiver with its own way to take packets, on their sender's thread.
 pub trait Recipient: Send {
-    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is unfinished,
-    /// or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
+    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is
+    /// unfinished, or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
     fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, RecipientCounts);
 
     /// Copies all packets of a batch, and clears it.
@@ -64,14 +65,14 @@ impl RecipientCounts {
     }
 }
 
-/// Where packets for a queue are copied into: buffers of its own region, then slots in a channel; or to a recipient.
+/// The sender's side of a lane: copies in buffers of the receiver's region, then slots in a channel; or a recipient.
 struct Entry {
     sender: Sender<u64>,
     recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
-    /// Somebody receives.
+    /// A receiver has the queue.
     open: bool,
-    /// Counters for packets of a recipient; a reader has the same ones.
+    /// Counters for packets of a recipient, which are the receiver's.
     counters: Arc<QueueCounters>,
 }
 
@@ -107,9 +108,9 @@ impl Delivery {
         self.lanes.get(queue.checked_rem(self.lanes.len())?)
     }
 
-    /// Copies those of the packets whose bits are set to a queue, as many as there is room for.
+    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room.
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
-        // A port without receive queues takes nothing.
+        // A port without receive queues takes no packets.
         let Some(lane) = self.lane(queue) else { return };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
@@ -136,7 +137,7 @@ impl Delivery {
             if wanted == 0 {
                 break;
             }
-            // The next is a chain, unfinished, too long, or there is no buffer for it.
+            // The next packet is a chain, unfinished, or too long, or no buffer is free for it.
             let slots = frames.slots(wanted.trailing_zeros() as usize);
             wanted &= wanted - 1;
             match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
@@ -158,7 +159,7 @@ impl Delivery {
 }
 
 impl Delivery {
-    /// Hands a queue's packets to `recipient` until the queue is dropped; first those that wait in the queue.
+    /// Gives a queue's packets to `recipient` until the queue is dropped, beginning with those that wait in the queue.
     pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(lane) = self.lane(number.into()) else { return };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +173,7 @@ impl Delivery {
     }
 }
 
-/// Copies for a monitor.
+/// Takes copies for a monitor.
 impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
@@ -183,7 +184,7 @@ impl MonitorSink for Delivery {
         copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole
     }
 
-    /// Packets without room, and `missing` more, count as dropped.
+    /// Hands over the copies. Packets without room, and `missing` more, count as dropped.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
         if let Some(lane) = self.lane(queue) {
             let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +208,7 @@ impl MonitorSink for Delivery {
     }
 }
 
-/// Adds a recipient's counts to the queue's; returns the packets without room.
+/// Adds a recipient's counts to the queue's; returns the number of packets without room.
 #[inline(always)]
 fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
     counters.moved_packets(taken.packets, taken.slots, taken.bytes);
@@ -215,7 +216,8 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
 }
 
 impl Entry {
-    /// Hands over what was copied. What finds no room is dropped, and its buffers are the next packets'; tells how many.
+    /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
+    /// number.
     #[inline(always)]
     fn flush(&mut self) -> u64 {
         if self.copies.is_empty() {
@@ -234,18 +236,20 @@ impl Entry {
     }
 }
 
-/// What was copied, for the program.
+/// Receives the copies of a lane.
 pub struct DeliveryRx {
     delivery: Arc<Delivery>,
     queue: usize,
-    /// Its receiver goes back when this is dropped.
+    /// Returned to the lane when this is dropped.
     receiver: Option<Receiver<u64>>,
     counters: Arc<QueueCounters>,
 }
 
 impl DeliveryRx {
+    /// Takes the receiving end of a lane.
+    ///
     /// # Errors
-    /// [`Error::QueueTaken`] while an older one is still there.
+    /// [`Error::QueueTaken`] while another queue has it.
     pub fn new(
         delivery: &Arc<Delivery>,
         config: &Config,
@@ -280,7 +284,7 @@ impl RxRing for DeliveryRx {
     }
 
     fn buffers(&self) -> usize {
-        // Those of the entry are the queue's, too: it is where its packets are copied to.
+        // The sender's cached buffers count as the queue's, since its packets are copied into them.
         let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.copies.cached() + self.receiver.as_ref().map_or(0, Receiver::waiting)
     }
@@ -300,7 +304,7 @@ impl Drop for DeliveryRx {
         let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
         (entry.recipient, entry.counters) = (None, Arc::default());
-        // Nobody will receive these, and nobody needs the buffers meanwhile.
+        // No packet is copied without a receiver, so that the buffers are not needed.
         entry.copies = Batch::with_capacity(CHUNK);
         let mut batch = Batch::with_capacity(CHUNK);
         batch.is_of(&self.delivery.pool);

@@ -1,7 +1,7 @@
-//! Monitors: copies of what another port of the process receives, sends, or both (netmap(4): `X/r`, `X/t`).
+//! Monitors: copies of packets that another port of the process receives, sends, or both (netmap(4): `X/r`, `X/t`).
 //!
-//! The port goes on as if there were none: a copy that finds no room at the monitor is dropped and counted there. A port
-//! without monitors pays one look a batch.
+//! The port is not delayed: copies without room at the monitor are dropped and counted there. A port without monitors
+//! pays one check for each batch.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::slot::Slot;
 /// A monitor of another port.
 pub type Monitor = VirtualPort<Monitoring>;
 
-/// Monitors, as long as it lives.
+/// Monitors a port until it is dropped.
 pub struct Monitoring {
     port: Arc<Monitored>,
     one: MonitorEntry,
@@ -24,7 +24,8 @@ pub struct Monitoring {
 }
 
 impl Monitor {
-    /// Monitors what the port of this name receives or sends, which must be open in this process, as a [`Port`](crate::port::Port).
+    /// Monitors received or sent packets of the port of this name, which must be open in this process, as a
+    /// [`Port`](crate::port::Port).
     ///
     /// # Errors
     /// [`Error::NotOpen`], [`Error::RingSize`].
@@ -53,7 +54,7 @@ impl Virtual for Monitoring {
             (true, false) => "receives",
             _ => "sends",
         };
-        format!("copies of what {} {what}", self.port.name)
+        format!("copies of packets that {} {what}", self.port.name)
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
@@ -70,11 +71,11 @@ impl Virtual for Monitoring {
     }
 }
 
-/// Shows monitors the received packets of a queue that bypass its [`RxQueue`](crate::port::RxQueue).
+/// Copies received packets that bypass a queue's [`RxQueue`](crate::port::RxQueue) to the port's monitors.
 pub(crate) struct RxMirror(Mirror);
 
 impl RxMirror {
-    /// Returns `None` if no port of this name can be monitored.
+    /// Finds the monitored port of this name; `None` if there is none.
     pub fn new(name: &str, queue: u16) -> Option<RxMirror> {
         Monitored::find(name).map(|seen| RxMirror(Mirror::new(&seen, queue)))
     }
@@ -93,19 +94,19 @@ impl RxMirror {
     }
 }
 
-/// A pipe between other processes: of what they send, copies come here.
+/// A pipe between other processes, whose senders put copies of their packets here.
 pub(crate) struct RemotePipe {
     ends: [Arc<Monitored>; 2],
 }
 
 impl RemotePipe {
-    /// Ends of these names can be monitored from now on.
+    /// Makes the ends of a pipe available to monitors under these names.
     pub fn new(names: [String; 2]) -> RemotePipe {
         RemotePipe { ends: names.map(Monitored::new) }
     }
 
-    /// Shows what is put here as sent by this end, and so received by the other one; `missing` tells how many packets were
-    /// lost on their way here since it was asked last.
+    /// Returns a queue whose packets count as sent by this end, and as received by the other one. `missing` returns the
+    /// number of packets that were lost on their way to the queue since its last call.
     pub fn sent(&self, end: usize, queue: u16, missing: Box<dyn FnMut() -> u64 + Send>) -> TxQueue {
         let [sends, receives] = [end, 1 - end].map(|end| Mirror::new(&self.ends[end], queue));
         TxQueue::from(RemotePipeTx { sends, receives, missing })

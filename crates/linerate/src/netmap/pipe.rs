@@ -1,6 +1,6 @@
-//! Pipes: two ports, where what is sent into one is received from the other, without a copy.
+//! Pipes: two ports; packets sent into one are received from the other, without a copy.
 //!
-//! Send and receive move slots, eight bytes each, from a batch into a channel and out of it. The buffers go with them.
+//! Send and receive move slots of eight bytes from a batch into a channel and out of it. The buffers move with them.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -16,7 +16,7 @@ use crate::port::{Config, Link, QueueCounters, Receive, Rx, RxRing, Transmit, Tx
 /// One end of a pipe.
 pub type Pipe = VirtualPort<PipeEnd>;
 
-/// Which of the two ends.
+/// The end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `X{N`
@@ -25,23 +25,23 @@ pub enum Side {
     Slave,
 }
 
-/// An end, as long as it is open.
+/// An open end.
 pub struct PipeEnd {
     pipe: Arc<PipeState>,
     side: Side,
 }
 
-/// What the ends share.
+/// The state that both ends share.
 struct PipeState {
     name: String,
     pool: Arc<Pool>,
     ring: usize,
-    /// By the side that receives, and queue.
+    /// By the receiving side, and by queue.
     lanes: [Vec<Lane>; 2],
     open: Mutex<[bool; 2]>,
 }
 
-/// One direction of a queue. Its ends are here while no queue has them.
+/// One direction of a queue. It has the channel's ends that no queue has.
 struct Lane {
     sender: Mutex<Option<Sender<u64>>>,
     receiver: Mutex<Option<Receiver<u64>>>,
@@ -60,8 +60,8 @@ fn give<T>(to: &Mutex<Option<T>>, value: T) {
 }
 
 impl Pipe {
-    /// Opens an end of the pipe with this name, which its first end makes: its queues, its rings and its pool are then the
-    /// other's, too.
+    /// Opens an end of the pipe with this name. The first end makes the pipe: its queues, rings and pool are then the
+    /// other end's as well.
     ///
     /// # Errors
     /// [`Error::PortInUse`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
@@ -112,7 +112,7 @@ impl PipeState {
 
 impl Drop for PipeState {
     fn drop(&mut self) {
-        // Packets that nobody has received. No queue is left, or it would have kept this.
+        // Frees packets that were not received. No queue is left, since a queue keeps the pipe.
         for lane in self.lanes.iter().flatten() {
             let Some(mut receiver) = take(&lane.receiver) else { continue };
             let mut batch = Batch::with_capacity(self.ring);
@@ -157,12 +157,12 @@ impl Virtual for PipeEnd {
     }
 }
 
-/// What comes from the other end.
+/// Receives packets of the other end.
 struct PipeRx {
     pipe: Arc<PipeState>,
     side: usize,
     queue: usize,
-    /// Goes back when this is dropped.
+    /// Returned to its lane when this is dropped.
     receiver: Option<Receiver<u64>>,
     counters: Arc<QueueCounters>,
 }
@@ -205,12 +205,12 @@ impl Drop for PipeRx {
     }
 }
 
-/// What goes to the other end.
+/// Sends packets to the other end.
 struct PipeTx {
     pipe: Arc<PipeState>,
     side: usize,
     queue: usize,
-    /// Goes back when this is dropped.
+    /// Returned to its lane when this is dropped.
     sender: Option<Sender<u64>>,
     counters: Arc<QueueCounters>,
     longest: usize,
@@ -228,7 +228,7 @@ impl TxRing for PipeTx {
         let (packets, bytes) = counted(batch.slots());
         let total = batch.len();
         let count = send_to(sender, batch);
-        // Most times all fit; otherwise what is left is taken off again.
+        // Usually all packets fit; otherwise the rest is subtracted.
         let (packets, bytes) = match total - count {
             0 => (packets, bytes),
             _ => {

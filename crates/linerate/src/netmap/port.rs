@@ -1,4 +1,4 @@
-//! The control side of every port that is memory alone.
+//! The control side of every port in memory.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use crate::port::{
     Transmit,
 };
 
-/// What one kind of these ports does its own way.
+/// One kind of port in memory.
 pub trait Virtual: Send {
     /// The driver's name.
     const DRIVER: &'static str;
 
-    /// What it is, for people.
+    /// Describes the port for users.
     fn description(&self) -> String;
-    /// Starts a receive queue, which nobody has.
+    /// Starts a receive queue that is not taken.
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
-    /// Starts a transmit queue, which nobody has.
+    /// Starts a transmit queue that is not taken.
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
-    /// Whether somebody is at the other end.
+    /// Returns whether the other end is open.
     ///
     /// # Errors
     /// As [`Device::link`].
     fn link(&self) -> Result<Link> {
         Ok(Link::Up { mbits: 0 })
     }
-    /// Whether the port can have another address than the one that it has begun with.
+    /// Checks whether the port's address can be set.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     fn check_mac(&self, _config: &Config) -> Result<()> {
         Ok(())
     }
-    /// What was sent to it and found no room.
+    /// Counts packets to this port that were dropped without room.
     fn drops(&self) -> Drops {
         Drops::default()
     }
 }
 
-/// A port that is memory alone, such as [`Pipe`](super::Pipe) or [`ValePort`](super::ValePort).
+/// A port in memory, such as [`Pipe`](super::Pipe) or [`ValePort`](super::ValePort).
 pub struct VirtualPort<V: Virtual> {
     config: Config,
     mac: MacAddress,
@@ -49,13 +49,13 @@ pub struct VirtualPort<V: Virtual> {
 }
 
 impl<V: Virtual> VirtualPort<V> {
-    /// Its address is made of its name.
+    /// Makes a port whose address is derived from its name.
     pub(super) fn new(config: Config, kind: V) -> VirtualPort<V> {
         let mac = MacAddress::of_name(&config.name);
         VirtualPort::with_mac(config, mac, kind)
     }
 
-    /// Its address is somebody else's choice.
+    /// Makes a port with this address.
     pub(crate) fn with_mac(config: Config, mac: MacAddress, kind: V) -> VirtualPort<V> {
         let counters = Counters::new(&config);
         VirtualPort { config, mac, counters, kind }
@@ -122,13 +122,13 @@ impl<V: Virtual> Device for VirtualPort<V> {
         Ok(())
     }
 
-    /// All that is sent to it is received; there is nothing to change.
+    /// Changes nothing: all packets that are sent to the port are received.
     fn set_promiscuous(&mut self, _: bool) -> Result<()> {
         Ok(())
     }
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "who sends chooses the queue";
+        let why = "the sender chooses the queue";
         Err(Error::Unsupported { port: self.config.name.clone(), what: "receive-side scaling", why })
     }
 

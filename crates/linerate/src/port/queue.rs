@@ -1,4 +1,4 @@
-//! Queues as programs have them: what a kind of port receives or sends, shown to the port's monitors.
+//! Queues as programs have them: those of a kind of port, with copies for the port's monitors.
 
 use std::os::fd::BorrowedFd;
 
