@@ -118,7 +118,7 @@ fn served_ports_are_listed_and_managed() {
     assert!(world.succeeds("switch list").contains("vale0:v1"));
     world.succeeds("switch detach vale0:v1");
     world.succeeds("switch destroy v1");
-    assert!(world.fails("switch destroy v1").contains("no such port"));
+    assert!(world.fails("switch destroy v1").contains("no such persistent port"));
     assert!(world.fails("switch detach vale0:v1").contains("not attached"));
     assert!(world.fails("switch attach vale0:nothing0").contains("no interface"));
     assert!(world.fails("switch attach nothing").contains("valeS:P"));

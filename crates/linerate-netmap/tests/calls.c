@@ -3,8 +3,8 @@
  *
  *     calls CASE [PORT ...]
  *
- * It prints "fine" at the end and exits with 0, or prints the failed check and exits with 1. A case that hangs is ended by
- * SIGALRM. PORT is a name without suffixes; "/x" behind it opens the port exclusively.
+ * It prints "fine" at the end and exits with 0, or prints the failed check and exits with 1. A case that hangs is
+ * ended by SIGALRM. PORT is a name without suffixes; "/x" behind it opens the port exclusively.
  */
 #define _GNU_SOURCE
 #include <errno.h>

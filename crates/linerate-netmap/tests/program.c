@@ -4,16 +4,17 @@
  *     program send PORT COUNT LEN WAIT      sends frames with sequence numbers, then waits until all are taken
  *     program indirect PORT COUNT LEN       sends such frames from memory of its own, each in one slot (NS_INDIRECT)
  *     program receive PORT COUNT WAIT       receives COUNT frames, which must be in order and whole
- *     program bridge PORT PORT COUNT WAIT   forwards COUNT frames from the first to the second, without copies if possible
+ *     program bridge PORT PORT COUNT WAIT   forwards COUNT frames from the first to the second, if possible without copies
  *     program hear PORT                     prints the type of each broadcast, and the addresses of a frame of `say`
- *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot has
- *                                           the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
+ *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot
+ *                                           has the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
  *     program pass PORT                     passes all packets between card and host (NS_FORWARD); PORT ends in "*"
  *     program open PORT                     opens it, and waits to be killed
  *     program fill PORT                     sends until it is killed
  *
  * WAIT is poll, select, epoll or busy. PORT is in netmap's grammar, without "netmap:"; "old:" in front uses the API
- * before version 12. It prints "ready" when its ports are open, and at the end the numbers of frames. It exits with 0 if all is well.
+ * before version 12. It prints "ready" when its ports are open, and at the end the numbers of frames. It exits with 0
+ * if all is well.
  */
 #define _GNU_SOURCE
 #include <errno.h>

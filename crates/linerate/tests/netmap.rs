@@ -183,7 +183,7 @@ fn a_monitor_copies_packets_of_both_directions() {
     };
     let (mut device, mut both) = monitor("seen{1+rt");
     let (_sends, mut sends) = monitor("seen{1/t");
-    assert!(device.tx(0).map(drop).unwrap_err().with_hint().contains("listens"));
+    assert!(device.tx(0).map(drop).unwrap_err().with_hint().contains("only receives"));
     let forth = [vec![1; 60], vec![2; 9000], vec![3; 1514]];
     let back = [vec![4; 61], vec![5; 62]];
     assert_eq!((a.send(&forth), b.send(&back)), (3, 2));

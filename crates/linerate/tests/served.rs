@@ -185,7 +185,7 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let first = bench.connect();
     let message = VfioUser::connect(bench.path.to_str().unwrap()).map(drop).unwrap_err().with_hint();
-    assert!(message.contains("another program uses it"), "{message}");
+    assert!(message.contains("another client is using the device"), "{message}");
     // SAFETY: nothing is mapped for the card.
     unsafe { first.bar(0) }.unwrap().write(VLNCTRL::OFFSET, 0x1234);
     drop(first);

@@ -1,7 +1,7 @@
 /*
- * The part of netmap's interface that a program needs to open a port and to use its rings: the structures of API 14, as in
- * netmap(4). A program that is compiled with this header runs over liblinerate_netmap.so as over netmap's own module. Names
- * and layouts are netmap's; the text is this project's.
+ * The part of netmap's interface that a program needs to open a port and to use its rings: the structures of API 14,
+ * as in netmap(4). A program that is compiled with this header runs over liblinerate_netmap.so as over netmap's own
+ * module. Names and layouts are netmap's; the text is this project's.
  */
 #ifndef LINERATE_NET_NETMAP_H
 #define LINERATE_NET_NETMAP_H
