@@ -5,14 +5,16 @@
 
 use std::time::Instant;
 
-use linerate::model::{Card, Kind, Tap};
+use linerate::Options;
+use linerate::model::{Card, Kind, Port};
 use linerate_guest::{Machine, Namespace, Served};
 
 fn main() {
     println!("{:<10} {:>8} {:>8} {:>8} {:>8}", "seconds to", "shell", "driver", "link", "ping");
     for kind in [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550] {
         let namespace = Namespace::new("ping");
-        let tap = namespace.inside(|| Tap::open("far")).expect("a TAP interface");
+        let outside = namespace.inside(|| Options::default().open_outside("tap:far")).expect("a TAP interface");
+        let tap = Port::new(outside).expect("its queues");
         namespace.run("ip addr add 10.84.0.2/24 dev far");
         let served = Served::new(vec![Card::of_kind(kind, 0, "a", Box::new(tap))]);
         let mut machine = Machine::new();

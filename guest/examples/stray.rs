@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, Pool, Region, RegionOptions};
-use linerate::nic::igb::{Config, Igb};
+use linerate::nic::igb::Igb;
 use linerate::pci::{self, Bus, Fault, Interrupt, NetworkCard};
 use linerate::port::Device;
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 
 /// A bus that reports the packets' addresses with an error of 1 GiB.
 struct Stray {
@@ -72,7 +72,7 @@ fn run(address: &str) -> Result<(), Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let packets = pool.region().mapping().clone();
     let bus = Arc::new(Stray { bus: device.clone().bus(), packets });
-    let config = Config { tx_queues: 2, ..Config::new(address, pool.clone()) };
+    let config = Options { tx_queues: 2, ..Options::default() }.of_port(address, pool.clone());
     // SAFETY: this driver is the only one.
     let bar = unsafe { device.map_bar(0)? };
     let mut port = Igb::open(bar, bus, config)?;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate::Batch;
+use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Cable, Card, Kind, RegisterAccess};
-use linerate::nic::Config;
 use linerate::port::{Device, Link};
 use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
 
@@ -166,7 +166,7 @@ fn ours(kind: Kind) -> Recorded {
     let open = |card: &Arc<Card>| {
         // Interrupts, as the others use to wait for packets.
         let interrupts = Some(Duration::from_micros(20));
-        let config = Config { interrupts, ..Config::new(card.name(), pool.clone()) };
+        let config = Options { interrupts, ..Options::default() }.of_port(card.name(), pool.clone());
         linerate::drive_model(card, None, config).unwrap()
     };
     let card = &cards[0];

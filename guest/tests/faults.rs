@@ -140,7 +140,7 @@ fn an_ordinary_user_needs_the_group_and_a_limit() {
     let refused = guest.refused(&as_user(8192, &format!("linerate sink {A}")));
     assert!(refused.contains("the limit of user 1000 is 8192 KiB (ulimit -l)"), "{refused}");
     assert!(
-        refused.contains("KiB must be kept in memory") && refused.contains("/etc/security/limits.conf"),
+        refused.contains("KiB must be locked in memory") && refused.contains("/etc/security/limits.conf"),
         "{refused}"
     );
 

@@ -4,14 +4,15 @@ use std::process::ExitCode;
 
 use linerate::Error;
 use linerate::nic::known;
-use linerate::pci::{NetworkCard, Through, companions, give_back, take};
+use linerate::pci::{NetworkCard, companions, give_back, take};
+use linerate::port::Access;
 
 /// Takes cards from the kernel, until `unbind` gives them back.
 pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {
-    let through = match (vfio, uio) {
-        (true, _) => Through::Vfio,
-        (_, true) => Through::Uio,
-        _ => Through::Either,
+    let access = match (vfio, uio) {
+        (true, _) => Access::Vfio,
+        (_, true) => Access::Uio,
+        _ => Access::Either,
     };
     for address in cards {
         let card = NetworkCard::find(address)?;
@@ -25,7 +26,7 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
                 others.join(", ")
             );
         }
-        take(&card, through, force)?;
+        take(&card, access, force)?;
         let now = NetworkCard::find(address)?;
         let driver = now.driver.as_deref().unwrap_or("no driver");
         println!("{}: {} -> {driver}", card.address, card.driver.as_deref().unwrap_or("no driver"));

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use linerate::capture::Reader;
 use linerate::memory::Pool;
-use linerate::model::{Frame, Replay, Wire};
 use linerate::port::TxQueue;
 use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
@@ -142,10 +142,12 @@ fn judge(reports: &[Option<Report>]) -> Outcome {
 }
 
 fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
-    let mut frame = Frame::default();
-    if !Replay::open(path)?.receive(&mut frame) || frame.bytes.is_empty() {
-        let why = "it has no packet to take as a template".to_string();
-        return Err(Error::Wire { wire: format!("pcap:{}", path.display()), why });
+    let mut bytes = Vec::new();
+    match Reader::open(path)?.next(&mut bytes)? {
+        Some(_) if !bytes.is_empty() => Ok(bytes),
+        _ => {
+            let why = "it has no packet to take as a template".to_string();
+            Err(Error::Capture { file: path.display().to_string(), why })
+        }
     }
-    Ok(frame.bytes)
 }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::model::{self, Card};
-use linerate::pci::{Take, Through};
-use linerate::port::{Drops, Link, Patience, Port, QueueStatistics, Statistics, TxQueue, Waiter};
+use linerate::port::{
+    Access, Drops, FRAME_HEADERS, Link, Patience, Port, QueueStatistics, Statistics, Take, TxQueue, Waiter,
+};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -158,9 +159,8 @@ impl Run {
             );
         }
         let options = Options {
-            queues: common.queues,
-            ring: common.ring.unwrap_or(0).into(),
-            mtu: common.mtu.into(),
+            ring: common.ring.map(Into::into),
+            max_frame: usize::from(common.mtu) + FRAME_HEADERS,
             pool: Some(pool),
             interrupts: match common.wait {
                 Some(Wait::Poll) => None,
@@ -169,8 +169,8 @@ impl Run {
                 None if !names.iter().any(|name| is_memory(name)) => None,
                 _ => Some(Duration::from_micros(common.throttle.into())),
             },
-            take: common.bind.then_some(Take { through: Through::Either, force: common.force }),
-            ..Options::default()
+            take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
+            ..Options::default().with_queues(common.queues)
         };
         let devices = options.open_all(names)?;
         for device in devices.iter().filter(|device| device.name().starts_with("xdp:")) {
@@ -333,7 +333,19 @@ impl Run {
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
+        let mut statistics = Vec::new();
+        for device in &devices {
+            statistics.push(match device.statistics() {
+                Ok(statistics) => statistics,
+                // The frames up to the failure have passed: the summary is printed.
+                Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => {
+                    eprintln!("error: {}: {error}", device.name());
+                    has_cut_capture = true;
+                    Statistics::default()
+                }
+                Err(error) => return Err(error),
+            });
+        }
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,

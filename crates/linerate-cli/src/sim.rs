@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use linerate::model::{self, Card, Function, Kind, Port, Runner};
+use linerate::model::{self, Card, Function, Kind, Runner};
 use linerate::pci::vfio_user::Server;
 use linerate::port::PortName;
 use linerate::{Error, Options};
@@ -93,17 +93,15 @@ fn name(socket: &Path) -> String {
 }
 
 fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> Result<Served, Error> {
-    // A port of this library at the other end is opened here; the model handles all other wires.
+    // Options of the model's own wires and its recording stand in its name; a port's own stand in the wire's.
     let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
-    let (card, runner) = if PortName::parse(wire).is_ok_and(|name| name.is_device()) {
-        let port = PortName::parse(&format!("sim:{name}?device={device}&vfs={functions}"))?;
-        let [outside] = Options::default().open([&*format!("{wire}?{options}")])?;
-        model::open_with_wire(&port, Box::new(Port::new(outside)?))?
-    } else {
-        model::open_named(&PortName::parse(&format!(
-            "sim:{name}?device={device}&vfs={functions}&wire={wire}&{options}"
-        ))?)?
-    };
+    let is_model =
+        |option: &&str| ["record", "size", "flows", "rate", "count"].iter().any(|own| option.starts_with(own));
+    let (models, ports): (Vec<&str>, Vec<&str>) =
+        options.split('&').filter(|option| !option.is_empty()).partition(is_model);
+    let wire = if ports.is_empty() { wire.to_string() } else { format!("{wire}?{}", ports.join(";")) };
+    let text = format!("sim:{name}?device={device}&vfs={functions}&wire={wire}&{}", models.join("&"));
+    let (card, runner) = model::open_named(&PortName::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
     let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())?))?];
     for number in 0..functions {
         let path = PathBuf::from(format!("{}.vf{number}", socket.display()));

@@ -125,6 +125,41 @@ fn gen_sends_the_requested_packets_and_sink_checks_them() {
 }
 
 #[test]
+fn capture_files_are_ports() {
+    let folder = Folder::new("ports");
+    let file = folder.path("sent.pcap");
+    let written = format!("pcap:{file}?write");
+    run(&["gen", &written, "--size", "100", "--count", "1000", "--flows", "10", "--seconds", "60"]);
+    let sent = frames(&file);
+    assert!(sent.len() == 1000 && sent.iter().all(|frame| frame.len() == 96));
+    // The file is read by a port, and by a port at a card's outside.
+    let nested = format!("sim:s?wire=pcap:{file}?loop=1;mtu=1500");
+    for port in [format!("pcap:{file}"), nested] {
+        let summary = run(&["sink", &port, "--count", "1000", "--seconds", "60"]);
+        let received = (number(&summary["lost"]), number(&summary["ports"][0]["rx_packets"]));
+        assert_eq!((received, number(&summary["corrupted"])), ((0, 1000), 0), "{port}");
+    }
+    let summary = run(&["fwd", &format!("pcap:{file}?loop=2"), "null:", "--count", "2000", "--seconds", "60"]);
+    assert_eq!(number(&summary["ports"][0]["rx_packets"]), 2000);
+    // At the times that the file has.
+    write_frames(&file, &sent[..3]);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[24 + 2 * (16 + 96)] = 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let summary = run(&["fwd", &format!("pcap:{file}?speed=4x"), "null:", "--count", "3", "--seconds", "60"]);
+    assert!(summary["seconds"].as_f64().unwrap() >= 0.25, "{summary}");
+    // A file that is cut, a disk that is full, a file that is written twice.
+    std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    let cut = expect(1, &mut linerate(&["fwd", &format!("pcap:{file}"), "null:", "--seconds", "1", "--json"]));
+    assert!(text(&cut.stderr).contains("it is cut after frame 2") && number(&summary["lost"]) == 0);
+    let full = ["gen", "pcap:/dev/full?write", "--count", "1000", "--seconds", "60", "--json"];
+    let full = expect(1, &mut linerate(&full));
+    assert!(text(&full.stderr).contains("cannot write it: No space left"), "{}", text(&full.stderr));
+    let said = fails(1, &["fwd", &written, &written, "--seconds", "1"]);
+    assert!(said.contains("another recording is writing it"), "{said}");
+}
+
+#[test]
 fn gen_with_queues_a_template_jumbo_frames_and_a_rate() {
     let summary =
         run(&["gen", "sim:g?wire=sink", "--queues", "4", "--count", "4001", "--flows", "7", "--seconds", "60"]);
@@ -184,11 +219,11 @@ fn mistakes_are_explained_and_end_with_their_code() {
     for (arguments, part) in [
         (vec!["fwd", "sim:0", "eth0"], "cannot understand the port name 'eth0'"),
         (vec!["fwd", "sim:0", "sim:0"], "open already"),
-        (vec!["fwd", "sim:0", "pcap:nothing"], "not built yet in this version"),
+        (vec!["fwd", "sim:0", "pcap:nothing"], "capture file 'nothing': cannot read it"),
         (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
         (vec!["fwd", "sim:0", "netmap:nothing"], "no interface 'nothing'"),
         (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
-        (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "tap:a-name-that-is-too-long"),
+        (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "a-name-that-is-too-long: cannot open it as a TAP"),
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
         (vec!["sink", "sim:0?wire=sink&record=/nowhere/x.pcap"], "cannot write it"),
         (vec!["gen", "sim:0", "--template", "/nowhere/x.pcap"], "/nowhere/x.pcap"),

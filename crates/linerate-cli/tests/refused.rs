@@ -183,7 +183,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";
     let command = format!("{limited} {} sink xdp:h0?flow=udp:1 --seconds 1", env!("CARGO_BIN_EXE_linerate"));
     let said = text(&host.command(&command).output().unwrap().stderr);
-    assert!(said.contains("32768 KiB must be kept in memory") && said.contains("limits.conf"), "{said}");
+    assert!(said.contains("32768 KiB must be locked in memory") && said.contains("limits.conf"), "{said}");
     // Frames for other addresses are received only while the port has all packets.
     assert!(host.run("ip -d link show h0").contains("promiscuity 0 "));
 

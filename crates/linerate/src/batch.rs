@@ -1,4 +1,4 @@
-//! A batch: the packets in one thread's hands, and the free buffers that go with them.
+//! A batch: the packets of one thread, and the free buffers that travel with them.
 
 mod copies;
 mod prefetch;
@@ -15,7 +15,7 @@ use crate::memory::{Cache, Pool, View};
 use crate::packet::{Packet, Packets, SlotsMut};
 use crate::slot::{HEADROOM, Slot};
 
-/// Slots that a batch has beyond its capacity, so that the last packet can be a whole chain.
+/// Slots of a batch beyond its capacity, so that the last packet can be a whole chain.
 pub(crate) const MAX_CHAIN: usize = 64;
 
 /// Packets on their way from one queue to another; it owns their slots.
@@ -26,19 +26,17 @@ pub(crate) const MAX_CHAIN: usize = 64;
 ///     cache   [ free buffers of the same pool, the warmest last ]
 /// ```
 ///
-/// [`RxQueue::recv`](crate::port::RxQueue::recv) appends at the end and takes the buffers that the
-/// card gets in exchange from the cache; [`TxQueue::send`](crate::port::TxQueue::send) takes from
-/// the front and puts the buffers that the card has finished with into the cache. What is still
-/// there goes back to the pool when the batch is [cleared](Batch::clear) or dropped, so nothing
-/// leaks and nothing is freed twice, without a pool pointer per packet.
+/// [`RxQueue::recv`](crate::port::RxQueue::recv) appends packets, and gives the card buffers from the cache in
+/// exchange. [`TxQueue::send`](crate::port::TxQueue::send) takes packets from the front, and puts buffers that the
+/// card is done with into the cache. The rest returns to the pool when the batch is [cleared](Batch::clear) or
+/// dropped, so nothing leaks and nothing is freed twice, without a pool pointer per packet.
 ///
-/// A batch belongs to the pool of the queue that it was first used with. Used with a queue of
-/// another region, its packets are copied.
+/// A batch belongs to the pool of the first queue that it is used with. A queue of another region copies its packets.
 pub struct Batch {
     slots: Box<[Slot]>,
     start: usize,
     end: usize,
-    /// False if every packet is in one slot, which makes a loop over the packets shorter.
+    /// False if every packet is in one slot, which shortens loops over the packets.
     has_chains: bool,
     cache: Option<Cache>,
 }
@@ -50,35 +48,35 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// A batch for 32 slots.
+    /// Creates a batch for 32 slots.
     pub fn new() -> Batch {
         Batch::with_capacity(32)
     }
 
-    /// A batch for `capacity` slots, at least one.
+    /// Creates a batch for `capacity` slots, at least one.
     pub fn with_capacity(capacity: usize) -> Batch {
         let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
         Batch { slots, start: 0, end: 0, has_chains: false, cache: None }
     }
 
-    /// How many slots are received at most before some are sent or cleared.
+    /// Returns the most slots to receive before some are sent or cleared.
     pub fn capacity(&self) -> usize {
         self.slots.len() - MAX_CHAIN
     }
 
-    /// How many slots there are: as many as packets, unless frames are longer than a buffer.
+    /// Returns the count of slots: that of packets, unless frames are longer than a buffer.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// True if there is no packet.
+    /// Returns whether the batch has no packets.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Gives all packets' buffers back.
+    /// Frees the buffers of all packets.
     #[inline]
     pub fn clear(&mut self) {
         if !self.is_empty() {
@@ -89,15 +87,14 @@ impl Batch {
 
     /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
     ///
-    /// The buffers are those of `pool`, or of the pool that the batch already holds packets of.
-    /// False, and nothing is changed, if the batch is full or the pool exhausted.
+    /// The buffers are from `pool`, or from the pool whose packets the batch already has. Returns false, without a
+    /// change, if the batch is full or the pool exhausted.
     pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
         self.push_parts(pool, bytes.len(), std::iter::once(bytes), None)
     }
 
-    /// Appends up to `count` packets of `len` bytes each, and returns how many. Their bytes are
-    /// whatever the buffers held before. `len` is at most the region's
-    /// [`room`](crate::memory::Region::room), otherwise none is appended.
+    /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns the count. Appends
+    /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
     pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
         self.adopt(pool);
         if len > self.room() {
@@ -121,48 +118,48 @@ impl Batch {
         Packets::new(slots, view, has_chains)
     }
 
-    /// Iterates over the bytes of each slot, of which a packet longer than a buffer has several.
+    /// Iterates over the bytes of each slot; a packet longer than a buffer has several.
     #[inline(always)]
     pub fn slots_mut(&mut self) -> SlotsMut<'_> {
         let (slots, view) = self.parts();
         SlotsMut::new(slots, view)
     }
 
-    /// The slots, and the bytes that they name; a batch without a cache has no slots.
+    /// Returns the slots, and a view of their bytes; a batch without a cache has no slots.
     #[inline(always)]
     fn parts(&mut self) -> (&mut [Slot], View<'_>) {
         let view = self.cache.as_ref().map_or(View::EMPTY, |cache| cache.pool().region().view());
         (&mut self.slots[self.start..self.end], view)
     }
 
-    /// How many free buffers travel with the batch.
+    /// Returns the count of free buffers that travel with the batch.
     pub fn cached(&self) -> usize {
         self.cache.as_ref().map_or(0, Cache::len)
     }
 
-    /// False if a packet of `len` bytes can never be appended, however empty the batch and however full the pool is: it
-    /// needs more buffers than a chain may have, or than there are. Whoever has such a packet drops and counts it; any other
-    /// that finds no room waits.
+    /// Returns false if a packet of `len` bytes can never be appended, even to an empty batch with a full pool: it
+    /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; others
+    /// without room may wait.
     pub(crate) fn can_hold(&self, pool: &Arc<Pool>, len: usize) -> bool {
         let pool = if self.is_empty() { pool } else { self.pool().unwrap_or(pool) };
         let region = pool.region();
         len.div_ceil(region.room()) <= MAX_CHAIN.min(region.buffers())
     }
 
-    /// Bytes that a buffer of the batch's pool has behind the headroom.
+    /// Returns the bytes of a buffer of the batch's pool behind the headroom.
     fn room(&self) -> usize {
         self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())
     }
 
-    // What follows is for the queues of this crate.
+    // The rest is for the queues of this crate.
 
-    /// True if the batch's packets and buffers are of `pool`; an empty batch becomes so.
+    /// Returns whether the batch's packets and buffers are of `pool`; an empty batch switches to it.
     #[inline(always)]
     pub(crate) fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
         self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool)) || self.adopt(pool)
     }
 
-    /// As [`belongs_to`](Batch::belongs_to), but an empty batch keeps the pool that it has.
+    /// As [`belongs_to`](Batch::belongs_to), but an empty batch keeps its pool.
     #[inline(always)]
     pub(crate) fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
         match &self.cache {
@@ -181,9 +178,9 @@ impl Batch {
         own
     }
 
-    /// Offers places for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one, from
-    /// the front, and tells how many. Returns how many were offered, and exchanged: none of a batch without a pool. A caller that
-    /// writes packets of several slots calls [`note_chains`](Batch::note_chains).
+    /// Offers room for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one,
+    /// from the front, and returns the count. Returns the counts offered and exchanged; both are 0 for a batch
+    /// without a pool. A caller that writes packets of several slots calls [`note_chains`](Batch::note_chains).
     #[inline(always)]
     pub(crate) fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
@@ -199,8 +196,8 @@ impl Batch {
         (offered, taken)
     }
 
-    /// Places for slots that bring their buffers with them: at most up to the capacity, or one more where a packet is not
-    /// complete. Call [`appended`](Batch::appended) with how many there are now.
+    /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
+    /// packet. Report the count written to [`appended`](Batch::appended).
     #[inline(always)]
     pub(crate) fn space(&mut self) -> &mut [Slot] {
         let room = self.capacity().saturating_sub(self.len());
@@ -219,13 +216,13 @@ impl Batch {
         self.end += count;
     }
 
-    /// Notes whether there are packets of several slots among those that were [exchanged](Batch::exchange).
+    /// Records whether the slots [exchanged](Batch::exchange) include packets of several slots.
     #[inline(always)]
     pub(crate) fn note_chains(&mut self, has_chains: bool) {
         self.has_chains |= has_chains;
     }
 
-    /// One free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
+    /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
     pub(crate) fn take_buffer(&mut self) -> Option<u32> {
         let cache = self.cache.as_mut()?;
         let buf = *cache.offer(1).first()?;
@@ -233,7 +230,7 @@ impl Batch {
         Some(buf)
     }
 
-    /// Appends a slot where a chain needs it, also beyond the capacity; false if even that is full.
+    /// Appends a slot of a chain, also beyond the capacity; returns false if that is full, too.
     pub(crate) fn push_slot(&mut self, slot: &mut Slot) -> bool {
         if self.end == self.slots.len() {
             self.compact();
@@ -247,7 +244,7 @@ impl Batch {
         true
     }
 
-    /// Takes the last slot.
+    /// Removes the last slot.
     pub(crate) fn pop_slot(&mut self) -> Option<Slot> {
         if self.is_empty() {
             return None;
@@ -256,14 +253,13 @@ impl Batch {
         Some(self.slots[self.end].take())
     }
 
-    /// True if the last packet is not complete.
+    /// Returns whether the last packet is incomplete.
     #[inline(always)]
     pub(crate) fn ends_in_chain(&self) -> bool {
         self.end > self.start && self.slots[self.end - 1].has_more()
     }
 
-    /// Takes the beginning of a packet whose end is missing away, into `partial`, which is empty: packets are
-    /// delivered whole.
+    /// Moves the beginning of an incomplete packet into `partial`, which must be empty: packets are delivered whole.
     pub(crate) fn keep_beginning(&mut self, partial: &mut Vec<Slot>) {
         while self.ends_in_chain() {
             partial.extend(self.pop_slot());
@@ -271,17 +267,17 @@ impl Batch {
         partial.reverse();
     }
 
-    /// Takes up what [`keep_beginning`](Batch::keep_beginning) took away.
+    /// Restores slots that [`keep_beginning`](Batch::keep_beginning) moved out.
     #[inline(always)]
     pub(crate) fn resume(&mut self, partial: &mut Vec<Slot>) {
         for mut slot in partial.drain(..) {
             if !self.push_slot(&mut slot) {
-                self.put(&[slot.buf()]); // cannot be: a partial packet fits the room kept for it
+                self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
             }
         }
     }
 
-    /// Drops the beginning of a packet whose end is missing.
+    /// Drops the beginning of an incomplete packet.
     pub(crate) fn drop_beginning(&mut self) {
         while self.ends_in_chain() {
             let slot = self.pop_slot().map(|slot| slot.buf());
@@ -289,24 +285,24 @@ impl Batch {
         }
     }
 
-    /// The pool that its packets and buffers are of.
+    /// Returns the pool of the batch's packets and buffers.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         self.cache.as_ref().map(Cache::pool)
     }
 
-    /// The slots, and whose buffers they name; `None` for a batch that has had none.
+    /// Returns the slots and their pool; `None` for a batch that never had any.
     #[inline(always)]
     pub(crate) fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
         self.cache.as_ref().map(|cache| (&self.slots[self.start..self.end], cache.pool()))
     }
 
-    /// The slots, in order.
+    /// Returns the slots, in order.
     #[inline(always)]
     pub(crate) fn slots(&mut self) -> &mut [Slot] {
         &mut self.slots[self.start..self.end]
     }
 
-    /// The first `count` slots belong to a queue now.
+    /// Removes the first `count` slots, which a queue owns now.
     #[inline(always)]
     pub(crate) fn sent(&mut self, count: usize) {
         self.start += count;
@@ -323,16 +319,16 @@ impl Batch {
         }
     }
 
-    /// Drops the first `count` slots, or all if there are fewer: what a port of one's own has sent by
-    /// copying. The packets in them should be whole.
+    /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should
+    /// contain whole packets.
     pub fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len());
         self.free(self.start..self.start + count);
         self.sent(count);
     }
 
-    /// Puts the buffers of the slots at these places into the cache. A place without a buffer frees none: none is ever
-    /// here, and if one were, no other slot's buffer must become free by it.
+    /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, nothing is
+    /// freed: no buffer of another slot may become free.
     fn free(&mut self, places: Range<usize>) {
         let Some(cache) = &mut self.cache else { return };
         let slots = &self.slots[places];
@@ -343,7 +339,7 @@ impl Batch {
         }
     }
 
-    /// Moves the slots to the front, so that all free places are at the end.
+    /// Moves the slots to the front, so that all free entries are at the end.
     #[cold]
     fn compact(&mut self) {
         if self.start > 0 {

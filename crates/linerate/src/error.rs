@@ -1,4 +1,4 @@
-//! Errors: each says what and why, and its hint the command that mends it.
+//! Errors: each states what failed and why; its hint is the command or step that mends it.
 
 use std::time::Duration;
 
@@ -7,67 +7,67 @@ use crate::memory::PageSize;
 /// The result of most functions here.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that this library reports.
+/// All errors of this library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A port's name that cannot be understood.
+    /// A port name that cannot be parsed.
     #[error("cannot understand the port name '{name}': {why}")]
     BadName {
         /// The name as given.
         name: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
 
-    /// A kind of port that this version does not have.
+    /// A kind of port that this version does not support.
     #[error("'{name}' names a {kind}: not built yet in this version")]
     NotBuilt {
         /// The name as given.
         name: String,
-        /// What it would be.
+        /// The kind of port.
         kind: &'static str,
     },
 
-    /// A packet that has no room for more bytes in front.
+    /// A packet without room for more bytes in front.
     #[error("no room for {asked} bytes in front of the packet: its headroom has {room}")]
     NoHeadroom {
-        /// Bytes to be added.
+        /// Bytes to add.
         asked: usize,
-        /// Bytes of headroom.
+        /// Free bytes of headroom.
         room: usize,
     },
 
-    /// A packet that has no room for more bytes at its end.
+    /// A packet without room for more bytes at its end.
     #[error("no room for {asked} bytes behind the packet: its last buffer has {room}")]
     NoTailroom {
-        /// Bytes to be added.
+        /// Bytes to add.
         asked: usize,
         /// Free bytes of the last buffer.
         room: usize,
     },
 
-    /// A packet of which fewer bytes can be removed.
+    /// A packet from which fewer bytes can be removed.
     #[error("cannot remove {asked} bytes of the packet: its slot can lose at most {most}")]
     TooShort {
-        /// Bytes to be removed.
+        /// Bytes to remove.
         asked: usize,
-        /// The most that can be removed.
+        /// The most bytes that can be removed.
         most: usize,
     },
 
-    /// A packet that its sender has left to be cut into segments.
-    #[error("the packet is to be cut into segments first")]
+    /// A packet whose segmentation is left to the hardware.
+    #[error("the packet must be segmented first")]
     Unfinished,
 
-    /// A port that is open already, and that only one owner can have.
+    /// A port that is already open, and that has only one owner.
     #[error("port '{name}' is open already")]
     PortInUse {
         /// The port's name.
         name: String,
     },
 
-    /// An option of a port's name that cannot be.
+    /// An invalid option of a port name.
     #[error("port '{name}': option {option}={value}: {why}")]
     BadOption {
         /// The port's name.
@@ -76,50 +76,50 @@ pub enum Error {
         option: String,
         /// Its value as given.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// Why it is invalid, and what is allowed.
         why: String,
     },
 
-    /// A filter that cannot be understood.
+    /// A filter that cannot be parsed.
     #[error("cannot understand the filter '{text}': {why}")]
     BadFilter {
-        /// As given.
+        /// The filter as given.
         text: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
 
-    /// An interface that is not there.
+    /// An interface that does not exist.
     #[error("there is no interface '{name}'; there are {known}")]
     NoInterface {
         /// The name as given.
         name: String,
-        /// Those that are there.
+        /// Existing interfaces.
         known: String,
     },
 
-    /// An interface that was there.
+    /// An interface that no longer exists.
     #[error("interface {name} is gone: it was deleted, renamed or moved to another network namespace")]
     InterfaceGone {
         /// Its name.
         name: String,
     },
 
-    /// An interface that cannot be used as it is.
+    /// An interface that cannot be used in its current state.
     #[error("{name}: {why}")]
     Interface {
         /// Its name.
         name: String,
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
-        /// The command that mends it, or what else to do.
+        /// The command or step that mends it.
         mend: String,
     },
 
-    /// A ring size that the card cannot have.
+    /// A ring size that the card does not support.
     #[error("a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096")]
     RingSize {
-        /// As asked.
+        /// The size requested.
         size: usize,
     },
 
@@ -130,9 +130,9 @@ pub enum Error {
         port: String,
         /// "receive" or "transmit".
         direction: &'static str,
-        /// As asked.
+        /// The count requested.
         queues: u16,
-        /// What is possible.
+        /// The most queues.
         most: u16,
     },
 
@@ -143,131 +143,131 @@ pub enum Error {
         port: String,
         /// "receive" or "transmit".
         direction: &'static str,
-        /// As asked.
+        /// The queue requested.
         queue: u16,
-        /// How many there are.
+        /// The count of queues.
         queues: u16,
     },
 
-    /// A queue that was given out already.
+    /// A queue that already has an owner.
     #[error("{direction} queue {queue} of port '{port}' is taken already: a queue has one owner at a time")]
     QueueTaken {
         /// The port.
         port: String,
         /// "receive" or "transmit".
         direction: &'static str,
-        /// As asked.
+        /// The queue requested.
         queue: u16,
     },
 
-    /// Something that needs all queues of the port to be given back first.
+    /// An operation for which all queues of the port must be dropped first.
     #[error("port '{port}': {queues} of its queues are still in use")]
     QueuesInUse {
         /// The port.
         port: String,
-        /// How many are out.
+        /// The count of queues in use.
         queues: usize,
     },
 
-    /// An indirection table or key that the card cannot have.
+    /// An RSS table or key that the card does not support.
     #[error("port '{port}': receive-side scaling: {why}")]
     Rss {
         /// The port.
         port: String,
-        /// What is wrong.
+        /// Why it is invalid.
         why: String,
     },
 
-    /// A buffer too small for what the card writes at least.
+    /// Buffers too small for the least that the card writes.
     #[error("buffers of {buffer_size} bytes are too small for frames of {frame} bytes on port '{port}': {why}")]
     BufferTooSmall {
         /// The port.
         port: String,
-        /// Of the region.
+        /// The region's buffer size.
         buffer_size: usize,
-        /// The longest frame, without CRC.
+        /// The longest frame, in bytes without CRC.
         frame: usize,
-        /// Why, and what to choose.
+        /// The reason, and what to choose.
         why: &'static str,
     },
 
-    /// A frame length that the card cannot be set to.
+    /// A frame length that the card does not support.
     #[error("port '{port}': frames of {frame} bytes are not possible: 60 to {most} without CRC")]
     FrameLength {
         /// The port.
         port: String,
-        /// As asked.
+        /// The length requested.
         frame: usize,
-        /// What is possible.
+        /// The longest possible.
         most: usize,
     },
 
-    /// A pool that cannot feed its queues.
-    #[error("the pool's {buffers} buffers cannot feed all queues: they hold {needed} at least")]
+    /// A pool too small for its queues.
+    #[error("the pool's {buffers} buffers are too few for all queues: at least {needed} are needed")]
     PoolTooSmall {
-        /// What it has.
+        /// The pool's count of buffers.
         buffers: usize,
-        /// What is needed.
+        /// The count needed.
         needed: usize,
     },
 
-    /// A pool whose buffers are elsewhere.
+    /// A pool whose buffers are in use.
     #[error("the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free")]
     PoolExhausted {
-        /// Free now.
+        /// Free buffers.
         buffers: usize,
-        /// What is needed.
+        /// The count needed.
         needed: usize,
     },
 
-    /// Sizes of a region that cannot be.
+    /// An invalid size of a region.
     #[error("a region with {what}={value} is not possible: it must be {allowed}")]
     RegionOptions {
         /// The field.
         what: &'static str,
-        /// As asked.
+        /// The size requested.
         value: usize,
-        /// What is possible.
+        /// The allowed values.
         allowed: &'static str,
     },
 
     /// Not enough hugepages.
     #[error("{needed} {pages} are needed, {free} are free")]
     NoHugepages {
-        /// Their size.
+        /// The page size.
         pages: PageSize,
-        /// How many.
+        /// The count needed.
         needed: usize,
-        /// How many there are.
+        /// The count free.
         free: usize,
     },
 
-    /// A NUMA node that is not there.
+    /// A NUMA node that does not exist.
     #[error("this machine has no NUMA node {node}: {}", if nodes.len() == 1 { format!("it has one node only, {}", nodes[0]) } else { format!("its nodes are {nodes:?}") })]
     NumaNode {
-        /// As asked.
+        /// The node requested.
         node: u32,
-        /// Those that are online.
+        /// Online nodes.
         nodes: Vec<u32>,
     },
 
-    /// A port cannot be monitored, because it is not open here.
-    #[error("port '{port}' is not open in this process, so that it cannot be monitored")]
+    /// A port to be monitored that is not open.
+    #[error("port '{port}' is not open in this process, so it cannot be monitored")]
     NotOpen {
         /// The port.
         port: String,
     },
 
-    /// Two slots whose buffers cannot change places.
-    #[error("the buffers are of different regions: what is in one must be copied")]
+    /// Two slots whose buffers cannot be swapped.
+    #[error("the buffers are of different regions: their contents must be copied")]
     OtherRegion,
 
-    /// A switch that has no number left for a port.
-    #[error("switch '{switch}' has {most} ports, which is all that it can have")]
+    /// A switch without a free port number.
+    #[error("switch '{switch}' has {most} ports, the most possible")]
     SwitchFull {
         /// The switch.
         switch: String,
-        /// How many ports it can have.
+        /// The most ports of a switch.
         most: usize,
     },
 
@@ -276,55 +276,55 @@ pub enum Error {
     NoXdp {
         /// The interface.
         name: String,
-        /// What is missing.
+        /// The missing feature.
         why: String,
     },
 
-    /// A card of this machine that cannot be had, or not like this.
+    /// A card that cannot be used, or not like this.
     #[error("{card}: {why}")]
     Card {
-        /// Its address.
+        /// The card's address.
         card: String,
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
-        /// The command that mends it, or what else to do.
+        /// The command or step that mends it.
         mend: String,
     },
 
-    /// Ordinary pages for a card that uses the machine's own addresses.
+    /// Ordinary pages for a card that uses physical addresses.
     #[error(
         "{card}: without an IOMMU the card needs memory that the kernel does not move, and these are ordinary pages"
     )]
     MovableMemory {
         /// The card's address.
         card: String,
-        /// How many hugepages would do, at least.
+        /// The least count of hugepages that suffices.
         needed: usize,
     },
 
-    /// Memory that the kernel does not keep in place for this user.
+    /// Memory that the kernel does not lock for this user.
     #[error(
-        "{needed} KiB must be kept in memory for the cards, and the limit of user {user} is {limit} KiB (ulimit -l)"
+        "{needed} KiB must be locked in memory for the cards, but the limit of user {user} is {limit} KiB (ulimit -l)"
     )]
     MemoryLock {
-        /// In KiB.
+        /// The limit in KiB.
         limit: u64,
-        /// In KiB.
+        /// The need in KiB.
         needed: u64,
-        /// The user's number.
+        /// The user's ID.
         user: u32,
     },
 
-    /// A card that did not do in time what the datasheet promises.
+    /// A card that did not respond within the time that the datasheet promises.
     #[error("port '{port}': the card did not answer: {register} (datasheet section {section}) within {waited:?}")]
     Timeout {
         /// The port.
         port: String,
-        /// What was waited for.
+        /// The register and state waited for.
         register: String,
-        /// Where the datasheet describes it.
+        /// The section of the datasheet.
         section: &'static str,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
     },
 
@@ -333,7 +333,7 @@ pub enum Error {
     CardGone {
         /// The port.
         port: String,
-        /// The register that told.
+        /// The register that was read.
         register: &'static str,
     },
 
@@ -344,68 +344,68 @@ pub enum Error {
         port: String,
     },
 
-    /// An access of the card that the IOMMU stopped: a wrong address in a descriptor, or in the card.
-    #[error("port '{port}': the IOMMU stopped the card from {} address {address:#x}, which nothing is mapped at; {queue}", if *write { "writing to" } else { "reading from" })]
+    /// An access of the card that the IOMMU stopped: an invalid address in a descriptor, or in the card.
+    #[error("port '{port}': the IOMMU stopped the card from {} address {address:#x}, where nothing is mapped; {queue}", if *write { "writing to" } else { "reading from" })]
     DmaFault {
         /// The port.
         port: String,
         /// The address, as the card used it.
         address: u64,
-        /// The card wanted to write.
+        /// Whether it was a write.
         write: bool,
-        /// Whose descriptors name it.
+        /// The queue whose descriptors contain the address.
         queue: String,
     },
 
-    /// A device that asks to be reset, as VirtIO devices do after an error of their own.
-    #[error("port '{port}': the device has met an error and wants a reset")]
+    /// A device that needs a reset, as VirtIO devices do after an internal error.
+    #[error("port '{port}': the device had an error and needs a reset")]
     NeedsReset {
         /// The port.
         port: String,
     },
 
-    /// A device that does not do what its specification promises, or tells what cannot be.
-    #[error("the device breaks its specification: {why}")]
+    /// A device that violates its specification, or reports invalid values.
+    #[error("the device violates its specification: {why}")]
     BadDevice {
-        /// What it does.
+        /// The violation.
         why: &'static str,
     },
 
-    /// Something that this port cannot do.
+    /// An operation that this port does not support.
     #[error("port '{port}' has no {what}: {why}")]
     Unsupported {
         /// The port.
         port: String,
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
 
-    /// Another process has sent something invalid.
+    /// Another process that violates the protocol.
     #[error("the process at the other end violates the protocol: {why}")]
     BadPeer {
         /// The violation.
         why: &'static str,
     },
 
-    /// A program has set a ring's head or cur outside its slots; both are set back.
-    #[error("head or cur of a ring is not between the last head and tail: both were set back (netmap(4))")]
+    /// A program that has set a ring's head or cur to an invalid position; both were reset.
+    #[error("head or cur of a ring is not between the last head and tail: both were reset (netmap(4))")]
     BadRing,
 
-    /// The memory for other processes' ports has no room.
+    /// Shared memory for ports without room.
     #[error("the memory for ports has no {what}")]
     PortMemoryFull {
-        /// What is missing.
+        /// The missing resource.
         what: &'static str,
     },
 
-    /// No server serves ports of this name.
-    #[error("no server serves '{name}' in {}", folder.display())]
+    /// A name without a server.
+    #[error("no server has '{name}' in {}", folder.display())]
     NoServer {
         /// The name.
         name: String,
-        /// The folder of the sockets.
+        /// The folder of sockets.
         folder: std::path::PathBuf,
     },
 
@@ -414,36 +414,54 @@ pub enum Error {
     NotServed {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
 
-    /// The server of a port has refused a request.
+    /// A request that a server of ports has refused.
     #[error("{}", split(why).0)]
     Refused {
-        /// Its reply; the hint is in the second line.
+        /// The server's answer; a second line is the hint.
         why: String,
         /// The errno(3).
         errno: i32,
     },
 
-    /// A device cannot be served at a socket.
+    /// A socket at which a device cannot be served.
     #[error("{}: a device cannot be served there: {why}", path.display())]
     Serve {
         /// The socket.
         path: std::path::PathBuf,
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
-        /// What mends it.
+        /// The command or step that mends it.
         mend: String,
     },
 
-    /// A TAP interface, capture file or another thing at the model's outside that cannot be had.
+    /// A wire of the model that cannot be used: a TAP interface, capture file or other wire.
     #[error("wire '{wire}': {why}")]
     Wire {
-        /// As given.
+        /// The wire as given.
         wire: String,
-        /// What is wrong, and what mends it.
+        /// The reason, and what mends it.
+        why: String,
+    },
+
+    /// A capture file that cannot be read.
+    #[error("capture file '{file}': {why}")]
+    Capture {
+        /// Its path.
+        file: String,
+        /// The reason, with the offset of a malformed record.
+        why: String,
+    },
+
+    /// A recording that cannot be written.
+    #[error("recording '{file}': {why}")]
+    Recording {
+        /// Its path.
+        file: String,
+        /// The reason.
         why: String,
     },
 
@@ -452,7 +470,7 @@ pub enum Error {
     System {
         /// Its name.
         call: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
@@ -462,7 +480,7 @@ impl Error {
         Error::System { call, source: source.into() }
     }
 
-    /// Returns the command or the step that mends it, if one is known. The command `linerate` prints it behind the error.
+    /// Returns the command or step that mends the error, if known. The command `linerate` prints it behind the error.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::BadName { .. } => {
@@ -518,14 +536,14 @@ impl Error {
         })
     }
 
-    /// Returns the error and its [hint](Error::hint), in a line each.
+    /// Returns the error and its [hint](Error::hint), each in one line.
     pub fn with_hint(&self) -> String {
         let hint = self.hint().map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
     }
 }
 
-/// Splits the answer of a server into its error and its hint.
+/// Splits a server's answer into error and hint.
 fn split(answer: &str) -> (&str, Option<&str>) {
     answer.split_once("\n  ").map_or((answer, None), |(error, hint)| (error, Some(hint)))
 }

@@ -5,11 +5,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::open::Options;
+use crate::port::Options;
 use crate::share::RingCounts;
 
+pub use crate::capture::fuzzing::capture;
 pub use crate::filter::fuzzing::filter;
-pub use crate::model::fuzzing::{capture, headers, vfio_user};
+pub use crate::model::fuzzing::{headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
 
 /// Serves a hostile program: its requests, and its memory. See `share/server/fuzzing.rs`.
@@ -19,10 +20,16 @@ pub fn shared(data: &[u8]) {
         Pool::new(Region::new(&RegionOptions { buffers: 4096, ..RegionOptions::default() }).expect("memory"))
     });
     let open = |name: &str, rings: &RingCounts| {
-        let interrupts = Some(Duration::ZERO);
-        let (queues, tx_queues, pool) = (rings.rx, rings.tx, Some(POOL.clone()));
-        let options =
-            Options { queues, tx_queues, ring: 64, mtu: 60_000, interrupts, local: true, pool, ..Options::default() };
+        let options = Options {
+            rx_queues: rings.rx,
+            tx_queues: rings.tx,
+            ring: Some(64),
+            max_frame: 60_000,
+            interrupts: Some(Duration::ZERO),
+            local: true,
+            pool: Some(POOL.clone()),
+            ..Options::default()
+        };
         let [device] = options.open([name])?;
         Ok(device)
     };

@@ -50,6 +50,7 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 mod batch;
+pub mod capture;
 mod error;
 pub mod filter;
 pub mod kernel;
@@ -68,8 +69,9 @@ pub mod traffic;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Result};
-pub use open::{Options, PortKinds, drive_model, open, server};
+pub use open::{drive_model, open, server};
 pub use packet::{Packet, Packets, SlotsMut};
+pub use port::Options;
 pub use slot::HEADROOM;
 
 #[cfg(fuzzing)]

@@ -1,52 +1,51 @@
-//! What a sender has left to the hardware: a packet's checksum, or cutting it into segments.
+//! Offloads: a packet's checksum or segmentation, left to the hardware by the sender.
 //!
-//! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and what is to be done stands
-//! at its buffer's very beginning, in the form of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux uses
-//! on TAP interfaces, too. A queue that can hand it on does so; any other finishes the checksum by
-//! itself, and cannot send what must be cut.
+//! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and its buffer begins with the offloads,
+//! in the format of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux uses on TAP interfaces, too. A queue that
+//! supports them passes them on. Any other computes the checksum itself, and cannot send a packet to be segmented.
 
 use crate::memory::{Region, View};
 use crate::slot::Slot;
 
-/// The first 10 bytes of VirtIO's header: flags, kind of segmentation, length of the headers, size of a
-/// segment, where the checksum begins, and where behind that it is stored.
+/// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
+/// checksum, and the offset from there at which it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offload(pub [u8; Offload::LEN]);
 
-/// What has to be done.
+/// The segmentation left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segmentation {
     None,
     TcpIpv4,
     TcpIpv6,
-    /// UDP, or what is not known here.
+    /// UDP, or unknown.
     Other,
 }
 
 impl Offload {
     pub const LEN: usize = 10;
     const NEEDS_CHECKSUM: u8 = 1;
-    /// Beside the kind of segmentation: the packet has ECN bits.
+    /// A flag of the segmentation type: the packet has ECN bits.
     const ECN: u8 = 0x80;
 
-    /// Returns what is left to do of the packet that begins in this slot.
+    /// Returns the offloads left to do for the packet that begins in this slot.
     pub fn of(slot: &Slot, view: View<'_>) -> Option<Offload> {
         let notes = slot.is_unfinished().then(|| view.notes(slot))?;
         notes.first_chunk().copied().map(Offload)
     }
 
-    /// Notes it in the first slot of a packet.
+    /// Writes the offloads to the buffer of a packet's first slot.
     pub fn note(self, slot: &mut Slot, region: &Region) {
         slot.set_unfinished(true);
         region.mapping().write((slot.buf() as usize) << region.shift(), &self.0);
     }
 
-    /// True if there is anything to be done.
+    /// Returns whether anything is left to do.
     pub fn is_needed(self) -> bool {
         self.needs_checksum() || self.segmentation() != Segmentation::None
     }
 
-    /// The packet has got so many bytes more in front of the network header.
+    /// Adjusts the offsets after `by` bytes were inserted in front of the network header.
     pub fn moved(&mut self, by: u16) {
         for at in [2, 6] {
             let old = u16::from_le_bytes([self.0[at], self.0[at + 1]]);
@@ -54,7 +53,7 @@ impl Offload {
         }
     }
 
-    /// So many bytes are headers.
+    /// Sets the length of the headers.
     pub fn set_headers(&mut self, len: u16) {
         self.0[2..4].copy_from_slice(&len.to_le_bytes());
     }
@@ -72,16 +71,16 @@ impl Offload {
         }
     }
 
-    /// Where the checksum begins, and where it is stored; `None` if that is not inside the first `len` bytes.
+    /// Returns the checksum's start, and its own offset; `None` if it is not inside the first `len` bytes.
     pub fn places(self, len: usize) -> Option<(usize, usize)> {
         let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
         let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
         (place + 2 <= len).then_some((start, place))
     }
 
-    /// Does what is left to do of a packet: writes its checksum, the sum of all from its start on, where the place of
-    /// the checksum itself holds that of the pseudo header. False, and nothing is changed, for a packet that has to be
-    /// [`cut`], or if the places are not inside its first slot.
+    /// Computes the packet's checksum, if left to do: the sum from its start on, with the pseudo header's sum in the
+    /// checksum field. Returns false, without a change, for a packet that must be [`cut`], or if the offsets are not
+    /// inside its first slot.
     pub fn finish(self, slots: &mut [Slot], view: View<'_>) -> bool {
         let Some(first) = slots.first().filter(|_| self.segmentation() == Segmentation::None) else { return false };
         if self.needs_checksum() {
@@ -97,7 +96,7 @@ impl Offload {
         true
     }
 
-    /// As [`finish`](Offload::finish), of a packet in one piece that has not to be cut.
+    /// As [`finish`](Offload::finish), for a packet in one piece that needs no segmentation.
     pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
         if !self.needs_checksum() {
             return true;
@@ -109,11 +108,11 @@ impl Offload {
     }
 }
 
-/// A packet that is left to be cut is an IP packet of 65,535 bytes at most, behind Ethernet's header with a VLAN tag.
+/// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
 pub(crate) const LONGEST: usize = 65_535 + 18;
 
-/// Cuts a packet of TCP that is left to be cut, and hands each segment to `each`, finished. False if it is nothing that can
-/// be cut here.
+/// Segments a TCP packet, and passes each finished segment to `each`. Returns false if the packet cannot be segmented
+/// here.
 pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
     let word =
         |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| usize::from(u16::from_be_bytes(*bytes)));
@@ -158,7 +157,7 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
         };
         let at = sequence.wrapping_add((n * size) as u32);
         segment[transport + 4..transport + 8].copy_from_slice(&at.to_be_bytes());
-        // FIN and PSH are the last one's, CWR the first one's.
+        // Only the last segment has FIN and PSH, only the first has CWR.
         const FIN_PUSH: u8 = 0x09;
         const CWR: u8 = 0x80;
         let kept = if n + 1 == count { 0xFF } else { !FIN_PUSH } & if n == 0 { 0xFF } else { !CWR };
@@ -172,7 +171,7 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
     true
 }
 
-/// The internet checksum of parts, one behind the other (RFC 1071).
+/// Computes the internet checksum of concatenated parts (RFC 1071).
 fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let fold = |mut sum: u64| {
         while sum > 0xFFFF {
@@ -184,14 +183,14 @@ fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     for part in parts {
         let words = part.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
         let of_part = fold(words.sum());
-        // Behind an odd byte each is at the other place of its word; and so is it in the sum (section 2 (B)).
+        // Behind an odd byte, bytes swap places in their words, and so in the sum (section 2 (B)).
         sum += u64::from(if odd { of_part.swap_bytes() } else { of_part });
         odd ^= part.len() % 2 != 0;
     }
     !fold(sum)
 }
 
-/// A checksum as it is stored: 0 would mean "none" to UDP.
+/// Returns a checksum as stored: 0 would mean "none" in UDP.
 fn not_none(sum: u16) -> [u8; 2] {
     if sum == 0 { [0xFF; 2] } else { sum.to_be_bytes() }
 }
@@ -201,8 +200,8 @@ pub(crate) mod fuzzing {
     use super::{Offload, cut};
     use crate::fuzzing::Input;
 
-    /// A description of what is left to do, and a packet: segments have all of the payload once, and a finished checksum
-    /// changes nothing else.
+    /// Input: offloads, and a packet. Segments contain all of the payload once, and a computed checksum changes
+    /// nothing else.
     pub fn offload(data: &[u8]) {
         let mut input = Input::new(data);
         let mut todo = [0; Offload::LEN];
@@ -237,9 +236,9 @@ mod tests {
     use crate::batch::Batch;
     use crate::memory::{Pages, Pool, RegionOptions};
 
-    /// Each segment is what another library makes of its part.
+    /// Compares each segment with the packet that another library builds from its part.
     #[test]
-    fn a_large_packet_is_cut_into_whole_ones() {
+    fn a_large_packet_is_cut_into_valid_segments() {
         use etherparse::{IpHeaders, Ipv4Header, Ipv6Header, PacketBuilder};
         let frame = |is_v4: bool, identification: u16, sequence: u32, flags: (bool, bool), payload: &[u8]| {
             let ip = match is_v4 {
@@ -281,7 +280,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(segments, expected);
-            // What does not fit is refused.
+            // Offsets outside the packet are refused.
             for len in 0..60 {
                 cut(&large[..len], offload, |_| {});
             }
@@ -291,8 +290,8 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_cut_only_if_it_has_headers_and_something_behind_them() {
-        // IPv4 (or IPv6) behind Ethernet, TCP behind that with so many words, and 10 bytes.
+    fn a_packet_is_cut_only_if_it_has_headers_and_a_payload() {
+        // IPv4 (or IPv6) behind Ethernet, then TCP with a header of `words` words, and 10 bytes.
         let cut_of = |kind: u8, size: u8, transport: u8, words: u8, len: usize| {
             let mut packet = vec![0; len];
             if let Some(byte) = packet.get_mut(usize::from(transport) + 12) {
@@ -326,8 +325,7 @@ mod tests {
     fn a_checksum_is_finished_over_all_slots() {
         let options = RegionOptions { buffers: 8, buffer_size: 512, pages: Pages::default(), numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());
-        // RFC 1071's example, an odd number of zeros in front of it, and so many behind that it goes on in a
-        // second slot.
+        // RFC 1071's example, with an odd count of zeros in front, and enough zeros behind to reach a second slot.
         let mut bytes = vec![0; 501];
         bytes[375..383].copy_from_slice(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]);
         let mut batch = Batch::new();
@@ -397,7 +395,7 @@ mod tests {
         assert_eq!(bytes[..50], [1; 50]);
         let none = Offload([0, 0, 0, 0, 0, 0, 34, 0, 17, 0]);
         assert!(none.finish_bytes(&mut bytes), "nothing is to be done");
-        // A sum of 0 is stored as its other form.
+        // A sum of 0 is stored as 0xFFFF.
         let mut zero = [0xFF, 0xFF, 0, 0];
         assert!(checksum_at(0, 2).finish_bytes(&mut zero));
         assert_eq!(zero, [0xFF; 4]);
@@ -417,7 +415,7 @@ mod tests {
         assert_eq!(checksum([]), 0xFFFF);
     }
 
-    /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; what is one byte short of it is refused.
+    /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; one byte less is refused.
     #[test]
     fn headers_that_are_too_short_are_not_cut() {
         for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58)] {

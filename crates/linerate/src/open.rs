@@ -1,10 +1,10 @@
 //! Opening ports by name.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::capture::CapturePort;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
@@ -15,8 +15,8 @@ use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
-use crate::pci::{self, NetworkCard, Take};
-use crate::port::{Device, FRAME_HEADERS, Kind, Port, PortName, Vectors};
+use crate::pci::{self, NetworkCard};
+use crate::port::{DEFAULT_FRAME, Device, FRAME_HEADERS, Kind, Options, Port, PortName, Vectors};
 use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
@@ -52,15 +52,23 @@ pub fn server() -> Server {
             (false, false) => format!("netmap:{name}"),
         };
         // Packets of several slots pass a switch as they are, and a pipe.
-        let mtu = if is_memory { LONGEST - FRAME_HEADERS } else { 0 };
+        let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
         // A thread that has nothing to do shall sleep.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
         // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
         // can reach, and is for managers only.
         let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
-        let (queues, tx_queues, local) = (rings.rx, rings.tx, true);
-        let options = Options { queues, tx_queues, ring, mtu, interrupts, local, pool, ..Options::default() };
+        let options = Options {
+            rx_queues: rings.rx.max(1),
+            tx_queues: rings.tx.max(1),
+            ring: Some(ring),
+            max_frame,
+            interrupts,
+            local: true,
+            pool,
+            ..Options::default()
+        };
         let [device] = options.open([&*name])?;
         Ok(device)
     };
@@ -82,74 +90,12 @@ fn served_pool(rings: &RingCounts, ring: usize, queues: usize) -> Result<Arc<Poo
     Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
 }
 
-/// How ports are opened. What a name's own options say (`?queues=4&ring=1024&mtu=9000`) comes first.
-#[derive(Clone, Default)]
-pub struct Options {
-    /// Queues each way; 1 if 0.
-    pub queues: u16,
-    /// Queues that send; as many as `queues` if 0.
-    pub tx_queues: u16,
-    /// Descriptors in each ring; 512 if 0, and 4,096 to receive from a switch of another process.
-    pub ring: usize,
-    /// The longest payload of a frame; 1,500 if 0.
-    pub mtu: usize,
-    /// Where packets live; the process's default region if `None`.
-    pub pool: Option<Arc<Pool>>,
-    /// With interrupts, each queue's not more often than this, so that a program can sleep until
-    /// packets come ([`Waiter`](crate::port::Waiter)); `None`: polled only.
-    pub interrupts: Option<Duration>,
-    /// Leave checksums and segmentation to whom the packets go to, where the card can (`?offloads=on`):
-    /// packets of virtual machines, which never cross a wire, need neither.
-    pub offloads: bool,
-    /// Note when each packet came ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
-    /// (`?timestamps=on`): `packet:`.
-    pub timestamps: bool,
-    /// With which instructions descriptors are read and written (`?vectors=best`, `scalar`, `avx2` or `avx512`): cards of
-    /// Intel's, `sim:`, and VirtIO.
-    pub vectors: Vectors,
-    /// Ports in memory and of interfaces under netmap's names are this process's own, also where
-    /// another one [serves](crate::share) them.
-    pub local: bool,
-    /// Take a card that the kernel has, and give it back at the end; `None`: it is an error.
-    pub take: Option<Take>,
-    /// Kinds of ports of the program's own: [`with_port_kind`](Options::with_port_kind).
-    pub kinds: PortKinds,
-}
-
-/// Kinds of ports of the program's own, by what stands in front of their names' colon.
-#[derive(Clone, Default)]
-pub struct PortKinds(HashMap<String, Arc<OpenKind>>);
-
-type OpenKind = dyn Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync;
-
+/// Buffers of a port at a model's outside: rings of 512 each way, and as many on their way.
+const OUTSIDE: usize = 2048;
 /// PCI's number of the vendor that the models are of.
 const INTEL: u16 = 0x8086;
 
 impl Options {
-    /// Adds a kind of port: names that begin with `kind` and a colon are opened by `open`, which gets the name and what the
-    /// options say together. A kind of the library's that has the same name is not reached any more.
-    ///
-    /// ```
-    /// # use linerate::{Options, Result, port::Device};
-    /// # fn open(options: Options) -> Result<()> {
-    /// let options = options.with_port_kind("quiet", |name, config| {
-    ///     name.allow(&["queues", "ring"])?;
-    ///     Ok(Box::new(linerate::netmap::Null::open(config)?) as Box<dyn Device>)
-    /// });
-    /// let [quiet, card] = options.open(["quiet:x?queues=2", "sim:own"])?;
-    /// # assert_eq!(quiet.info().rx_queues, 2);
-    /// # Ok(()) }
-    /// # open(Options::default()).unwrap();
-    /// ```
-    pub fn with_port_kind(
-        mut self,
-        kind: &str,
-        open: impl Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync + 'static,
-    ) -> Options {
-        self.kinds.0.insert(kind.to_string(), Arc::new(open));
-        self
-    }
-
     /// Opens ports with these options.
     ///
     /// # Errors
@@ -164,13 +110,8 @@ impl Options {
     /// # Errors
     /// As [`open`].
     pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
-        let is_own = |kind: &str| self.kinds.0.contains_key(kind);
+        let is_own = |kind: &str| self.kinds.get(kind).is_some();
         let names = names.iter().map(|name| PortName::parse_among(name, &is_own)).collect::<Result<Vec<_>>>()?;
-        for name in &names {
-            if let Kind::Later(kind) = name.kind() {
-                return Err(Error::NotBuilt { name: name.to_string(), kind });
-            }
-        }
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => default_pool()?,
@@ -191,10 +132,11 @@ impl Options {
                 let config = self.config(name, &pool)?;
                 Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?) as Box<dyn Device>)
             }
+            Kind::Capture => Ok(Box::new(CapturePort::open(name, self.config(name, &pool)?)?) as Box<dyn Device>),
             Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
             Kind::Vale => open_vale(name, self.config(name, &pool)?),
             Kind::Own => self.open_own(name, self.config(name, &pool)?),
-            _ => open_model(name, self.config(name, &pool)?),
+            Kind::Sim => self.open_model(name, self.config(name, &pool)?),
         };
         let open = |name: &PortName| match self.find(name, &pool)? {
             Some(device) => Ok(device),
@@ -224,37 +166,36 @@ impl Options {
         }
         let theirs = port.trim_start_matches("netmap:").to_string();
         // A switch drops packets while a receiver has no processor, so its ring is longer.
-        let is_usual = self.ring == 0 && name.option("ring").is_none() && name.kind() == Kind::Vale;
+        let config = self.config(name, pool)?;
+        let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
         let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
         let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, ..OpenRequest::default() };
-        let port = ServedPort::find(&share::folder(), wanted, self.config(name, pool)?)?;
+        let port = ServedPort::find(&share::folder(), wanted, config)?;
         Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }
 
-    /// What a name's options and these say together.
+    /// Returns the configuration of a port: these options, and those of its name.
     fn config(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Config> {
-        let or = |value: usize, default: usize| if value == 0 { default } else { value };
-        let queues = name.number("queues", or(self.queues.into(), 1), 1..=MAX_QUEUES.into())? as u16;
-        let ring = name.number("ring", or(self.ring, 512), 0..=usize::MAX)?;
         let most = MAX_FRAME - FRAME_HEADERS;
-        let mtu = name.number("mtu", or(self.mtu, 1500), 46..=most)?;
-        // What who serves ports opens takes packets of netmap's length.
-        if mtu > LONGEST - FRAME_HEADERS {
-            let (option, value) = ("mtu".to_string(), mtu.to_string());
+        let mut options = self.clone();
+        if name.option("queues").is_some() {
+            options = options.with_queues(name.number("queues", 1, 1..=MAX_QUEUES.into())? as u16);
+        }
+        if name.option("ring").is_some() {
+            options.ring = Some(name.number("ring", 0, 0..=usize::MAX)?);
+        }
+        if name.option("mtu").is_some() {
+            options.max_frame = name.number("mtu", 0, 46..=most)? + FRAME_HEADERS;
+        }
+        if options.max_frame > LONGEST {
+            let (option, value) = ("mtu".to_string(), (options.max_frame - FRAME_HEADERS).to_string());
             let why = format!("it must be a number from 46 to {most}");
             return Err(Error::BadOption { name: name.short().to_string(), option, value, why });
         }
-        Ok(Config {
-            rx_queues: queues,
-            tx_queues: if self.tx_queues == 0 || name.option("queues").is_some() { queues } else { self.tx_queues },
-            ring,
-            max_frame: mtu + FRAME_HEADERS,
-            interrupts: self.interrupts,
-            offloads: name.switch("offloads", self.offloads)?,
-            timestamps: name.switch("timestamps", self.timestamps)?,
-            vectors: self.vectors_of(name)?,
-            ..Config::new(name.short(), pool.clone())
-        })
+        options.offloads = name.switch("offloads", self.offloads)?;
+        options.timestamps = name.switch("timestamps", self.timestamps)?;
+        options.vectors = self.vectors_of(name)?;
+        Ok(options.of_port(name.short(), pool.clone()))
     }
 
     /// What a name's own option says, or these.
@@ -274,8 +215,27 @@ impl Options {
     }
 
     fn open_own(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-        let kind = name.short().split(':').next().and_then(|kind| self.kinds.0.get(kind));
+        let kind = name.short().split(':').next().and_then(|kind| self.kinds.get(kind));
         kind.expect("a name of this kind is parsed only where there is one")(name, config)
+    }
+
+    fn open_model(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+        Ixgbe::<CardBar>::check(&config)?;
+        let (card, runner) = model::open_named(name, &|wire| self.open_outside(wire))?;
+        let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
+        let config = Config { description: format!("{what}, a model inside this process"), ..config };
+        Ok(Box::new(drive_model(&card, Some(runner), config)?))
+    }
+
+    /// Opens a port for the outside of a model, with memory of its own, which no driver of the model can reach.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open_outside(&self, name: &str) -> Result<Port> {
+        let pool = Pool::new(Region::lazy(&RegionOptions { buffers: OUTSIDE, ..RegionOptions::default() })?);
+        let options = Options { pool: Some(pool), kinds: self.kinds.clone(), local: self.local, ..Options::default() };
+        let [port] = options.open([name])?;
+        Ok(port)
     }
 
     fn open_card(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
@@ -363,14 +323,6 @@ fn open_pipe(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
 fn open_vale(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     let switch = name.short().split(':').next().unwrap_or_default();
     Ok(Box::new(ValePort::open(switch, name.rest(), config)?))
-}
-
-fn open_model(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    Ixgbe::<CardBar>::check(&config)?;
-    let (card, runner) = model::open_named(name)?;
-    let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
-    let config = Config { description: format!("{what}, a model inside this process"), ..config };
-    Ok(Box::new(drive_model(&card, Some(runner), config)?))
 }
 
 /// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or

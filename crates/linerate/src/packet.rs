@@ -1,4 +1,4 @@
-//! The packets of a batch, as a program reads and changes them.
+//! The packets of a batch, for programs to read and change.
 
 use std::ops::{Deref, DerefMut};
 
@@ -67,21 +67,22 @@ fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
     slots.split_at_mut(Slot::first_packet(slots))
 }
 
-/// Where a buffer has a packet's timestamp; what is to be done with it stands in front ([`Offload`]).
+/// The offset of a packet's timestamp in its buffer; offloads are in front ([`Offload`]).
 const STAMP: usize = 16;
 
-/// Notes when a packet came, of which this is the first slot.
+/// Records when a packet with this first slot arrived.
 pub(crate) fn stamp(first: &mut Slot, region: &Region, nanoseconds: u64) {
     first.set_stamped();
     region.mapping().write(((first.buf() as usize) << region.shift()) + STAMP, &nanoseconds.to_ne_bytes());
 }
 
-/// One packet of a batch. Its bytes lie in one slot or, if it is longer than a buffer, in several (a chain).
+/// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in several (a chain).
 ///
-/// A packet dereferences to the bytes of its first slot, which has the headers. [`len`](Packet::len), [`segments`](Packet::segments)
-/// and [`append_to`](Packet::append_to) cover all of its slots.
+/// A packet dereferences to the bytes of its first slot, which has the headers. [`len`](Packet::len),
+/// [`segments`](Packet::segments) and [`append_to`](Packet::append_to) cover all of its slots.
 ///
-/// Headers come and go at the front without a copy: a received packet has a [headroom](Packet::headroom) of at least 104 bytes.
+/// Headers are added and removed in front without a copy: a received packet has a [headroom](Packet::headroom) of at
+/// least 104 bytes.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -120,7 +121,7 @@ impl DerefMut for Packet<'_> {
 }
 
 impl<'a> Packet<'a> {
-    /// `slots` are those of one packet, at least one.
+    /// Creates a packet from its slots, at least one.
     #[inline(always)]
     pub(crate) fn new(slots: &'a mut [Slot], view: View<'a>) -> Packet<'a> {
         Packet { slots, view }
@@ -173,8 +174,8 @@ impl Packet<'_> {
     /// Adds `count` bytes in front, and returns them. Their contents are unspecified.
     ///
     /// # Errors
-    /// [`Error::NoHeadroom`] if `count` is more than the [`headroom`](Packet::headroom), [`Error::Unfinished`] if the packet is to be
-    /// cut into segments. Nothing has changed then.
+    /// [`Error::NoHeadroom`] if `count` exceeds the [`headroom`](Packet::headroom), [`Error::Unfinished`] if the
+    /// packet must be segmented first. The packet is unchanged then.
     #[inline]
     pub fn push(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.headroom() {
@@ -189,8 +190,8 @@ impl Packet<'_> {
     /// Removes `count` bytes in front.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if the first slot would have no byte left, or its data would begin behind the first 4,095 bytes of the
-    /// buffer; [`Error::Unfinished`] as for [`push`](Packet::push). Nothing has changed then.
+    /// [`Error::TooShort`] if the first slot would be empty, or its data would begin behind the first 4,095 bytes of
+    /// the buffer; [`Error::Unfinished`] as for [`push`](Packet::push). The packet is unchanged then.
     #[inline]
     pub fn pull(&mut self, count: usize) -> Result<()> {
         let first = &self.slots[0];
@@ -207,8 +208,8 @@ impl Packet<'_> {
     /// Adds `count` bytes at the end, in the last slot, and returns them. Their contents are unspecified.
     ///
     /// # Errors
-    /// [`Error::NoTailroom`] if `count` is more than the [`tailroom`](Packet::tailroom), [`Error::Unfinished`] as for
-    /// [`push`](Packet::push). Nothing has changed then.
+    /// [`Error::NoTailroom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`Error::Unfinished`] as for
+    /// [`push`](Packet::push). The packet is unchanged then.
     #[inline]
     pub fn extend(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.tailroom() {
@@ -222,11 +223,11 @@ impl Packet<'_> {
         Ok(&mut self.view.bytes_mut(slot)[len..])
     }
 
-    /// Shortens the packet to `len` bytes; a packet that is not longer stays as it is.
+    /// Shortens the packet to `len` bytes; a shorter packet stays unchanged.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if the last slot would have no byte left, [`Error::Unfinished`] as for [`push`](Packet::push).
-    /// Nothing has changed then.
+    /// [`Error::TooShort`] if the last slot would be empty, [`Error::Unfinished`] as for [`push`](Packet::push). The
+    /// packet is unchanged then.
     #[inline]
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         let Some(count) = self.len().checked_sub(len).filter(|count| *count > 0) else { return Ok(()) };
@@ -241,7 +242,7 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Computes a checksum that the sender has left to the hardware: its place is counted from the packet's first byte.
+    /// Computes a checksum left to the hardware, since its offset counts from the packet's first byte.
     #[inline(always)]
     fn finish(&mut self) -> Result<()> {
         if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
@@ -255,14 +256,14 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns the time of arrival, in nanoseconds of the system's time (since 1970), where the port was opened with
+    /// Returns the time of arrival in nanoseconds since 1970 (system time), if the port was opened with
     /// [timestamps](crate::Options::timestamps).
     pub fn timestamp(&self) -> Option<u64> {
         let first = self.slots.first().filter(|slot| slot.is_stamped())?;
         self.view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// Returns what is left to do with it.
+    /// Returns the offloads left to do.
     pub(crate) fn offload(&self) -> Option<Offload> {
         Offload::of(&self.slots[0], self.view)
     }
@@ -286,7 +287,7 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size, pages, numa_node: None }).unwrap())
     }
 
-    /// A batch with one packet of the bytes 0, 1, 2, ...
+    /// Creates a batch with one packet of the bytes 0, 1, 2, ...
     fn batch(len: usize) -> Batch {
         let (mut batch, bytes) = (Batch::new(), (0..len).map(|n| n as u8).collect::<Vec<_>>());
         assert!(batch.push(&pool(SIZE), &bytes));
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!((whole(&packet)[0], &whole(&packet)[1..]), (0xDD, &bytes[..]));
     }
 
-    /// Everything is refused that would leave the buffer, or a slot without a byte; and nothing has changed then.
+    /// Refuses every change beyond a buffer, or to an empty slot, without a change to the packet.
     #[test]
     fn no_packet_leaves_its_buffers() {
         let mut batch = batch(FULL + 5);
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!((packet.len(), packet[0], packet.tailroom()), (2, before[FULL - 1], FULL - 1));
     }
 
-    /// A slot names the first 4,095 bytes of a buffer as beginnings, and 65,535 bytes as lengths.
+    /// A slot's offset is at most 4,095, its length at most 65,535.
     #[test]
     fn long_buffers_have_their_bounds() {
         let (mut batch, pool) = (Batch::new(), pool(65_536));
@@ -396,7 +397,7 @@ mod tests {
             change(&mut packet).unwrap();
             assert!(packet.offload().is_none());
             assert!(whole(&packet).iter().any(|byte| *byte != 1), "the checksum is there");
-            // TCP to be cut into segments of 100 bytes: a change cannot reach the headers of each.
+            // TCP to be segmented into 100 bytes: a change cannot apply to the headers of each.
             Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]).note(&mut batch.slots()[0], pool.region());
             let mut packet = batch.packets().next().unwrap();
             let before = whole(&packet);

@@ -5,10 +5,10 @@ mod words;
 
 /// Bytes left free in front of a packet's data when it is received or allocated.
 ///
-/// Two cache lines: room for headers that a program pushes, and for what an offload reports.
+/// Two cache lines: room for headers that a program pushes, and for the results of offloads.
 pub const HEADROOM: usize = 128;
 
-/// One buffer of a [`Region`](crate::memory::Region), and where in it the data lies.
+/// One buffer of a [`Region`](crate::memory::Region), and the place of its data.
 ///
 /// ```text
 ///    63            52 51       48 47            32 31                             0
@@ -21,17 +21,17 @@ pub const HEADROOM: usize = 128;
 /// - `len`: bytes of data in this buffer
 /// - flags: bit 51, [`more`](Slot::has_more): the packet continues in the next slot; bit 50,
 ///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 49,
-///   [`stamped`](Slot::is_stamped): when it came stands in the headroom; bit 48,
-///   [`unlearned`](Slot::is_unlearned): a switch does not learn from it
-/// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, where one shift reaches it
+///   [`stamped`](Slot::is_stamped): the headroom contains a timestamp; bit 48, [`unlearned`](Slot::is_unlearned): a
+///   switch does not learn from it
+/// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, so that one shift extracts it
 ///
-/// Invariants: a slot has one owner, and while it has, `buf` is below the region's number of
-/// buffers and `offset + len` is at most its buffer size. That is why a slot can neither be copied
-/// nor made outside this crate: whoever holds `&mut Slot` is the only one who can reach the bytes.
+/// Invariants: a slot has one owner, and while it does, `buf` is below the region's count of buffers, and `offset +
+/// len` is at most its buffer size. That is why a slot can neither be copied nor created outside this crate: only the
+/// holder of `&mut Slot` can access the bytes.
 #[repr(C, align(8))]
 pub struct Slot {
     buf: u32,
-    /// What stands above the buffer's number: a load of its own, of which the length takes one instruction.
+    /// Everything above the buffer's number: a separate load, from which the length takes one instruction.
     data: u32,
 }
 
@@ -42,111 +42,111 @@ const UNLEARNED: u32 = 1 << 16;
 const OFFSET: u32 = 20;
 
 impl Slot {
-    /// A place without a buffer: no region has this number.
+    /// An entry without a buffer: no region has this number.
     pub(crate) const EMPTY: Slot = Slot { buf: u32::MAX, data: 0 };
 
-    /// For vectors: where the offset stands in the 64 bits.
+    /// For vectors: the shift of the offset in the 64 bits.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) const OFFSET: u32 = u32::BITS + OFFSET;
 
-    /// The largest offset that a slot can name.
+    /// The largest offset of a slot.
     pub const MAX_OFFSET: usize = 0xFFF;
 
-    /// `len` bytes of data at this offset of buffer `buf`; they lie within the buffer.
+    /// Creates a slot of `len` bytes at this offset of buffer `buf`; they must lie within the buffer.
     #[inline(always)]
     pub(crate) const fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
         Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
     }
 
-    /// The number of the buffer in its region.
+    /// Returns the number of the buffer in its region.
     #[inline(always)]
     pub const fn buf(&self) -> u32 {
         self.buf
     }
 
-    /// Bytes of data in this buffer.
+    /// Returns the bytes of data in this buffer.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty)] // a slot is a part of a packet, not a collection
     pub const fn len(&self) -> usize {
         self.data as u16 as usize
     }
 
-    /// Bytes from the buffer's start to the data.
+    /// Returns the bytes from the buffer's start to the data.
     #[inline(always)]
     pub const fn offset(&self) -> usize {
         (self.data >> OFFSET) as usize
     }
 
-    /// True where the packet continues in the next slot: a frame longer than a buffer is a chain.
+    /// Returns whether the packet continues in the next slot: a frame longer than a buffer is a chain.
     #[inline(always)]
     pub const fn has_more(&self) -> bool {
         self.data & MORE != 0
     }
 
-    /// Returns how many of these slots the first packet has; all, if it has no end among them.
+    /// Returns the count of slots of the first packet; all, if none of them ends it.
     #[inline(always)]
     pub(crate) fn first_packet(slots: &[Slot]) -> usize {
         slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1)
     }
 
-    /// True for the first slot of a packet whose sender has left checksum or segmentation to the
-    /// hardware, which happens only on ports that were opened with offloads.
+    /// Returns whether the packet's checksum or segmentation is left to the hardware; only on first slots, and only
+    /// on ports opened with offloads.
     #[inline(always)]
     pub const fn is_unfinished(&self) -> bool {
         self.data & UNFINISHED != 0
     }
 
-    /// Says so, or that it is done.
+    /// Sets or clears the `unfinished` flag.
     pub(crate) const fn set_unfinished(&mut self, unfinished: bool) {
         self.data = self.data & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
     }
 
-    /// True for the first slot of a packet with a [timestamp](crate::Packet::timestamp).
+    /// Returns whether the packet has a [timestamp](crate::Packet::timestamp); only on first slots.
     #[inline(always)]
     pub const fn is_stamped(&self) -> bool {
         self.data & STAMPED != 0
     }
 
-    /// Says that there is one.
+    /// Sets the `stamped` flag.
     pub(crate) const fn set_stamped(&mut self) {
         self.data |= STAMPED;
     }
 
-    /// True for the first slot of a packet whose source address is not to be remembered by a switch (netmap's
-    /// `NS_NO_LEARN`).
+    /// Returns whether a switch must not learn the packet's source address (netmap's `NS_NO_LEARN`); only on first
+    /// slots.
     #[inline(always)]
     pub const fn is_unlearned(&self) -> bool {
         self.data & UNLEARNED != 0
     }
 
-    /// Says so.
+    /// Sets the `unlearned` flag.
     pub(crate) const fn set_unlearned(&mut self) {
         self.data |= UNLEARNED;
     }
 
-    /// What [`whole_len`](Slot::whole_len) sees of the upper half of a slot.
+    /// The bits that [`whole_len`](Slot::whole_len) reads of the upper half of a slot.
     pub(crate) const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) as u64;
 
-    /// The length of a finished packet that ends here; of any other, more than any length.
+    /// Returns the length of a finished packet that ends here; for any other, more than any length.
     #[inline(always)]
     pub(crate) const fn whole_len(&self) -> usize {
         (self.data & Self::WHOLE_LEN as u32) as usize
     }
 
-    /// Sets where the data lies. The caller keeps `offset + len` within the buffer.
+    /// Sets the place of the data. The caller keeps `offset + len` within the buffer.
     #[inline(always)]
     pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
         self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
     }
 
-    /// True for a place without a buffer.
+    /// Returns whether this is an entry without a buffer.
     #[inline(always)]
     pub(crate) const fn is_empty_place(&self) -> bool {
         self.buf == Slot::EMPTY.buf
     }
 
-    /// Moves the slot out, leaving an empty place.
+    /// Moves the slot out, leaving an empty entry.
     #[inline(always)]
     pub(crate) const fn take(&mut self) -> Slot {
         std::mem::replace(self, Slot::EMPTY)

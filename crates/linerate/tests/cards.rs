@@ -346,7 +346,8 @@ fn firmware_is_told_that_the_driver_is_unloaded() {
 #[test]
 fn flows_of_a_stopped_queue_come_to_the_others() {
     let (card, _, coming) = wired(Kind::X82599Sfp);
-    let config = Config { rx_queues: 2, ..config(&card, &pool()) };
+    let mut config = config(&card, &pool());
+    config.options.rx_queues = 2;
     let mut device = linerate::drive_model(&card, None, config).unwrap();
     let mut queues = [0, 1].map(|queue| Some(device.rx(queue).unwrap()));
     let arrive = || {

@@ -61,7 +61,8 @@ fn works(card: &Arc<Card>, device: &mut Ixgbe<CardBar>) {
 fn an_exhausted_pool_keeps_packets_waiting_and_counts_it() {
     let pool = pool(64 + 40, 2048);
     let card = looped("exhausted");
-    let mut device = open(&card, Config { ring: 64, ..Config::new("sim:exhausted", pool.clone()) }).unwrap();
+    let mut device =
+        open(&card, Options { ring: Some(64), ..Options::default() }.of_port("sim:exhausted", pool.clone())).unwrap();
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
     let (mut hoard, mut batch) = (Batch::with_capacity(200), Batch::new());
     for _ in 0..8 {
@@ -87,7 +88,7 @@ fn a_pool_too_small_for_its_queues_is_refused() {
     let mut device = open(&looped("small"), Config::new("sim:small", pool(512, 2048))).unwrap();
     let text = message(device.rx(0));
     assert!(text.contains("512 buffers") && text.contains("more buffers"), "{text}");
-    let config = Config { ring: 256, ..Config::new("sim:small2", pool(512, 2048)) };
+    let config = Options { ring: Some(256), ..Options::default() }.of_port("sim:small2", pool(512, 2048));
     let mut device = open(&looped("small2"), config).unwrap();
     let _rx = device.rx(0).unwrap();
     device.tx(0).unwrap();
@@ -97,7 +98,8 @@ fn a_pool_too_small_for_its_queues_is_refused() {
 fn buffers_kept_by_a_program_are_named_in_the_error() {
     let pool = pool(256, 2048);
     let card = looped("kept");
-    let mut device = open(&card, Config { ring: 128, ..Config::new("sim:kept", pool.clone()) }).unwrap();
+    let mut device =
+        open(&card, Options { ring: Some(128), ..Options::default() }.of_port("sim:kept", pool.clone())).unwrap();
     let mut hoard = Batch::with_capacity(200);
     hoard.alloc(&pool, 200, 60);
     let text = message(device.rx(0));
@@ -218,7 +220,7 @@ fn a_card_that_stops_answering_fails_within_its_bound() {
 #[test]
 fn a_queue_has_one_owner_at_a_time() {
     let card = looped("owner");
-    let config = Config { rx_queues: 2, tx_queues: 2, ..Config::new("sim:owner", pool(4096, 2048)) };
+    let config = Options { rx_queues: 2, tx_queues: 2, ..Options::default() }.of_port("sim:owner", pool(4096, 2048));
     let mut device = open(&card, config).unwrap();
     let (rx, tx) = (device.rx(1).unwrap(), device.tx(1).unwrap());
     assert!(message(device.rx(1)).contains("receive queue 1 of port 'sim:owner' is taken"));
@@ -232,19 +234,24 @@ fn a_queue_has_one_owner_at_a_time() {
 #[test]
 fn invalid_sizes_are_explained() {
     let card = looped("sizes");
-    let good = || Config::new("sim:sizes", pool(2048, 2048));
+    let with = |options: Options| options.of_port("sim:sizes", pool(2048, 2048));
+    let good = || with(Options::default());
     for ring in [0, 1, 32, 100, 8192] {
-        let text = message(open(&card, Config { ring, ..good() }));
+        let text = message(open(&card, with(Options { ring: Some(ring), ..Options::default() })));
         assert!(text.contains(&format!("ring of {ring}")) && text.contains("64 to 4096"), "{text}");
     }
     for queues in [0, 65] {
-        assert!(message(open(&card, Config { rx_queues: queues, ..good() })).contains("receive queues"));
-        assert!(message(open(&card, Config { tx_queues: queues, ..good() })).contains("transmit queues"));
+        assert!(
+            message(open(&card, with(Options { rx_queues: queues, ..Options::default() }))).contains("receive queues")
+        );
+        assert!(
+            message(open(&card, with(Options { tx_queues: queues, ..Options::default() }))).contains("transmit queues")
+        );
     }
-    assert!(message(open(&card, Config { max_frame: 20_000, ..good() })).contains("60 to 9728"));
+    assert!(message(open(&card, with(Options { max_frame: 20_000, ..Options::default() }))).contains("60 to 9728"));
     for name in ["sim:long", "valeL:a", "long{1", "null:"] {
-        for mtu in [20_000_000, usize::MAX, usize::MAX - 17] {
-            let text = message(linerate::Options { mtu, ..Default::default() }.open([name]));
+        for max_frame in [20_000_000, usize::MAX, usize::MAX - 17] {
+            let text = message(Options { max_frame, ..Options::default() }.open([name]));
             assert!(text.contains("mtu") && text.contains("a number from 46 to"), "{text}");
         }
     }
@@ -255,7 +262,7 @@ fn invalid_sizes_are_explained() {
 
 #[test]
 fn invalid_rss_tables_are_explained() {
-    let config = Config { rx_queues: 4, ..Config::new("sim:rss", pool(4096, 2048)) };
+    let config = Options { rx_queues: 4, ..Options::default() }.of_port("sim:rss", pool(4096, 2048));
     let mut device = open(&looped("rss"), config).unwrap();
     let mut rss = Rss::evenly(4);
     device.set_rss(&rss).unwrap();
@@ -271,7 +278,9 @@ fn invalid_rss_tables_are_explained() {
 fn names_are_checked_before_anything_is_opened() {
     assert!(message(linerate::open(["sim:names-a", "eth0"])).contains("'eth0'"));
     let text = message(linerate::open(["pcap:nothing"]));
-    assert!(text.contains("capture file") && text.contains("not built yet in this version"), "{text}");
+    assert!(text.contains("capture file 'nothing': cannot read it"), "{text}");
+    assert!(message(linerate::open(["pcap:x?write&speed=2x"])).contains("no loop and no speed"));
+    assert!(message(linerate::open(["pcap:x?speed=fast"])).contains("a factor such as 1x"));
     let text = message(linerate::open(["ffff:1f:1f.7"]));
     assert!(text.contains("no PCI device at this address") && text.contains("linerate ports"), "{text}");
     assert!(message(linerate::open(["sim:names-a?ring=100"])).contains("ring of 100"));
@@ -355,8 +364,10 @@ fn frames_longer_than_the_port_allows_are_counted_and_not_sent() {
 fn ports_of_different_regions_copy() {
     let (card, other) = (looped("copy-a"), looped("copy-b"));
     let (pool_a, pool_b) = (pool(1024, 2048), pool(1024, 4096));
-    let mut a = open(&card, Config { max_frame: 9000, ..Config::new("sim:copy-a", pool_a.clone()) }).unwrap();
-    let mut b = open(&other, Config { max_frame: 9000, ..Config::new("sim:copy-b", pool_b.clone()) }).unwrap();
+    let mut a =
+        open(&card, Options { max_frame: 9000, ..Options::default() }.of_port("sim:copy-a", pool_a.clone())).unwrap();
+    let mut b =
+        open(&other, Options { max_frame: 9000, ..Options::default() }.of_port("sim:copy-b", pool_b.clone())).unwrap();
     let (mut rx, mut tx) = (b.rx(0).unwrap(), b.tx(0).unwrap());
     let mut batch = Batch::new();
     let frames: Vec<Vec<u8>> = [60, 1500, 9000, 70].iter().map(|&len| vec![len as u8; len]).collect();
@@ -382,7 +393,7 @@ fn ports_of_different_regions_copy() {
 
 #[test]
 fn options_in_a_name_have_priority() {
-    let options = Options { queues: 2, ring: 128, mtu: 9000, ..Options::default() };
+    let options = Options { ring: Some(128), max_frame: 9018, ..Options::default() }.with_queues(2);
     let [a, b] = options.open(["sim:options-a", "sim:options-b?queues=4&ring=256&mtu=1500"]).unwrap();
     let (a, b) = (a.info(), b.info());
     assert_eq!((a.rx_queues, a.ring, a.max_frame), (2, 128, 9018));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing, ValePort};
-use linerate::nic::Config;
 use linerate::port::{Device, Receive, Transmit};
 use linerate::{Batch, Options, model};
 
@@ -206,7 +205,7 @@ fn a_length_beyond_its_buffer_is_refused() {
     tx.ring.set_len(0, 384, false);
     assert_eq!(tx.ring.bytes_mut(0).len(), 384);
     // The same for a time.
-    let options = linerate::Options { pool: Some(pool), ring: 64, local: true, ..Default::default() };
+    let options = linerate::Options { pool: Some(pool), ring: Some(64), local: true, ..Default::default() };
     let [port] = options.open(["null:"]).unwrap();
     assert!(NetmapPort::new(port).unwrap().poll(true, std::time::Duration::MAX));
 }
@@ -251,7 +250,8 @@ fn exchanged_rings_keep_their_regions() {
 #[test]
 fn rings_of_real_ports_can_be_exchanged_across_regions() {
     let open = |buffers, name| {
-        let options = linerate::Options { pool: Some(pool(buffers)), ring: 64, local: true, ..Default::default() };
+        let options =
+            linerate::Options { pool: Some(pool(buffers)), ring: Some(64), local: true, ..Default::default() };
         let [port] = options.open([name]).unwrap();
         NetmapPort::new(port).unwrap()
     };
@@ -271,7 +271,7 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
 fn a_port_without_receive_queues_blocks_no_sender() {
     let pool = pool(256);
     let open = |port: &str, rx_queues: u16| {
-        ValePort::open("vale8", port, Config { rx_queues, ..Config::new(port, pool.clone()) }).unwrap()
+        ValePort::open("vale8", port, Options { rx_queues, ..Options::default() }.of_port(port, pool.clone())).unwrap()
     };
     let (_deaf, mut from, mut to) = (open("deaf", 0), open("from", 1), open("to", 1));
     let (mut rx, mut tx, mut batch) = (to.rx(0).unwrap(), from.tx(0).unwrap(), Batch::new());
@@ -283,7 +283,7 @@ fn a_port_without_receive_queues_blocks_no_sender() {
 fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
     // 16 buffers with 384 bytes after the headroom; the packet would need 24.
     let (small, large) = (pool(16), pool(256));
-    let config = |name: &str| Config { max_frame: 9018, ..Config::new(name, small.clone()) };
+    let config = |name: &str| Options { max_frame: 9018, ..Options::default() }.of_port(name, small.clone());
     let mut ends = [Side::Master, Side::Slave].map(|side| Pipe::open("narrow{1", side, config("narrow")).unwrap());
     let mut tx = ends[0].tx(0).unwrap();
     let mut rx = ends[1].rx(0).unwrap();
@@ -301,7 +301,7 @@ fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
 fn a_card_has_one_user() {
     let card = model::Card::new("one", model::from_fn(|_| {}, |_| false));
     let pool = pool_of(256, 2048);
-    let config = || Config { ring: 64, ..Config::new("one", pool.clone()) };
+    let config = || Options { ring: Some(64), ..Options::default() }.of_port("one", pool.clone());
     let port = linerate::drive_model(&card, None, config()).unwrap();
     assert!(model::Function::new(card.clone()).is_err() && model::Function::of_virtual(card.clone(), 0).is_err());
     drop(port);
@@ -314,7 +314,7 @@ fn a_card_has_one_user() {
 /// netmap(4): at most 64 slots. Longer and endless packets go no further than their ring.
 #[test]
 fn a_packet_of_too_many_slots_is_dropped_and_counted() {
-    let options = Options { pool: Some(pool(2048)), ring: 256, local: true, ..Options::default() };
+    let options = Options { pool: Some(pool(2048)), ring: Some(256), local: true, ..Options::default() };
     let [a, mut b] = options.open(["chain{1", "chain}1"]).unwrap();
     let (mut rx, mut a) = (b.rx(0).unwrap(), NetmapPort::new(a).unwrap());
     let mut batch = Batch::new();

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use linerate::Batch;
+use linerate::Options;
 use linerate::filter::Filter;
 use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Config, Device, Port, RxQueue, TxQueue};
+use linerate::port::{Device, Port, RxQueue, TxQueue};
 use linerate::traffic::{Checker, Generator};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -154,7 +155,8 @@ fn packet_sockets_filter_and_stamp() {
 
 fn choose_and_stamp() {
     let pool = pool();
-    let config = |name: &str| Config { ring: 128, timestamps: true, ..Config::new(name, pool.clone()) };
+    let config =
+        |name: &str| Options { ring: Some(128), timestamps: true, ..Options::default() }.of_port(name, pool.clone());
     let open = |name: &str, flow: Option<&str>| {
         let flow = flow.map(|flow| flow.parse().unwrap());
         PacketPort::open(Interface::open(name).unwrap(), flow, config(name)).unwrap()
@@ -208,7 +210,7 @@ fn wait_for_a_reader() {
     const COUNT: u64 = 100;
     let pool = pool();
     let open = |name: &str| {
-        let config = Config { ring: 64, ..Config::new(name, pool.clone()) };
+        let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool.clone());
         PacketPort::open(Interface::open(name).unwrap(), None, config).unwrap()
     };
     let (mut sender, mut receiver) = (open("v0"), open("v1"));
@@ -237,7 +239,7 @@ fn wait_for_a_reader() {
 
 fn schedules() {
     let pool = pool();
-    let config = |name: &str| Config { ring: 128, ..Config::new(name, pool.clone()) };
+    let config = |name: &str| Options { ring: Some(128), ..Options::default() }.of_port(name, pool.clone());
     let flow = Some("udp".parse::<Filter>().unwrap());
     let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));
     let packet = PacketPort::open(Interface::open("v1").unwrap(), None, config("v1"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Destination, Forward, Frames, NetmapPort, Switch, ValePort, swap};
-use linerate::port::{Config, Link, Port, RxQueue, TxQueue, Wait, Waiter};
+use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 fn options(pool: &Arc<Pool>) -> Options {
-    Options { pool: Some(pool.clone()), ring: 64, local: true, ..Options::default() }
+    Options { pool: Some(pool.clone()), ring: Some(64), local: true, ..Options::default() }
 }
 
 /// A port with its queues.
@@ -168,7 +168,7 @@ fn a_monitor_copies_packets_of_both_directions() {
     assert!(options(&pool).open(["seen{1+r"]).map(drop).unwrap_err().with_hint().contains("not open in this process"));
     let (mut a, mut b) = (End::open("seen{1", &pool), End::open("seen}1", &pool));
     let monitor = |name: &str| {
-        let [mut device] = Options { mtu: 9000, ..options(&theirs) }.open([name]).unwrap();
+        let [mut device] = Options { max_frame: 9018, ..options(&theirs) }.open([name]).unwrap();
         let rx = device.rx(0).unwrap();
         (device, rx)
     };
@@ -300,7 +300,7 @@ fn a_slow_port_does_not_block_others() {
     assert_eq!(c.device.statistics().unwrap().drops.no_descriptor, 0);
     // Too long for one port, but not for the other.
     let [mut jumbo] =
-        Options { mtu: 9000, ..options(&pool) }.open(["vale2:j"]).map(|devices| devices.map(End::new)).unwrap();
+        Options { max_frame: 9018, ..options(&pool) }.open(["vale2:j"]).map(|devices| devices.map(End::new)).unwrap();
     a.send(&[frame(255, 1, 9000), frame(255, 1, 1518)]);
     assert_eq!((b.receive(), jumbo.receive().len()), (vec![frame(255, 1, 1518)], 2));
     assert_eq!(b.device.statistics().unwrap().drops.oversize, 1);
@@ -353,8 +353,13 @@ fn names_and_numbers_have_limits() {
     assert!(opened("vale 3:a").contains("letters, digits"));
     assert!(opened("vale3:a_name_that_is_too_long").contains("15 characters each"));
     // One port less than there are numbers, since each has its own ring.
-    let small =
-        |n: usize| ValePort::open("vale3", &format!("p{n}"), Config { ring: 64, ..Config::new("", pool.clone()) });
+    let small = |n: usize| {
+        ValePort::open(
+            "vale3",
+            &format!("p{n}"),
+            Options { ring: Some(64), ..Options::default() }.of_port("", pool.clone()),
+        )
+    };
     let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();
     assert_eq!(ports[0].switch().ports().len(), 254);
     let error = small(999).map(drop).unwrap_err().with_hint();
@@ -532,7 +537,7 @@ fn schedules_lose_no_buffer_and_no_order() {
     let open = |n: usize| {
         // Both ends of a pipe are of one region.
         let pool = &pools[if n == 3 { 2 } else { n }];
-        let [device] = Options { mtu: 6000, ..options(pool) }.open([names[n]]).unwrap();
+        let [device] = Options { max_frame: 6018, ..options(pool) }.open([names[n]]).unwrap();
         End::new(device)
     };
     let cases = Cases { cases: 10_000, failure_persistence: None, max_shrink_iters: 0, ..Cases::default() };

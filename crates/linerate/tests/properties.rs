@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Card, Frame, Function, Wire};
-use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::PciDevice;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::port::{RxQueue, TxQueue, Vectors};
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -128,12 +128,13 @@ impl Port {
     fn open(name: &str, pool: &Arc<Pool>, setup: &Setup, is_served: bool) -> Port {
         let hub = Arc::<Mutex<Hub>>::default();
         let card = Card::new(name, Box::new(HubWire(hub.clone())));
-        let config = Config {
-            ring: setup.ring,
+        let config = Options {
+            ring: Some(setup.ring),
             max_frame: setup.max_frame,
             vectors: setup.vectors,
-            ..Config::new(name, pool.clone())
-        };
+            ..Options::default()
+        }
+        .of_port(name, pool.clone());
         if !is_served {
             let device = linerate::port::Port::new(linerate::drive_model(&card, None, config).unwrap());
             return Port { card, device, hub, served: None };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
 use linerate::share::{OpenRequest, ServedPort, Server};
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn serve(folder: &Path) -> Server {
@@ -23,7 +23,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
 
 /// Opens a port with its own pool and one queue each way, unless `change` sets others.
 fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Config)) -> ServedPort {
-    let mut config = Config { ring: 64, ..Config::new(&wanted.name, pool(512)) };
+    let mut config = Options { ring: Some(64), ..Options::default() }.of_port(&wanted.name, pool(512));
     change(&mut config);
     ServedPort::find(folder, wanted, config).unwrap().expect("it is served")
 }
@@ -36,7 +36,7 @@ fn named(name: &str) -> OpenRequest {
 fn pipe(folder: &Path, change: impl Fn(&mut Config)) -> [ServedPort; 2] {
     ["pipe{1", "pipe}1"].map(|name| {
         open(folder, named(name), |config| {
-            config.max_frame = 9000;
+            config.options.max_frame = 9000;
             change(config);
         })
     })
@@ -104,7 +104,8 @@ fn packets_arrive_whole_and_are_counted() {
 fn packets_that_are_too_long_are_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let mut ports = pipe(folder.path(), |config| config.max_frame = if config.name == "pipe{1" { 3000 } else { 100 });
+    let mut ports =
+        pipe(folder.path(), |config| config.options.max_frame = if config.name == "pipe{1" { 3000 } else { 100 });
     let pool = ports[0].pool().clone();
     let [a, b] = &mut ports;
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
@@ -187,7 +188,7 @@ fn a_receiver_without_buffers_lets_packets_wait_and_counts_it() {
     // A packet for which the pool can never have enough buffers is dropped, and the next one arrives.
     let [mut a, mut b] = ["big{1", "big}1"].map(|name| {
         open(folder.path(), named(name), |config| {
-            (config.max_frame, config.ring) = (20_000, 64);
+            (config.options.max_frame, config.options.ring) = (20_000, Some(64));
             config.pool = if name == "big}1" { pool(4) } else { config.pool.clone() };
         })
     });
@@ -209,7 +210,7 @@ fn a_queue_wakes_its_program_if_interrupts_are_on() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] =
-        pipe(folder.path(), |config| config.interrupts = (config.name == "pipe}1").then_some(Duration::ZERO));
+        pipe(folder.path(), |config| config.options.interrupts = (config.name == "pipe}1").then_some(Duration::ZERO));
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     assert!(a.rx(0).unwrap().arm().is_none());
@@ -246,7 +247,7 @@ fn a_pipe_takes_a_ring_of_packets() {
 fn rings_and_addresses_are_the_servers_choice() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(folder.path());
-    let two = |config: &mut Config| (config.rx_queues, config.tx_queues) = (2, 2);
+    let two = |config: &mut Config| (config.options.rx_queues, config.options.tx_queues) = (2, 2);
     let mut a = open(folder.path(), named("vale8:a"), two);
     let mut b = open(folder.path(), named("vale8:b"), |_| {});
     let info = a.info();
@@ -287,10 +288,10 @@ fn a_monitor_receives_and_does_not_send() {
     let _server = serve(folder.path());
     // A name used only here: all servers of a process serve that process's pipes.
     let [mut a, mut b] =
-        ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.max_frame = 9000));
+        ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.options.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
         let monitor = OpenRequest { monitor_rx, monitor_tx, ..named("heard{1") };
-        let mut monitor = open(folder.path(), monitor, |config| config.max_frame = 9000);
+        let mut monitor = open(folder.path(), monitor, |config| config.options.max_frame = 9000);
         let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
         assert!(refused.contains("a monitor only receives"), "{refused}");
         monitor

@@ -12,11 +12,10 @@ use fake_virtio::{
     COMMON, CTRL_RX, CTRL_VQ, DEVICE, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
 use linerate::port::{Device, Link, Receive, Vectors};
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 use proptest::prelude::*;
 
 #[path = "../benches/fake_virtio/mod.rs"]
@@ -32,7 +31,7 @@ fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
 }
 
 fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
-    fake_virtio::open(device, Config { ring: 64, ..Config::new("liar", pool.clone()) })
+    fake_virtio::open(device, Options { ring: Some(64), ..Options::default() }.of_port("liar", pool.clone()))
 }
 
 fn message<T>(outcome: Result<T, Error>) -> String {
@@ -140,7 +139,8 @@ fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
         [SPLIT, PACKED].into_iter().flat_map(|one| [(one, Vectors::Scalar), (one, Vectors::Best)])
     {
         let (device, pool) = (Memory::new(features | MERGEABLE), pool());
-        let config = Config { ring: 64, max_frame: LONGEST, vectors, ..Config::new("merged", pool.clone()) };
+        let config = Options { ring: Some(64), max_frame: LONGEST, vectors, ..Options::default() }
+            .of_port("merged", pool.clone());
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (mut rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [mut queue, _] = Queue::pair(&device, 64, features == PACKED);
@@ -197,7 +197,8 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
         [SPLIT, PACKED].into_iter().flat_map(|one| [(one, Vectors::Scalar), (one, Vectors::Best)])
     {
         let (device, pool) = (Memory::new(features | MERGEABLE), pool());
-        let config = Config { ring: 64, max_frame: LONGEST, vectors, ..Config::new("sends", pool.clone()) };
+        let config = Options { ring: Some(64), max_frame: LONGEST, vectors, ..Options::default() }
+            .of_port("sends", pool.clone());
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [_, mut queue] = Queue::pair(&device, 64, features == PACKED);
@@ -277,8 +278,8 @@ fn a_device_that_is_gone_or_needs_a_reset_is_an_error() {
     let device = Memory::new(SPLIT);
     let mut port = open(&device, &pool()).unwrap();
     device.set_32(COMMON + 20, 0x4F);
-    assert!(message(port.statistics()).contains("wants a reset"));
-    assert!(message(port.rx(0)).contains("wants a reset"));
+    assert!(message(port.statistics()).contains("needs a reset"));
+    assert!(message(port.rx(0)).contains("needs a reset"));
     port.reset().unwrap();
     port.statistics().unwrap();
     device.set_32(COMMON + 20, 0xFF);
@@ -345,7 +346,8 @@ fn a_device_that_returns_buffers_it_never_had_gets_no_more() {
 fn a_device_that_enables_notifications_late_is_notified() {
     for features in [SPLIT, PACKED] {
         let (device, pool) = (Memory::new(features), pool());
-        let config = Config { ring: 64, interrupts: Some(Default::default()), ..Config::new("sleeper", pool.clone()) };
+        let config = Options { ring: Some(64), interrupts: Some(Default::default()), ..Options::default() }
+            .of_port("sleeper", pool.clone());
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (mut rx, _tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [mut end, _] = Queue::pair(&device, 64, features == PACKED);

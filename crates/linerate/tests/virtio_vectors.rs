@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fake_virtio::{COMMON, HEADER, MERGEABLE, Memory, PACKED, Queue, SPLIT, set_buffers, words};
 use linerate::Batch;
+use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::nic::Config;
 use linerate::port::{Device, Vectors};
 use proptest::prelude::*;
 
@@ -73,7 +73,7 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
     let (mut device, pool) = (Memory::new(features), Pool::new(region));
     Arc::get_mut(&mut device).unwrap().page = page;
     device.set_32(COMMON + 24, RING as u32);
-    let config = Config { ring: RING, vectors, ..Config::new("fake", pool.clone()) };
+    let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool.clone());
     let mut port = fake_virtio::open(&device, config).unwrap();
     let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
     let [mut rx_end, mut tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use linerate::Batch;
+use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::model::{Card, Frame, Runner, from_fn};
 use linerate::nic::ixgbe::Config;
@@ -36,7 +37,8 @@ fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Port {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
-    let config = Config { interrupts: Some(throttle), rx_queues: queues, ..Config::new(card.name(), pool) };
+    let config =
+        Options { interrupts: Some(throttle), rx_queues: queues, ..Options::default() }.of_port(card.name(), pool);
     Port::new(linerate::drive_model(card, None, config).unwrap())
 }
 

@@ -24,7 +24,7 @@ struct Ends {
 impl Ends {
     fn open(names: [&str; 2]) -> Result<Ends, Error> {
         let pool = Pool::new(Region::new(&RegionOptions::default())?);
-        let options = Options { local: true, ring: 512, pool: Some(pool.clone()), ..Options::default() };
+        let options = Options { local: true, ring: Some(512), pool: Some(pool.clone()), ..Options::default() };
         let [mut a, mut b] = options.open(names)?;
         let (tx, rx, mut back) = (a.tx(0)?, b.rx(0)?, b.tx(0)?);
         // Every buffer holds a frame from one end to the other, so that any of them can be sent.

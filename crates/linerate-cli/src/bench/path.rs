@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use linerate::Options;
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::model::{Card, Traffic};
-use linerate::nic::Config;
 use linerate::port::Device;
 use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
@@ -89,7 +89,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
     let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
     let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
     cards.iter().for_each(|card| card.stepped_by_hand());
-    let config = Config { ring, ..Config::new("bench", pool) };
+    let config = Options { ring: Some(ring), ..Options::default() }.of_port("bench", pool);
     let open = |card: &Arc<Card>| linerate::drive_model(card, None, config.clone());
     let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
     let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);

@@ -16,7 +16,7 @@ use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
 use linerate::port::{Device, QueueStatistics, Receive, Transmit, Vectors};
-use linerate::{Batch, Result};
+use linerate::{Batch, Options, Result};
 
 /// Returns 64-bit words of memory that a device shares.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -127,7 +127,10 @@ impl Fake {
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         let pool = Pool::new(Region::new(region).unwrap());
         // A backplane has no module to be read.
-        let config = Config { ring: RING, vectors, device: 0x10F7, ..Config::new("fake", pool) };
+        let config = Config {
+            device: 0x10F7,
+            ..Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool)
+        };
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.maps.lock().unwrap()[n].clone());

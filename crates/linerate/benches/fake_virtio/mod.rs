@@ -16,7 +16,7 @@ use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
 use linerate::port::{Device, Receive, Transmit, Vectors};
-use linerate::{Batch, Error, Result};
+use linerate::{Batch, Error, Options, Result};
 
 /// Returns 64-bit words of memory that a device shares.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -359,7 +359,8 @@ impl Card {
         let device = Memory::new(features);
         device.set_32(COMMON + 24, RING as u32);
         let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
-        let mut port = open(&device, Config { ring: RING, vectors, ..Config::new("fake", pool) }).unwrap();
+        let mut port =
+            open(&device, Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool)).unwrap();
         let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [rx_end, tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
         let packets = device.mapped.lock().unwrap()[0].clone();

@@ -1,4 +1,4 @@
-//! Packets that come into a batch as copies: bytes of programs, of the kernel's rings, of other regions.
+//! Packets copied into a batch: from bytes of programs, from the kernel's rings, from other regions.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::packet::stamp;
 use crate::slot::{HEADROOM, Slot};
 
-/// What has become of a packet that was to be copied.
+/// The result of copying a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied {
-    /// It is there, whole.
+    /// The packet was copied whole.
     Whole,
     /// No buffer is free.
     NoBuffer,
-    /// It is longer than it may be, or cannot be finished.
+    /// The packet is too long, or cannot be finished.
     TooLong,
 }
 
 impl Batch {
-    /// Appends copies of packets of another pool whose bits are set, in order, as long as they are finished, of at most
-    /// `longest` bytes and in one slot, and there is a place and a buffer for them. Returns the bits of those that are left.
+    /// Appends copies of packets of another pool whose bits are set, in order, as long as they are finished, in one
+    /// slot and at most `longest` bytes, and room and a buffer are free. Returns the bits of the remaining packets.
     #[inline(always)]
     pub(crate) fn copy_short<'a>(
         &mut self,
@@ -50,8 +50,8 @@ impl Batch {
         wanted
     }
 
-    /// Appends a copy of a packet of another pool, which is to have at most `longest` bytes; unfinished only if it may be
-    /// (`offloads`). Where it is to be cut, several are appended.
+    /// Appends a copy of a packet of another pool, of at most `longest` bytes; unfinished only if `offloads`. Appends
+    /// several packets if it must be segmented.
     #[cold]
     pub(crate) fn copy_careful(
         &mut self,
@@ -79,16 +79,16 @@ impl Batch {
             }
             left if len <= longest => match self.push_parts(pool, len, parts, left) {
                 true if self.finish_last() => Copied::Whole,
-                // It goes as it is: its checksum is where it cannot be.
+                // Copied as it is: the checksum's offset lies outside the packet.
                 pushed => appended(pushed),
             },
             _ => Copied::TooLong,
         }
     }
 
-    /// Copies packets from the front of `other`, which is of another region, as many as there is room
-    /// for, and frees them there. Those longer than `longest`, or than `pool` can ever hold, are freed only. Returns how many slots were
-    /// freed, and how many packets were too long.
+    /// Copies packets from the front of `other`, which is of another region, as far as there is room, and frees them
+    /// there. Only frees packets longer than `longest`, or than `pool` can ever hold. Returns the count of slots
+    /// freed, and of packets too long.
     pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
@@ -103,8 +103,7 @@ impl Batch {
         (slots, too_long)
     }
 
-    /// As [`push`](Batch::push), for bytes in several parts of together `len` bytes, and with what is still
-    /// to be done with them.
+    /// As [`push`](Batch::push), for bytes in several parts of `len` bytes in all, with the offloads left to do.
     pub(crate) fn push_parts<'a>(
         &mut self,
         pool: &Arc<Pool>,
@@ -126,8 +125,8 @@ impl Batch {
         })
     }
 
-    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it is called with how many were written before, and
-    /// the place for the next.
+    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it gets the count of bytes written before, and
+    /// room for the next.
     pub(crate) fn push_filled(
         &mut self,
         pool: &Arc<Pool>,
@@ -168,8 +167,8 @@ impl Batch {
         true
     }
 
-    /// Appends packets of one slot each: `fill` writes each to the beginning of a buffer's room of at most `longest` bytes, and
-    /// returns its length, and whether a switch is not to learn from it; `None` after the last one. Returns their number.
+    /// Appends packets of one slot each. `fill` writes each to a buffer's room of at most `longest` bytes, and
+    /// returns its length, and whether a switch must not learn from it; `None` ends. Returns the count of packets.
     #[inline(always)]
     pub(crate) fn push_short(
         &mut self,
@@ -198,9 +197,9 @@ impl Batch {
         exchanged.1
     }
 
-    /// Receives for `batch`, which holds packets of another region than `pool`'s: into this one, by
-    /// `receive`, and from here by copying. Returns how many slots were appended. Packets left in this batch come
-    /// with the next call, whatever the region of its batch.
+    /// Receives for `batch`, which has packets of another region than `pool`'s: `receive` receives into this batch,
+    /// and packets are copied from here. Returns the count of slots appended. Packets left in this batch come with
+    /// the next call, in any region's batch.
     pub(crate) fn receive_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -215,9 +214,9 @@ impl Batch {
         batch.len() - before
     }
 
-    /// Sends for `batch`, which holds packets of another region than `pool`'s: copies as many as there is
-    /// room for into this one, and hands those to `send`. Returns how many slots were taken, and how many
-    /// packets were longer than `longest` and dropped.
+    /// Sends for `batch`, which has packets of another region than `pool`'s: copies as many as there is room for into
+    /// this batch, and passes those to `send`. Returns the count of slots taken, and of packets dropped for being
+    /// longer than `longest`.
     pub(crate) fn send_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -242,7 +241,7 @@ impl Batch {
         (taken, dropped)
     }
 
-    /// Finishes the checksum of the packet that was appended last, if that is left to do; false if it cannot be.
+    /// Computes the checksum of the last packet, if left to do; returns false if that is impossible.
     pub(crate) fn finish_last(&mut self) -> bool {
         let Some(pool) = self.pool().cloned() else { return true };
         let (region, slots) = (pool.region(), self.last());
@@ -250,7 +249,7 @@ impl Batch {
         Offload::of(first, region.view()).is_none_or(|offload| offload.finish(slots, region.view()))
     }
 
-    /// Notes when the packet came that was appended last.
+    /// Records when the last packet arrived.
     pub(crate) fn stamp_last(&mut self, nanoseconds: u64) {
         let Some(pool) = self.pool().cloned() else { return };
         if let Some(first) = self.last().first_mut() {
@@ -258,14 +257,14 @@ impl Batch {
         }
     }
 
-    /// A switch does not learn from the packet that was appended last.
+    /// Marks the last packet so that a switch does not learn from it.
     pub(crate) fn unlearn_last(&mut self) {
         if let Some(first) = self.last().first_mut() {
             first.set_unlearned();
         }
     }
 
-    /// The slots of the last packet.
+    /// Returns the slots of the last packet.
     fn last(&mut self) -> &mut [Slot] {
         let slots = self.slots();
         let before = slots.len().saturating_sub(1);

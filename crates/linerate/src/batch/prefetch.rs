@@ -1,11 +1,10 @@
-//! Packets that are about to be read.
+//! Prefetching packets that are about to be read.
 
 use super::Batch;
 
 impl Batch {
-    /// Asks the processor to bring the first cache line of each slot's data near. It pays between receiving and reading, for
-    /// a program that has something else to do meanwhile, or that reads packets in no order; a loop over all of
-    /// them does without.
+    /// Prefetches the first cache line of each slot's data. It pays between receiving and reading, for a program with
+    /// other work to do meanwhile, or that reads packets in no order. A loop over all packets does not need it.
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {

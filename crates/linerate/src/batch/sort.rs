@@ -1,18 +1,17 @@
-//! Packets that a program's closure keeps in a batch, or takes out of it.
+//! Sorting: a program's closure keeps packets in a batch, or removes them.
 
 use super::Batch;
 use crate::memory::Cache;
 use crate::slot::Slot;
 
 impl Batch {
-    /// Keeps the packets of which `keep` is true, seen from the bytes of their first slots, and gives the others' buffers
-    /// back.
+    /// Keeps the packets for which `keep` returns true, given the bytes of their first slots, and frees the others.
     pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
         self.sort(keep, |cache, slot, _| cache.put(&[slot.buf()]));
     }
 
-    /// As [`retain`](Batch::retain), but the others move to `rest`. If that is of another region, or full, their buffers
-    /// are given back; returns how many packets these were.
+    /// As [`retain`](Batch::retain), but moves the others to `rest`. Frees those for which `rest` is full or of
+    /// another region, and returns their count.
     pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(pool) = self.pool().cloned() else { return 0 };
         let is_of_pool = rest.belongs_to(&pool);
@@ -29,9 +28,9 @@ impl Batch {
         freed
     }
 
-    /// Keeps some packets, and hands the slots of the others on, with whether a packet begins there.
+    /// Keeps some packets, and passes the slots of the others to `other`, with whether each begins a packet.
     ///
-    /// `keep` is the program's, and may panic: then the packet that it was asked about and all behind it are kept.
+    /// `keep` is the program's closure, and may panic: then the packet passed to it and all later ones are kept.
     fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
         let Batch { slots, start, end, cache: Some(cache), .. } = self else { return };
         let pool = cache.pool().clone();
@@ -55,8 +54,8 @@ impl Batch {
     }
 }
 
-/// A batch while some of its packets are taken out: places from `to` to `at` are empty. When it is dropped, also by a
-/// panic, what was not looked at is kept, and no place between the batch's start and end is empty.
+/// A batch while packets are removed: entries from `to` to `at` are empty. On drop, also by a panic, packets not yet
+/// visited are kept, and no entry between the batch's start and end is empty.
 struct Sorting<'a> {
     slots: &'a mut [Slot],
     start: &'a mut usize,

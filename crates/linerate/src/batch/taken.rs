@@ -1,4 +1,4 @@
-//! Single packets on their way from one batch to another.
+//! Moving single packets from one batch to another.
 
 use super::Batch;
 use crate::packet::Packet;
@@ -6,11 +6,11 @@ use crate::slot::Slot;
 
 /// The first packet of a batch, taken out of it by [`Batch::take`].
 ///
-/// [`Batch::push_packet`] moves it to another batch, [`put_back`](Taken::put_back) leaves it where it was. If it is dropped, its
-/// buffers are given back.
+/// [`Batch::push_packet`] moves it to another batch, [`put_back`](Taken::put_back) leaves it in place. Dropping it
+/// frees its buffers.
 pub struct Taken<'a> {
     batch: &'a mut Batch,
-    /// Its slots, at the batch's front until it is moved or dropped: a packet that is forgotten stays there.
+    /// The count of its slots, at the batch's front until moved or dropped: a forgotten packet stays there.
     slots: usize,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Taken<'_> {
 impl Batch {
     /// Takes the first packet out of the batch; `None` if there is none.
     ///
-    /// With [`push_packet`](Batch::push_packet) packets get to one of several outputs, or wait in a batch of the program's own:
+    /// [`push_packet`](Batch::push_packet) then moves it to one of several outputs, or to a batch in which it waits:
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {
@@ -63,10 +63,11 @@ impl Batch {
         (slots > 0).then_some(Taken { batch: self, slots })
     }
 
-    /// Appends a packet of another batch. Its buffers change their owner; between batches of different regions it is copied.
+    /// Appends a packet of another batch. Its buffers change owner; between batches of different regions it is
+    /// copied.
     ///
     /// # Errors
-    /// The packet, if this batch is full, or if no buffer is free for a copy.
+    /// The packet, if this batch is full, or no buffer is free for a copy.
     #[inline]
     pub fn push_packet<'a>(&mut self, packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
         let count = packet.slots;
@@ -117,14 +118,14 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
     }
 
-    /// A batch with a packet of each length; all bytes of a packet are its number.
+    /// Creates a batch with a packet of each length; all bytes of a packet are its index.
     fn batch(pool: &Arc<Pool>, lens: &[usize]) -> Batch {
         let mut batch = Batch::new();
         lens.iter().enumerate().for_each(|(n, len)| assert!(batch.push(pool, &vec![n as u8; *len])));
         batch
     }
 
-    /// Each packet's first byte and length.
+    /// Returns each packet's first byte and length.
     fn seen(batch: &mut Batch) -> Vec<(u8, usize)> {
         batch.packets().map(|packet| (packet[0], packet.len())).collect()
     }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_dropped_is_free_and_one_that_is_forgotten_stays() {
+    fn a_dropped_packet_is_free_and_a_forgotten_one_stays() {
         let pool = pool(64);
         let mut from = batch(&pool, &[60, 1000, 61]);
         drop(from.take());
@@ -167,9 +168,9 @@ mod tests {
             assert_eq!(from.take().is_some_and(|packet| to.push_packet(packet).is_ok()), expected);
         }
         assert_eq!(seen(&mut to), [(0, 60), (1, 9000), (2, 61)]);
-        // The test drops the packet that has no room.
+        // The test drops the packet without room.
         assert!(from.is_empty());
-        // Places in front are used again.
+        // Entries in front are reused.
         let mut line = Batch::with_capacity(2);
         for n in 0..200 {
             let mut from = batch(&pool, &[60 + n]);

@@ -1,4 +1,4 @@
-//! Which packets are meant: a small language of matches, for flows that a port takes, and for what is forwarded.
+//! Packet filters: a small language of matches, for the flows that a port takes, and for what is forwarded.
 //!
 //! ```text
 //! udp:4321                        UDP to port 4321
@@ -10,13 +10,13 @@
 //! |---|---|
 //! | `arp`, `ip`, `ip6` | the ethertype; `type:0x88f7` any other |
 //! | `icmp`, `icmp6`, `tcp`, `udp`, `sctp` | IP's protocol; `proto:47` any other |
-//! | `tcp:80`, `udp:5000-5999`, `sctp:7` | and the destination's port |
-//! | `from-port:53`, `to-port:1024-65535`, `port:53` | ports of TCP, UDP or SCTP; the last of either end |
-//! | `from:10.0.0.0/8`, `to:fd00::1`, `host:10.1.2.3` | addresses of IPv4 or IPv6; the last of either end |
-//! | `vlan:77` | the tag's number |
+//! | `tcp:80`, `udp:5000-5999`, `sctp:7` | also the destination port |
+//! | `from-port:53`, `to-port:1024-65535`, `port:53` | ports of TCP, UDP or SCTP; `port:` matches either end |
+//! | `from:10.0.0.0/8`, `to:fd00::1`, `host:10.1.2.3` | IPv4 or IPv6 addresses; `host:` matches either end |
+//! | `vlan:77` | the VLAN ID |
 //! | `all` | everything |
 //!
-//! One VLAN tag is stepped over, IPv6's extension headers are not, and fragments but the first have no ports.
+//! One VLAN tag is skipped, IPv6 extension headers are not. Fragments other than the first have no ports.
 
 mod parse;
 
@@ -24,7 +24,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Packets that match any of some [`Match`]es.
+/// Matches packets that match any of several [`Match`]es.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -42,31 +42,31 @@ pub struct Filter {
     any: Vec<Match>,
 }
 
-/// What all must be so of a packet; `None` is anything.
+/// Conditions that a packet must all meet; `None` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// What follows the addresses, or the tag.
+    /// The ethertype, behind the addresses or the tag.
     pub ethertype: Option<u16>,
-    /// The tag's 12 bits.
+    /// The VLAN ID, 12 bits.
     pub vlan: Option<u16>,
-    /// IP's protocol.
+    /// The IP protocol.
     pub protocol: Option<u8>,
-    /// The source's address.
+    /// The source address.
     pub from: Option<Prefix>,
-    /// The destination's address.
+    /// The destination address.
     pub to: Option<Prefix>,
-    /// The source's port.
+    /// The source port.
     pub from_port: Option<RangeInclusive<u16>>,
-    /// The destination's port.
+    /// The destination port.
     pub to_port: Option<RangeInclusive<u16>>,
 }
 
-/// Addresses that begin with the same bits.
+/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The first of them.
+    /// The first address of the prefix.
     pub address: IpAddr,
-    /// How many bits are the same.
+    /// The length of the prefix in bits.
     pub bits: u8,
 }
 
@@ -74,19 +74,19 @@ pub struct Prefix {
 pub(crate) const IPV4: u16 = 0x0800;
 pub(crate) const IPV6: u16 = 0x86DD;
 pub(crate) const ARP: u16 = 0x0806;
-/// Those of VLAN tags: customers' and providers'.
+/// Ethertypes of VLAN tags: customer and provider.
 pub(crate) const TAGS: [u16; 2] = [0x8100, 0x88A8];
 
-/// Protocols that have ports.
+/// Protocols with ports.
 pub(crate) const WITH_PORTS: [u8; 3] = [6, 17, 132];
 
 impl Filter {
-    /// The matches, of which one is enough.
+    /// Returns the matches, one of which suffices.
     pub fn any(&self) -> &[Match] {
         &self.any
     }
 
-    /// Whether a frame is meant.
+    /// Returns whether a frame matches.
     pub fn matches(&self, frame: &[u8]) -> bool {
         let found = Found::in_frame(frame);
         self.any.iter().any(|one| one.matches(&found))
@@ -99,7 +99,7 @@ impl fmt::Display for Filter {
     }
 }
 
-/// What a frame has of that which can be matched.
+/// The fields of a frame that can be matched.
 #[derive(Default)]
 struct Found {
     ethertype: Option<u16>,
@@ -112,7 +112,7 @@ struct Found {
 impl Found {
     fn in_frame(frame: &[u8]) -> Found {
         let mut found = Found::default();
-        // Stops where the frame does.
+        // Stops at the frame's end.
         let _ = found.look(frame);
         found
     }
@@ -153,7 +153,7 @@ impl Found {
     }
 }
 
-/// 16 bits as the network has them.
+/// Returns 16 bits in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
@@ -185,7 +185,7 @@ impl Match {
 }
 
 impl Prefix {
-    /// Whether it is an address of these.
+    /// Returns whether the prefix contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let same = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0;
         match (self.address, address) {
@@ -200,7 +200,7 @@ impl Prefix {
 pub(crate) mod fuzzing {
     use super::{Filter, Found};
 
-    /// A filter's text, a zero byte, and a frame: parsing and matching end, and the filter's own text means the same.
+    /// Input: a filter's text, a zero byte, a frame. Parsing and matching end; the filter's own text is equivalent.
     pub fn filter(data: &[u8]) {
         let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
         let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
@@ -210,7 +210,7 @@ pub(crate) mod fuzzing {
         let is_meant = filter.matches(frame);
         let again: Filter = filter.to_string().parse().expect("it was parsed before");
         assert_eq!((again.any(), again.matches(frame)), (filter.any(), is_meant));
-        // Of several alternatives, one is enough.
+        // One of several alternatives suffices.
         let each = text.split(|&byte| byte == b',').map(|one| String::from_utf8_lossy(one).parse::<Filter>().unwrap());
         assert_eq!(each.map(|one| one.matches(frame)).filter(|&is| is).count() > 0, is_meant);
         let _ = crate::kernel::fuzz_program(&filter);

@@ -1,4 +1,4 @@
-//! Filters as people write them.
+//! Parsing of filters.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::{ARP, Filter, IPV4, IPV6, Match, Prefix};
 use crate::error::Error;
 
-/// What a name stands for: an ethertype, or a protocol (and its version of IP, if it has only one).
+/// The meaning of names: an ethertype, or a protocol (with its IP version, if it has only one).
 const ETHERTYPES: [(&str, u16); 3] = [("arp", ARP), ("ip", IPV4), ("ip6", IPV6)];
 const PROTOCOLS: [(&str, u8, Option<u16>); 5] =
     [("icmp", 1, Some(IPV4)), ("icmp6", 58, Some(IPV6)), ("tcp", 6, None), ("udp", 17, None), ("sctp", 132, None)];
@@ -20,7 +20,7 @@ impl FromStr for Filter {
     fn from_str(text: &str) -> Result<Filter, Error> {
         let mut any = Vec::new();
         for one in text.split(',') {
-            // `port:` and `host:` are of either end, and make two of one.
+            // `port:` and `host:` match either end, and turn one alternative into two.
             let mut alternatives = vec![Match::default()];
             for part in one.split('+') {
                 alternatives =
@@ -32,7 +32,7 @@ impl FromStr for Filter {
     }
 }
 
-/// The alternatives with one condition more.
+/// Returns the alternatives with one more condition.
 fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
     let (name, value) = match part.split_once(':') {
         Some((name, value)) => (name, Some(value)),
@@ -88,14 +88,14 @@ fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
             };
             either(name, || all(&|one| address(one, true)), || all(&|one| address(one, false)))
         }
-        "" => Err("it is empty; write what to match, as udp:4321, or all".to_string()),
+        "" => Err("a part is empty; write a match, such as udp:4321, or all".to_string()),
         _ => Err(format!(
-            "there is no '{name}'; there are all, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: and port:"
+            "there is no '{name}'; use one of all, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: or port:"
         )),
     }
 }
 
-/// Of the source, of the destination, or of one of them.
+/// Applies a condition to the source, the destination, or either.
 fn either(
     name: &str,
     from: impl Fn() -> Result<Vec<Match>, String>,
@@ -105,7 +105,7 @@ fn either(
         Some("from") => from(),
         Some("to") => to(),
         _ => {
-            // Conditions that are repeated would double them each time.
+            // Repeated conditions would otherwise double the matches each time.
             let mut each: Vec<Match> = Vec::new();
             for one in [from()?, to()?].concat() {
                 if !each.contains(&one) {
@@ -117,7 +117,7 @@ fn either(
     }
 }
 
-/// A condition that is there already may be repeated, but not be another.
+/// Sets a condition; it may be repeated, but not be different.
 fn set<T: PartialEq>(place: &mut Option<T>, value: T, what: &str) -> Result<(), String> {
     match place {
         Some(there) if *there != value => {
@@ -140,7 +140,7 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-/// A number from 0 to `most`, in hexadecimal after `0x`.
+/// Parses a number from 0 to `most`, in hexadecimal after `0x`.
 fn number(text: &str, most: u32) -> Result<u32, String> {
     let value = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -149,7 +149,7 @@ fn number(text: &str, most: u32) -> Result<u32, String> {
     value.filter(|&value| value <= most).ok_or_else(|| format!("'{text}' is not a number from 0 to {most}"))
 }
 
-/// One port, or those from one to another.
+/// Parses a port, or a range of ports.
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (number(first, u16::MAX.into())? as u16, number(last, u16::MAX.into())? as u16);
@@ -159,13 +159,13 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     Ok(first..=last)
 }
 
-/// An address, or a network.
+/// Parses an address, or a network.
 fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| format!("'{address}' is not an address"))?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = bits.map_or(Ok(most), |bits| number(bits, most))? as u8;
-    // Bits behind the prefix do not count, and are not kept.
+    // Bits behind the prefix are ignored, and cleared.
     let address = match address {
         IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)).into()),
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)).into()),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_explained() {
+    fn invalid_filters_are_explained() {
         for (text, why) in [
             ("", "empty"),
             ("udp,", "empty"),

@@ -1,4 +1,4 @@
-//! bpf(2): loading a program, its map, and attaching it to an interface.
+//! bpf(2): loading a program and its map, and attaching it to an interface.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::instructions::Instruction;
 
-// From linux/bpf.h: commands, kinds of maps and programs, and where programs are attached.
+// From linux/bpf.h: commands, map and program types, and attach types.
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
@@ -22,21 +22,21 @@ const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 const ATTACH_TCX_EGRESS: u32 = 47;
 
-/// Calls bpf(2) with one of the parts of its union; what is not in the part is zero to the kernel.
+/// Calls bpf(2) with one variant of its union; the kernel zero-extends it.
 fn bpf<T>(command: libc::c_long, part: &mut T) -> io::Result<i32> {
-    // SAFETY: the kernel reads, and for some commands writes, `size_of::<T>()` bytes of `part`, which is plain data;
-    // what it points to outlives the call, as those who call this see to.
+    // SAFETY: the kernel reads, and for some commands writes, `size_of::<T>()` bytes of `part`, which is plain data.
+    // Callers keep the memory that it points to alive during the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *part, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// The descriptor that a command has answered.
+/// Wraps the descriptor that a command returned.
 fn descriptor(number: i32) -> OwnedFd {
-    // SAFETY: it is new, and ours alone.
+    // SAFETY: a new descriptor that nothing else owns.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// A table of AF_XDP sockets, by queue (BPF_MAP_TYPE_XSKMAP).
+/// A map of AF_XDP sockets by queue (BPF_MAP_TYPE_XSKMAP).
 pub struct SocketMap(OwnedFd);
 
 #[repr(C)]
@@ -57,13 +57,13 @@ struct MapElement {
 }
 
 impl SocketMap {
-    /// With a place for each of so many queues, all empty.
+    /// Creates a map with `queues` empty entries.
     pub fn new(queues: u32) -> io::Result<SocketMap> {
         let mut create = MapCreate { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: queues };
         bpf(MAP_CREATE, &mut create).map(|number| SocketMap(descriptor(number)))
     }
 
-    /// From now on packets of `queue` go to `socket`; to nobody for `None`.
+    /// Directs packets of `queue` to `socket`; to none for `None`.
     pub fn set(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let value = socket.map_or(0, |socket| socket.as_raw_fd() as u32);
         let mut element = MapElement {
@@ -103,15 +103,15 @@ struct ProgramLoad {
     attach_type: u32,
 }
 
-/// `BPF_F_XDP_HAS_FRAGS`: it takes frames that are longer than a page.
+/// `BPF_F_XDP_HAS_FRAGS`: the program supports frames longer than a page.
 const HAS_FRAGMENTS: u32 = 1 << 5;
 
-/// What a program is for.
+/// The type of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// XDP, of frames that may be longer than a page, or not.
+    /// XDP, with or without frames longer than a page.
     Xdp { fragments: bool },
-    /// Traffic control: what comes from an interface into the stack, or goes out of it.
+    /// Traffic control: packets that enter the stack from an interface, or leave it.
     Traffic,
 }
 
@@ -125,7 +125,7 @@ pub enum Turn {
     Last,
 }
 
-/// Which traffic of an interface.
+/// The direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     In,
@@ -133,7 +133,7 @@ pub enum Way {
 }
 
 impl Program {
-    /// Loads it, if the kernel's verifier agrees; what it says otherwise is in the error.
+    /// Loads a program; the error contains the verifier's complaint.
     pub fn load(instructions: &[Instruction], kind: Kind) -> io::Result<Program> {
         let mut name = [0; 16];
         name[..8].copy_from_slice(b"linerate");
@@ -155,13 +155,13 @@ impl Program {
             Ok(number) => return Ok(Program(descriptor(number))),
             Err(error) => error,
         };
-        // Once more, to hear why.
+        // Load again, with the verifier's log.
         let mut log = vec![0u8; 64 << 10];
         (load.log_level, load.log_size, load.log) = (1, log.len() as u32, log.as_mut_ptr() as u64);
         if let Ok(number) = bpf(PROG_LOAD, &mut load) {
             return Ok(Program(descriptor(number)));
         }
-        // Its last line is of numbers, and the one before of the cause.
+        // The log's last line is statistics, and the one before is the cause.
         let said = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
         Err(match said.trim_end().lines().rev().nth(1) {
             Some(cause) => io::Error::new(refused.kind(), format!("{refused}: {cause}")),
@@ -169,7 +169,7 @@ impl Program {
         })
     }
 
-    /// What it answers for a frame, without any interface: `XDP_PASS` and so on.
+    /// Returns the program's result for a frame, without an interface: `XDP_PASS` and so on.
     #[cfg(test)]
     pub fn test(&self, frame: &[u8]) -> io::Result<u32> {
         let mut run = TestRun {
@@ -181,7 +181,7 @@ impl Program {
         bpf(PROG_TEST_RUN, &mut run).map(|_| run.answer)
     }
 
-    /// Attaches it to an interface's traffic until the link is dropped or the process ends.
+    /// Attaches the program to an interface's traffic until the link is dropped or the process ends.
     pub fn attach_to_traffic(&self, interface: u32, way: Way, turn: Turn) -> io::Result<Link> {
         let flags = if turn == Turn::First { BEFORE } else { 0 };
         let attach_type = if way == Way::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
@@ -189,7 +189,7 @@ impl Program {
         bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
     }
 
-    /// Attaches it to an interface, until the link is dropped or the process ends.
+    /// Attaches the program to an interface until the link is dropped or the process ends.
     pub fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let mut create = LinkCreate {
             program: self.0.as_raw_fd() as u32,
@@ -230,16 +230,16 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Where an XDP program sees packets.
+/// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In the interface's driver (`XDP_FLAGS_DRV_MODE`).
     Driver,
-    /// In the kernel's own path, after the driver; any interface has it, and it is slower (`XDP_FLAGS_SKB_MODE`).
+    /// In the kernel's generic path, behind the driver; slower, but on any interface (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 
-/// A program at work.
+/// An attached program.
 pub struct Link {
     _link: OwnedFd,
 }

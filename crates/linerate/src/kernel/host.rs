@@ -1,10 +1,10 @@
-//! The host's stack behind an interface (`IF^`, netmap(4)): what Linux sends there is received here and does not reach the
-//! wire, and what is sent here Linux receives as if it had come over the wire.
+//! The kernel's network stack behind an interface (`IF^`, netmap(4)). Packets that Linux sends to the interface are
+//! received here and do not reach the wire. Packets sent here are received by Linux as if from the wire.
 //!
-//! Two programs of four instructions each do it, at the interface's way out and at a hidden TAP interface's way in
-//! (kernel documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They go with the port, or with the process.
+//! Two programs of four instructions do it, at the interface's egress and a hidden TAP interface's ingress (kernel
+//! documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They are detached with the port, or the process.
 //!
-//! [`Alone`] drops Linux's packets instead, for an interface that a program has alone.
+//! [`Alone`] drops Linux's packets instead, for an interface that a program has exclusively.
 
 use super::bpf::{Kind, Link, Program, Turn, Way};
 use super::instructions::{Assembler, R};
@@ -13,17 +13,17 @@ use super::tap::Tap;
 use crate::error::Result;
 use crate::port::Config;
 
-/// `bpf_redirect`: to an interface, out of it or (`INGRESS`) into the stack from it.
+/// `bpf_redirect`: sends to an interface; with `INGRESS`, into the stack as received from it.
 const REDIRECT: i32 = 23;
 const INGRESS: i32 = 1;
 
 /// `TC_ACT_SHOT`
 const DROP: i32 = 2;
 
-/// Takes an interface from Linux, as netmap does: sets it up, and drops the packets that Linux sends there, until the value is
-/// dropped. Packets of AF_XDP sockets do not pass the program.
+/// Detaches an interface from Linux, as netmap does, until dropped: sets it up, and drops the packets that Linux
+/// sends to it. Packets of AF_XDP sockets do not pass the program.
 pub(super) struct Alone {
-    /// The interface, if it has to be set down again.
+    /// The interface, if it must be set down again.
     was_down: Option<Interface>,
     _silence: Option<Link>,
 }
@@ -32,7 +32,7 @@ impl Alone {
     /// # Errors
     /// [`Error::Interface`](crate::Error::Interface) if it cannot be set up.
     pub fn new(interface: &Interface) -> Result<Alone> {
-        // Without TCX (before Linux 6.6) Linux continues to send.
+        // Without TCX (before Linux 6.6) Linux keeps sending.
         let silence = || -> std::io::Result<Link> {
             let mut code = Assembler::default();
             code.set(R(0), DROP);
@@ -54,7 +54,7 @@ impl Drop for Alone {
     }
 }
 
-/// A program that sends all packets to an interface.
+/// Loads a program that redirects all packets to an interface.
 fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
     let mut code = Assembler::default();
     code.set(R(1), interface.index() as i32);
@@ -64,7 +64,7 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
     Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)
 }
 
-/// Opens the stack behind an interface.
+/// Opens the network stack behind an interface.
 ///
 /// # Errors
 /// [`Error::Interface`](crate::Error::Interface): a kernel before 6.6, no privilege.
@@ -76,7 +76,7 @@ pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
             Ok([out, back])
         };
         attach().map_err(|error| {
-            let why = format!("cannot stand between it and Linux: {error}");
+            let why = format!("cannot detach it from Linux: {error}");
             let mend = "it needs Linux 6.6 and the capabilities CAP_NET_ADMIN and CAP_BPF, for example as root";
             crate::Error::Interface { name: interface.name().to_string(), why, mend: mend.to_string() }
         })

@@ -1,21 +1,21 @@
-//! Instructions of BPF (RFC 9669), and putting them together: jumps go to labels.
+//! BPF instructions (RFC 9669), and an assembler with labels as jump targets.
 
-/// One instruction as the kernel takes it.
+/// One instruction in the kernel's format.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
     code: u8,
-    /// The destination in the lower half, the source in the upper.
+    /// The destination in the lower half, the source in the upper half.
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
-/// A register: 0 has answers, 1 to 5 have arguments and are lost by calls, 6 to 9 are kept, 10 is the stack's end.
+/// A register: 0 has results, 1 to 5 arguments (lost in calls), 6 to 9 are preserved, 10 is the stack's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R(pub u8);
 
-/// How much a load or store moves.
+/// The width of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     Byte,
@@ -23,11 +23,11 @@ pub enum Width {
     Word,
 }
 
-/// A place to jump to.
+/// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// When to jump; numbers are unsigned.
+/// A jump's condition; numbers are unsigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum If {
     Equal,
@@ -36,7 +36,7 @@ pub enum If {
     Less,
 }
 
-// RFC 9669, sections 3 to 5: classes, sources, and codes.
+// RFC 9669, sections 3 to 5: classes, sources and codes.
 const LDX: u8 = 0x01;
 const STX: u8 = 0x03;
 const ALU: u8 = 0x04;
@@ -52,7 +52,7 @@ const MOVE: u8 = 0xB0;
 const TO_NETWORK: u8 = 0xD0;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
-/// A load of 64 bits, in two instructions, and what makes a map of a descriptor in it.
+/// A 64-bit load in two instructions, and the source that turns a descriptor into a map.
 const LOAD_64: u8 = 0x18;
 const IS_MAP: u8 = 1;
 
@@ -77,13 +77,13 @@ impl If {
     }
 }
 
-/// A program that is being written.
+/// A program under construction.
 #[derive(Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
-    /// Where each label is, once it is known.
+    /// The position of each label, once placed.
     places: Vec<Option<usize>>,
-    /// Jumps, and their labels.
+    /// The positions of jumps, and their labels.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -92,13 +92,13 @@ impl Assembler {
         self.instructions.push(Instruction { code, registers: to.0 | from.0 << 4, offset, immediate });
     }
 
-    /// A label that is not anywhere yet.
+    /// Creates a label without a position.
     pub fn label(&mut self) -> Label {
         self.places.push(None);
         Label(self.places.len() - 1)
     }
 
-    /// The label is here.
+    /// Places the label here.
     pub fn place(&mut self, label: Label) {
         self.places[label.0] = Some(self.instructions.len());
     }
@@ -123,7 +123,7 @@ impl Assembler {
         self.push(ALU64 | ADD | REGISTER, to, from, 0, 0);
     }
 
-    /// `to &= value`, of the lower 32 bits; the upper become 0.
+    /// `to &= value` on the lower 32 bits; the upper become 0.
     pub fn and(&mut self, to: R, value: u32) {
         self.push(ALU | AND, to, R(0), 0, value as i32);
     }
@@ -133,7 +133,7 @@ impl Assembler {
         self.push(ALU64 | SHIFT_LEFT, to, R(0), 0, by);
     }
 
-    /// From the network's order: 16 bits.
+    /// Converts 16 bits from network byte order.
     pub fn swap_network_16(&mut self, to: R) {
         self.push(ALU | TO_NETWORK | REGISTER, to, R(0), 0, 16);
     }
@@ -154,19 +154,19 @@ impl Assembler {
         self.push(0, R(0), R(0), 0, 0);
     }
 
-    /// Jumps.
+    /// Jumps to a label.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.push(JMP, R(0), R(0), 0, 0);
     }
 
-    /// Jumps if the lower 32 bits of `a` are so, seen from `b`.
+    /// Jumps if the comparison of the lower 32 bits of `a` with `b` holds.
     pub fn jump_if(&mut self, when: If, a: R, b: u32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.push(JMP32 | when.code(), a, R(0), 0, b as i32);
     }
 
-    /// Jumps if `a` is so, seen from `b`: of pointers.
+    /// Jumps if the comparison of `a` with `b`, which may be pointers, holds.
     pub fn jump_if_register(&mut self, when: If, a: R, b: R, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.push(JMP | when.code() | REGISTER, a, b, 0, 0);
@@ -177,12 +177,12 @@ impl Assembler {
         self.push(JMP | CALL, R(0), R(0), 0, function);
     }
 
-    /// Ends with what register 0 has.
+    /// Returns the value of register 0.
     pub fn exit(&mut self) {
         self.push(JMP | EXIT, R(0), R(0), 0, 0);
     }
 
-    /// The program; `None` if a jump is longer than an instruction can tell.
+    /// Returns the program; `None` if a jump is too long for an instruction.
     pub fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
             let to = self.places[label.0]?;

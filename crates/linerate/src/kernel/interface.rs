@@ -1,4 +1,4 @@
-//! An interface of Linux: what it is, and how it is now (netdevice(7), ethtool's ioctl).
+//! An interface of Linux and its current state (netdevice(7), ethtool's ioctl).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 use crate::error::{Error, Result};
 use crate::port::{Link, MacAddress};
 
-/// One of the kernel's interfaces, in the network namespace that the process is in.
+/// One of the kernel's interfaces, in the process's network namespace.
 pub struct Interface {
     name: String,
     index: u32,
@@ -42,7 +42,7 @@ struct Channels {
 }
 
 impl Interface {
-    /// Looks it up.
+    /// Looks up an interface.
     ///
     /// # Errors
     /// [`Error::NoInterface`].
@@ -54,7 +54,7 @@ impl Interface {
         Ok(Interface { name: name.to_string(), index, socket })
     }
 
-    /// All there are, but the loopback.
+    /// Returns all interfaces except the loopback.
     pub fn all() -> Vec<Interface> {
         let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
             return Vec::new();
@@ -66,12 +66,12 @@ impl Interface {
             .collect()
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// Returns the index.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -79,25 +79,25 @@ impl Interface {
     /// Calls an ioctl of netdevice(7).
     fn ask(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
         let mut ask = request_for(&self.name, argument);
-        // SAFETY: the kernel reads and writes one `ifreq`; what ethtool's points to outlives the call.
+        // SAFETY: the kernel reads and writes one `ifreq`; the memory that ethtool's points to outlives the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ask) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ask) }
     }
 
-    /// Calls ethtool's ioctl with one of its structures, which begin with the command.
+    /// Calls ethtool's ioctl with one of its structures, all of which begin with the command.
     pub(super) fn ethtool<T>(&self, part: &mut T) -> io::Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *part).cast() };
         self.ask(libc::SIOCETHTOOL, argument).map(drop)
     }
 
-    /// `IFF_UP` and its like.
+    /// Returns flags such as `IFF_UP`.
     fn flags(&self) -> io::Result<libc::c_short> {
         let answer = self.ask(libc::SIOCGIFFLAGS, number(0))?;
-        // SAFETY: the kernel has filled in this part.
+        // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_flags })
     }
 
-    /// Fails if it is gone, also if another has its name now.
+    /// Fails if the interface is gone, even if another one has its name now.
     pub fn check(&self) -> Result<()> {
         match netdevice::name_to_index(&self.socket, &self.name) {
             Ok(index) if index == self.index => Ok(()),
@@ -105,30 +105,30 @@ impl Interface {
         }
     }
 
-    /// The longest payload of a frame.
+    /// Returns the longest payload of a frame.
     pub fn mtu(&self) -> Result<usize> {
         let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
-        // SAFETY: the kernel has filled in this part.
+        // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
 
-    /// Changes the longest payload.
+    /// Sets the longest payload of a frame.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
         self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
     }
 
-    /// Returns whether it is set up; it may have no carrier.
+    /// Returns whether the interface is set up; it may have no carrier.
     pub fn is_up(&self) -> Result<bool> {
         Ok(i32::from(self.flags().map_err(|_| self.gone())?) & libc::IFF_UP != 0)
     }
 
-    /// Sets it up.
+    /// Sets the interface up.
     pub fn set_up(&self) -> Result<()> {
         self.set_flags(|flags| flags | libc::IFF_UP as libc::c_short).map_err(|error| self.refused("set it up", &error))
     }
 
-    /// Sets it down.
+    /// Sets the interface down.
     pub fn set_down(&self) -> Result<()> {
         let down = |flags| flags & !(libc::IFF_UP as libc::c_short);
         self.set_flags(down).map_err(|error| self.refused("set it down", &error))
@@ -139,12 +139,12 @@ impl Interface {
         self.ask(libc::SIOCSIFFLAGS, argument).map(drop)
     }
 
-    /// Its address.
+    /// Returns the MAC address.
     pub fn mac(&self) -> Result<MacAddress> {
         self.ask(libc::SIOCGIFHWADDR, number(0)).map(|answer| mac_of(&answer)).map_err(|_| self.gone())
     }
 
-    /// Changes its address.
+    /// Sets the MAC address.
     pub fn set_mac(&self, mac: MacAddress) -> Result<()> {
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
         address.sa_data.iter_mut().zip(mac.0).for_each(|(to, from)| *to = from as libc::c_char);
@@ -153,7 +153,7 @@ impl Interface {
             .map_err(|error| self.refused("change the address", &error))
     }
 
-    /// Whether it has a carrier.
+    /// Returns whether the interface has a carrier.
     pub fn link(&self) -> Result<Link> {
         self.check()?;
         let flags = i32::from(self.flags().map_err(|_| self.gone())?);
@@ -161,7 +161,7 @@ impl Interface {
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
     }
 
-    /// The addresses that the kernel has on it, for which it is used; those of its own link only are none.
+    /// Returns the interface's IP addresses, without link-local ones, which do not mean that it is in use.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
         let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);
@@ -172,7 +172,7 @@ impl Interface {
         addresses.filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())).collect()
     }
 
-    /// Which driver of the kernel's has it.
+    /// Returns the name of the kernel driver.
     pub fn driver(&self) -> String {
         let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };
         match self.ethtool(&mut info) {
@@ -181,37 +181,35 @@ impl Interface {
         }
     }
 
-    /// How many receive queues it has now.
+    /// Returns the current count of receive queues.
     pub fn queues(&self) -> u32 {
         let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-        // Those that cannot say have one.
+        // Drivers that cannot report it have one.
         match self.ethtool(&mut channels) {
             Ok(()) => (channels.receive + channels.combined).max(1),
             Err(_) => 1,
         }
     }
 
-    /// It is not there any more.
+    /// Returns the error for an interface that is gone.
     pub fn gone(&self) -> Error {
         Error::InterfaceGone { name: self.name.clone() }
     }
 
-    /// Something that the kernel did not let us do.
+    /// Returns the error for an operation that the kernel refused.
     pub fn refused(&self, what: &str, error: &io::Error) -> Error {
         let mend = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "run it as root, or with the capabilities CAP_NET_RAW (all that packet: \
-                needs) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
-                    .to_string()
-            }
+            io::ErrorKind::PermissionDenied => "run it as root, or with the capabilities CAP_NET_RAW (which suffices \
+                for packet:) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
+                .to_string(),
             io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set {} up", self.name),
-            _ => format!("see what the kernel says of it: ip -d link show {}; dmesg", self.name),
+            _ => format!("see: ip -d link show {}; dmesg", self.name),
         };
         Error::Interface { name: self.name.clone(), why: format!("cannot {what}: {error}"), mend }
     }
 }
 
-/// What an ioctl of netdevice(7) is called with, for an interface.
+/// Returns the argument of an ioctl of netdevice(7) for an interface.
 pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
     let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: argument };
     for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
@@ -220,21 +218,21 @@ pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) ->
     request
 }
 
-/// An argument that is a number, or nothing.
+/// Returns a number as an ioctl's argument; 0 where none is needed.
 pub(super) fn number(value: i32) -> libc::__c_anonymous_ifr_ifru {
     libc::__c_anonymous_ifr_ifru { ifru_metric: value }
 }
 
-/// The address in an answer to `SIOCGIFHWADDR`.
+/// Returns the address in an answer to `SIOCGIFHWADDR`.
 pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
-    // SAFETY: all parts of the union are plain data, of which any bytes are a value.
+    // SAFETY: all variants of the union are plain data, of which any bytes are valid.
     let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
     MacAddress(std::array::from_fn(|n| bytes[n] as u8))
 }
 
-/// The names of all interfaces.
+/// Returns the names of all interfaces.
 fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
-    // Each has an entry of its own for its link, beside those of its addresses.
+    // Each interface has an entry for its link, beside those of its addresses.
     let mut names: Vec<String> =
         nix::ifaddrs::getifaddrs().into_iter().flatten().map(|entry| entry.interface_name).collect();
     names.sort_by_key(|name| netdevice::name_to_index(socket, name).unwrap_or(u32::MAX));

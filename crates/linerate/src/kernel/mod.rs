@@ -1,16 +1,16 @@
-//! Sharing with Linux: ports on the kernel's own interfaces.
+//! Ports on the kernel's interfaces, shared with Linux.
 //!
-//! - [`Xdp`]: AF_XDP sockets, which take the flows that are wanted and leave the rest; read `xdp/queue.rs` next
-//! - [`PacketPort`]: AF_PACKET, a copy of all that an interface receives
+//! - [`Xdp`]: AF_XDP sockets, which take the selected flows and leave the rest to Linux; read `xdp/queue.rs` next
+//! - [`PacketPort`]: AF_PACKET, a copy of everything that an interface receives
 //! - [`Tap`]: an interface whose other end is the program
-//! - [`open_stack`]: Linux itself behind an interface, cut off from it
-//! - [`KernelPort`]: the control side of all of them
-//! - [`Interface`]: an interface, and how it is now
-//! - `bpf`, `instructions`: loading a program into the kernel, and writing it
-//! - `option`: socket options that no crate has
-//! - `steering`: a card's own filters, and taking them back
+//! - [`open_stack`]: the kernel's network stack, detached from an interface
+//! - [`KernelPort`]: the control side of all these ports
+//! - [`Interface`]: an interface and its current state
+//! - `bpf`, `instructions`: loading a BPF program, and assembling it
+//! - `option`: socket options that no crate covers
+//! - `steering`: a card's flow rules, and their removal
 //!
-//! It knows memory, ports and filters, and no card.
+//! This module knows memory, ports and filters, but no cards.
 
 mod bpf;
 mod host;

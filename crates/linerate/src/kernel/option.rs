@@ -1,10 +1,10 @@
-//! Socket options that no crate has (getsockopt(2)).
+//! Socket options that no crate covers (getsockopt(2)).
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Sets one. `T` is what the option's manual says: an `int`, or a structure of plain data.
+/// Sets an option. `T` is the type in the option's manual: an `int`, or a structure of plain data.
 pub fn set<T>(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
@@ -13,7 +13,7 @@ pub fn set<T>(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads one, over `value`.
+/// Reads an option, over `value`.
 pub fn get<T: Copy>(socket: impl AsFd, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
     let mut length = size_of::<T>() as libc::socklen_t;
     let place = (&raw mut value).cast();

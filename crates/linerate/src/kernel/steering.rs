@@ -1,8 +1,8 @@
-//! Steering by the card: a flow comes to a queue of its own (ethtool(8) `-N`, "ntuple" rules).
+//! Steering by the card: a flow's packets arrive in a chosen queue (ethtool(8) `-N`, "ntuple" rules).
 //!
-//! The card keeps its rules when a process ends. So each process writes down which are its own, under [`NOTES`], in a file
-//! that it has locked; the kernel unlocks it, however the process ends. What is not locked was left behind, and the next
-//! that opens a port takes it back.
+//! The card keeps its rules when a process ends. So each process records its own rules under [`NOTES`], in a file
+//! that it locks. The kernel unlocks the file when the process ends, in whatever way. Rules of an unlocked file were
+//! left behind, and the next process that opens a port removes them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use super::interface::Interface;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, IPV4, IPV6, Match, Prefix};
 
-/// Where processes write down what they have changed.
+/// The folder of the processes' records.
 const NOTES: &str = "/run/linerate/steering";
 
 // From linux/ethtool.h.
@@ -32,18 +32,18 @@ const TCP_V6: u32 = 0x05;
 const UDP_V6: u32 = 0x06;
 const SCTP_V6: u32 = 0x07;
 const ANY_V4: u32 = 0x0D;
-/// Beside the kind of flow: the extension is looked at, too.
+/// A flag of the flow type: the extension is used, too.
 const EXTENDED: u32 = 0x8000_0000;
-/// Where an extension has the VLAN tag.
+/// The offset of the VLAN tag in an extension.
 const TAG: usize = 10;
-/// Of [`ANY_V4`], where it says that it is IPv4.
+/// The offset in [`ANY_V4`] of the IP version.
 const VERSION: usize = 13;
 const IS_V4: u8 = 1;
 
-/// The most rules of a card that are looked at.
+/// The most rules of a card.
 const MOST: usize = 8192;
 
-/// `struct ethtool_rx_flow_spec`: what a packet must be, and where it goes then. Bits of the masks that are set count.
+/// `struct ethtool_rx_flow_spec`: a packet's fields, masks of the bits that are compared, and the queue.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rule {
@@ -61,7 +61,7 @@ struct Rule {
 struct Request {
     command: u32,
     kind: u32,
-    /// How many rules the card can have.
+    /// The most rules that the card can have.
     data: u64,
     rule: Rule,
     count: u32,
@@ -79,7 +79,7 @@ impl Rule {
         location: 0,
     };
 
-    /// The rules of a match, for IPv4 and IPv6 where it means both; none if a card cannot be told it.
+    /// Returns the rules of a match, for IPv4 and IPv6 if it includes both; none if no rule can express it.
     fn of(one: &Match) -> Vec<Rule> {
         let family =
             |address: &Option<Prefix>| address.map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
@@ -136,7 +136,7 @@ impl Rule {
         }
     }
 
-    /// `None` for a range: cards know single ports.
+    /// Returns `None` for a range: cards match single ports only.
     fn set_port(&mut self, at: usize, ports: &Option<RangeInclusive<u16>>) -> Option<()> {
         let Some(ports) = ports else { return Some(()) };
         if ports.start() != ports.end() {
@@ -147,7 +147,7 @@ impl Rule {
         Some(())
     }
 
-    /// True if what the card answers is this rule. Drivers fill in more than they were told.
+    /// Returns whether the card's rule is this one. Drivers may set more fields than they were given.
     fn is(&self, answer: &Rule) -> bool {
         let same = |ours: &[u8], masks: &[u8], theirs: &[u8]| {
             ours.iter().zip(masks).zip(theirs).all(|((ours, mask), theirs)| ours & mask == theirs & mask)
@@ -158,7 +158,7 @@ impl Rule {
             && same(&self.extension, &self.extension_masks, &answer.extension)
     }
 
-    /// As it is written down: location, queue, kind, and what counts.
+    /// Formats the rule for a record: location, queue, type, values and masks.
     fn note(&self) -> String {
         let parts = [&self.values[..], &self.masks, &self.extension, &self.extension_masks];
         let hex = parts.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
@@ -181,46 +181,46 @@ impl Rule {
     }
 }
 
-/// Calls ethtool's ioctl, and returns what it answers.
+/// Calls ethtool's ioctl, and returns its answer.
 fn call(interface: &Interface, command: u32, rule: Rule) -> io::Result<Box<Request>> {
     let count = if command == GET_LOCATIONS { MOST as u32 } else { 0 };
     let mut request = Box::new(Request { command, kind: 0, data: 0, rule, count, locations: [0; MOST] });
     interface.ethtool(&mut *request).map(|()| request)
 }
 
-/// Rules of a card that go when this value does.
+/// Rules of a card, removed when this value is dropped.
 pub struct Steering {
     interface: Interface,
     rules: Vec<Rule>,
-    /// How many rules the flow would need in all.
+    /// The count of rules that the whole flow needs.
     wanted: usize,
     note: Note,
 }
 
 impl Steering {
-    /// Lets a card bring packets of these flows to `queue`, as far as it can be told, or only if it can be told `all`.
+    /// Steers these flows to `queue` as far as rules can express them, or with `all` fully or not at all.
     ///
     /// # Errors
-    /// [`Error::Interface`]: what the card, or the kernel, said to the first rule that it did not take.
+    /// [`Error::Interface`]: the error of the card, or the kernel, for the first rule that it rejected.
     pub fn steer(interface: &Interface, filter: &Filter, queue: u32, all: bool) -> Result<Steering> {
         let wanted: Vec<Vec<Rule>> = filter.any().iter().map(Rule::of).collect();
-        // A match that no rule says is one that is missing.
+        // A match that no rule can express counts as one missing rule.
         let missing = wanted.iter().filter(|rules| rules.is_empty()).count();
         let wanted: Vec<Rule> = wanted.into_iter().flatten().collect();
         let refused = |what: &str, error: &io::Error| refused(interface, what, error);
         let places = call(interface, GET_LOCATIONS, Rule::NONE).map_err(|error| refused("list its rules", &error))?;
         let taken = &places.locations[..(places.count as usize).min(MOST)];
-        // From the end, as ethtool does: the first ones are the most important to some cards.
+        // From the end, as ethtool does: the first locations have the highest priority on some cards.
         let mut free = (0..places.data.min(u64::from(u32::MAX)) as u32).rev().filter(|place| !taken.contains(place));
 
-        let note = Note::new(interface).map_err(|error| refused(&format!("note its rules in {NOTES}"), &error))?;
+        let note = Note::new(interface).map_err(|error| refused(&format!("record its rules in {NOTES}"), &error))?;
         let own = Interface::open(interface.name())?;
         let mut steering = Steering { interface: own, rules: Vec::new(), wanted: missing + wanted.len(), note };
         let mut first = (missing > 0).then(|| io::Error::from_raw_os_error(libc::EINVAL));
         for rule in wanted {
             let Some(location) = free.next() else { break };
             let rule = Rule { queue: queue.into(), location, ..rule };
-            // Noted first: who is killed in between leaves a note too many, and no rule.
+            // Recorded first: a process killed in between leaves a record without a rule, which is harmless.
             let done = steering.note.add(&rule).and_then(|()| call(interface, INSERT_RULE, rule).map(drop));
             match done {
                 Ok(()) => steering.rules.push(rule),
@@ -233,7 +233,7 @@ impl Steering {
         }
     }
 
-    /// How many rules there are, and how many the flow needs.
+    /// Returns the count of rules in the card, and of those that the flow needs.
     pub fn rules(&self) -> (usize, usize) {
         (self.rules.len(), self.wanted)
     }
@@ -243,10 +243,10 @@ fn refused(interface: &Interface, what: &str, error: &io::Error) -> Error {
     let name = interface.name().to_string();
     let mend = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => {
-            format!("where the card can, sudo ethtool -K {name} ntuple on; or leave it: steer=off")
+            format!("if the card can steer, sudo ethtool -K {name} ntuple on; or do without: steer=off")
         }
         Some(libc::EINVAL) => {
-            "cards know exact ports, few of them IPv6, and some one mask for all rules: say ip+udp:4321; or steer=auto"
+            "cards match exact ports, few match IPv6, and some have one mask for all rules: try ip+udp:4321, or steer=auto"
                 .to_string()
         }
         _ => return interface.refused(what, error),
@@ -261,12 +261,12 @@ impl Drop for Steering {
     }
 }
 
-/// Deletes those rules that are still what they were.
+/// Deletes those of the rules that are unchanged.
 fn take_back(interface: &Interface, rules: &[Rule]) {
     for rule in rules {
         let asked = call(interface, GET_RULE, Rule { location: rule.location, ..Rule::NONE });
         if asked.is_ok_and(|answer| rule.is(&answer.rule)) {
-            // Gone with the interface, or by somebody else: both is what was wanted.
+            // Harmless if the interface is gone, or the rule was deleted by another process.
             let _ = call(interface, DELETE_RULE, *rule);
         }
     }
@@ -278,7 +278,7 @@ struct Note {
     file: File,
 }
 
-/// The network namespace that this process is in.
+/// Returns the network namespace of this process.
 fn namespace() -> io::Result<u64> {
     fs::metadata("/proc/thread-self/ns/net").map(|namespace| namespace.ino())
 }
@@ -293,7 +293,7 @@ impl Note {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            // Who takes it for left behind in this moment removes it, and another is made.
+            // A process that takes this file for left behind right now removes it; then another is created.
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && path.exists() {
                 let mut note = Note { path, file };
                 let (name, index) = (interface.name(), interface.index());
@@ -322,21 +322,21 @@ impl Note {
 pub struct LeftBehind {
     /// The interface's name.
     pub interface: String,
-    /// Whose they were.
+    /// The process that added them.
     pub process: u32,
-    /// How many.
+    /// The count of rules.
     pub rules: usize,
 }
 
-/// What processes that are gone have left behind on interfaces of this network namespace.
+/// Returns rules that ended processes left behind on interfaces of this network namespace.
 pub fn left_behind() -> Vec<LeftBehind> {
     orphans().into_iter().map(|orphan| orphan.left).collect()
 }
 
-/// Takes back what they have left behind.
+/// Removes rules that ended processes left behind.
 pub fn take_back_orphans() {
     for orphan in orphans() {
-        // Its name may be another's by now.
+        // The name may belong to another interface now.
         if let Ok(interface) = Interface::open(&orphan.left.interface)
             && interface.index() == orphan.index
         {
@@ -346,7 +346,7 @@ pub fn take_back_orphans() {
     }
 }
 
-/// A note that nobody has locked; we have now.
+/// A record that no process had locked; locked by this one now.
 struct Orphan {
     left: LeftBehind,
     index: u32,
@@ -386,7 +386,7 @@ mod tests {
         filter.any().iter().flat_map(Rule::of).collect()
     }
 
-    /// Places and sizes are those of linux/ethtool.h.
+    /// Offsets and sizes are those of linux/ethtool.h.
     #[test]
     fn the_kernel_has_the_same_structures() {
         assert_eq!(
@@ -421,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_known_again() {
+    fn a_rule_is_recognised_from_its_record() {
         let rule = Rule { queue: 3, location: 2045, ..rules("udp:9+from:10.0.0.0/8+vlan:5")[0] };
         let note = rule.note();
         let mut again = Rule::from_note(note.strip_prefix("rule=").unwrap()).unwrap();
         assert!(again == rule && rule.is(&again));
         again.values[1] = 7;
-        assert!(rule.is(&again), "a driver may say more than it was told");
+        assert!(rule.is(&again), "a driver may set more fields than it was given");
         again.values[0] = 11;
         assert!(!rule.is(&again));
         for len in 0..note.len() {

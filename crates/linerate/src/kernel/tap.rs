@@ -1,7 +1,7 @@
-//! A TAP interface: Linux as the other end of the cable (kernel documentation, networking/tuntap.rst).
+//! A TAP interface: the program is the other end of Linux's cable (kernel documentation, networking/tuntap.rst).
 //!
-//! What Linux sends there is received here, and the other way round. In front of each frame is VirtIO's header, with what
-//! is left to do; with offloads frames cross uncut, up to 64 KiB, and without a checksum.
+//! Frames that Linux sends are received here, and vice versa. Each frame has a VirtIO header with the offloads left
+//! to do. With offloads, frames of up to 64 KiB cross unsegmented and without a checksum.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -12,67 +12,67 @@ use std::sync::Arc;
 
 use super::bpf::Link as Attached;
 use super::interface::{Interface, mac_of, number, request_for};
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload};
 use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, Transmit};
 
-/// A TAP interface that Linux has the other end of.
+/// A TAP interface of Linux.
 pub type Tap = KernelPort<Files>;
 
-/// By queue: what both its ways share; and what goes with them.
+/// The file of each queue, shared by its two directions; and programs attached for the port.
 pub struct Files(Vec<Arc<File>>, Option<[Attached; 2]>);
 
-/// `TUNSETOFFLOAD`'s bits: what the kernel may leave to us (linux/if_tun.h).
+/// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
     libc::TUN_F_CSUM as libc::c_ulong | libc::TUN_F_TSO4 as libc::c_ulong | libc::TUN_F_TSO6 as libc::c_ulong;
-/// The shortest frame on Ethernet without CRC; the kernel hands over shorter ones unpadded.
+/// The shortest Ethernet frame without CRC; the kernel delivers shorter ones unpadded.
 const SHORTEST: usize = 60;
 
 impl Tap {
-    /// Opens TAP interface `name`, making it if there is none (then it goes when this value does), and sets it up. In a
-    /// name `%d` stands for the first number that is free.
+    /// Opens TAP interface `name` and sets it up. Creates it if it does not exist; then it is removed when the port
+    /// is dropped. In a name, `%d` stands for the first free number.
     ///
     /// # Errors
-    /// [`Error::Interface`]: without `/dev/net/tun` or the capability CAP_NET_ADMIN, for a name that cannot be, or an
-    /// interface that is none.
+    /// [`Error::Interface`]: no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
+    /// not a TAP interface.
     pub fn open(name: &str, config: Config) -> Result<Tap> {
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
-        Tap::new(On { interface, config }, Files(files, None), true)
+        OnInterface::port(On { interface, config }, Files(files, None), true)
     }
 
-    /// An interface that Linux itself says nothing over, and that `attach` makes something of before it is up.
+    /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
     pub(super) fn hidden(config: Config, attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>) -> Result<Tap> {
         let (interface, files) = Tap::make("linerate%d", &config)?;
         let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
-        // Where there is no IPv6, it says nothing of it.
+        // Fails on kernels without IPv6, which send nothing of it.
         let _ = std::fs::write(quiet, "1");
         let attached = attach(&interface)?;
         interface.set_up()?;
-        Tap::new(On { interface, config }, Files(files, Some(attached)), true)
+        OnInterface::port(On { interface, config }, Files(files, Some(attached)), true)
     }
 
     fn make(name: &str, config: &Config) -> Result<(Interface, Vec<Arc<File>>)> {
-        let several = config.rx_queues.max(config.tx_queues);
+        let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
         let mut queues = Vec::new();
         for _ in 0..several {
-            let opened = open_queue(&name, several > 1, config.offloads);
+            let opened = open_queue(&name, several > 1, config.options.offloads);
             let (file, named) = opened.map_err(|error| refused(&name, &error))?;
             name = named;
             queues.push(Arc::new(file));
         }
         let interface = Interface::open(&name)?;
-        interface.set_mtu(config.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
+        interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
         Ok((interface, queues))
     }
 }
 
 impl Files {
-    /// Calls an ioctl of tun's with an `ifreq`; the interface may be in another network namespace by now.
+    /// Calls a tun ioctl with an `ifreq`; the interface may be in another network namespace by now.
     fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
         let mut ask = request_for("", number(0));
         // SAFETY: the kernel writes one `ifreq`, which outlives the call.
@@ -81,7 +81,7 @@ impl Files {
     }
 }
 
-/// Also returns the interface's name.
+/// Opens a queue, and returns its file and the interface's name.
 fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     if name.len() >= libc::IFNAMSIZ {
@@ -109,20 +109,20 @@ fn refused(name: &str, error: &io::Error) -> Error {
         Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
         _ => format!(
-            "a name has up to 15 characters; one that is there must be a TAP interface with the same queues, without a header of packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
+            "a name has up to 15 characters; an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),
     };
     Error::Interface { name: name.to_string(), why: format!("cannot open it as a TAP interface: {error}"), mend }
 }
 
-/// What Linux sends.
+/// Receives the packets that Linux sends.
 struct TapRx {
     file: Arc<File>,
     pool: Arc<Pool>,
     counters: Arc<QueueCounters>,
-    /// Header and frame, as they were read.
+    /// Header and frame, as read from the file.
     bytes: Box<[u8]>,
-    /// Bytes of a packet that found no buffer: it is the next.
+    /// The length of a packet that found no buffer; it comes next.
     kept: Option<usize>,
 }
 
@@ -132,7 +132,7 @@ impl Receive for TapRx {
         while batch.len() < batch.capacity() {
             let len = match self.kept.take() {
                 Some(len) => len,
-                // Nothing there, or the interface is gone: `link` tells which.
+                // No packet, or the interface is gone: `link` distinguishes them.
                 None => match (&*self.file).read(&mut self.bytes) {
                     Ok(len) if len > Offload::LEN => len,
                     _ => break,
@@ -169,7 +169,7 @@ impl Receive for TapRx {
     }
 }
 
-/// What Linux receives.
+/// Sends packets to Linux.
 struct TapTx {
     file: Arc<File>,
     counters: Arc<QueueCounters>,
@@ -192,7 +192,7 @@ impl Transmit for TapTx {
                 (&*self.file).write_vectored(&parts)
             } {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An interface that is down loses frames as any other does, and one that cannot be is lost here.
+                // An interface that is down loses frames like any other; an invalid frame is lost here.
                 Err(_) => self.counters.dropped(),
                 Ok(_) => {
                     packets += 1;
@@ -213,13 +213,13 @@ impl Transmit for TapTx {
 
 impl Sockets for Files {
     const DRIVER: &'static str = "tap";
-    const SPREADS: &'static str = "Linux chooses a flow's queue: the one that its last packet was sent from";
+    const SPREADS: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
     const OFFLOADS: bool = true;
 
     fn description(&self, interface: &Interface) -> String {
         match self.1 {
             None => format!("TAP interface {} of Linux", interface.name()),
-            Some(_) => format!("Linux's own stack, cut off from its interface, by way of {}", interface.name()),
+            Some(_) => format!("the kernel's network stack, detached from its interface, via {}", interface.name()),
         }
     }
 
@@ -235,7 +235,7 @@ impl Sockets for Files {
 
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let file = self.0[usize::from(queue)].clone();
-        Ok(Box::new(TapTx { file, counters, longest: on.config.max_frame }))
+        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame }))
     }
 
     fn check(&self, interface: &Interface) -> Result<()> {
@@ -244,7 +244,7 @@ impl Sockets for Files {
 
     fn link(&self, interface: &Interface) -> Result<Link> {
         self.check(interface)?;
-        // In another namespace it cannot be seen whether it is up.
+        // The state of an interface in another namespace cannot be read.
         Ok(interface.link().unwrap_or(Link::Up { mbits: 0 }))
     }
 
@@ -252,7 +252,7 @@ impl Sockets for Files {
         self.ask(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
     }
 
-    /// All that Linux sends is received.
+    /// All that Linux sends is received anyway.
     fn promiscuous(&self, _: &Interface) -> Result<Option<OwnedFd>> {
         Ok(None)
     }

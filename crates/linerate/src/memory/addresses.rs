@@ -1,4 +1,4 @@
-//! Where a device sees the bytes of a mapping; of one at a time, or of several.
+//! The device addresses of a mapping's bytes; of one or of several at a time.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use super::DeviceAddress;
 
-/// Where a device sees a mapping.
+/// The device addresses of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// As one range: behind an IOMMU, or in the model.
+    /// One range: behind an IOMMU, or in the model.
     Contiguous(Contiguous),
-    /// Page by page, wherever they lie in the machine's memory: without an IOMMU.
+    /// Page by page, at the machine's physical addresses: without an IOMMU.
     Paged(Paged),
 }
 
 impl Addresses {
-    /// The device's address of the byte at `offset` of the mapping.
+    /// Returns the device address of the byte at `offset` of the mapping.
     pub fn at(&self, offset: usize) -> DeviceAddress {
         match self {
             Addresses::Contiguous(range) => range.locate(offset),
@@ -25,7 +25,7 @@ impl Addresses {
         }
     }
 
-    /// Whether there is an address for each of so many bytes.
+    /// Returns whether the first `bytes` bytes all have an address.
     pub(super) fn cover(&self, bytes: usize) -> bool {
         match self {
             Addresses::Contiguous(_) => true,
@@ -34,28 +34,28 @@ impl Addresses {
     }
 }
 
-/// Finds the device's address of a byte, by its offset in the mapping. A queue is generic over it,
-/// so that the usual case stays one addition.
+/// Computes the device address of a byte from its offset in the mapping. A queue is generic over it, so that the
+/// usual case stays one addition.
 pub(crate) trait Locate: Clone + Send + 'static {
     fn locate(&self, offset: usize) -> DeviceAddress;
 
-    /// The same in a loop, which keeps in registers what it can.
+    /// Returns [`locate`](Locate::locate) for a loop, with constants in registers.
     #[inline(always)]
     fn locator(&self) -> impl Fn(usize) -> DeviceAddress {
         |offset| self.locate(offset)
     }
 
-    /// The same for four at a time.
+    /// Computes four addresses at a time.
     ///
     /// # Safety
-    /// The processor has AVX2, and the mapping these bytes.
+    /// The processor has AVX2, and the mapping contains these bytes.
     #[cfg(target_arch = "x86_64")]
     unsafe fn locate_4(&self, offsets: __m256i) -> __m256i;
 
-    /// The same for eight.
+    /// Computes eight addresses at a time.
     ///
     /// # Safety
-    /// The processor has AVX-512, and the mapping these bytes.
+    /// The processor has AVX-512, and the mapping contains these bytes.
     #[cfg(target_arch = "x86_64")]
     unsafe fn locate_8(&self, offsets: __m512i) -> __m512i;
 }
@@ -91,7 +91,7 @@ impl Locate for Contiguous {
     }
 }
 
-/// Pages of one size, each at an address of its own.
+/// Pages of one size, each with its own address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paged {
     pages: Arc<[DeviceAddress]>,
@@ -99,12 +99,12 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// Pages of `size` bytes, a power of two, at these addresses.
+    /// Creates pages of `size` bytes, a power of two, at these addresses.
     pub fn new(pages: Vec<DeviceAddress>, size: usize) -> Paged {
         Paged { pages: pages.into(), shift: size.trailing_zeros() }
     }
 
-    /// The bits of an offset that say where in its page it is.
+    /// Returns the mask of an offset within its page.
     #[inline(always)]
     fn within(&self) -> usize {
         (1 << self.shift) - 1
@@ -123,7 +123,7 @@ impl Locate for Paged {
     unsafe fn locate_4(&self, offsets: __m256i) -> __m256i {
         let page = _mm256_srl_epi64(offsets, _mm_cvtsi32_si128(self.shift as i32));
         let within = _mm256_and_si256(offsets, _mm256_set1_epi64x(self.within() as i64));
-        // SAFETY: the mapping has these bytes, as the caller says, and each of its bytes has a page ([`Addresses::cover`]).
+        // SAFETY: the caller promises that the mapping has these bytes; each has a page ([`Addresses::cover`]).
         _mm256_add_epi64(within, unsafe { _mm256_i64gather_epi64::<8>(self.pages.as_ptr().cast(), page) })
     }
 

@@ -1,10 +1,9 @@
-//! Where whole magazines of free buffers change hands between threads, without a lock.
+//! Exchange of whole magazines of free buffers between threads, without a lock.
 //!
-//! A magazine is an array of buffer numbers. All magazines exist from the start and are on one of
-//! two stacks, `full` or `empty`. To put buffers away a thread pops an empty magazine, fills it and
-//! pushes it on `full`; to fetch some it does the reverse. Between pop and push the magazine is the
-//! thread's alone, so its content needs no order of its own: popping it acquires what the thread
-//! that pushed it released.
+//! A magazine is an array of buffer numbers. All magazines exist from the start, each on one of two stacks, `full` or
+//! `empty`. To put buffers away, a thread pops an empty magazine, fills it and pushes it on `full`; to fetch some, it
+//! does the reverse. Between pop and push the thread owns the magazine, so its content needs no ordering of its own:
+//! the pop acquires what the last push released.
 //!
 //! ```text
 //!              fetch: pop full, copy out, push empty
@@ -13,8 +12,8 @@
 //!              put: pop empty, copy in, push full
 //! ```
 //!
-//! The idea is Bonwick's ("Magazines and Vmem", USENIX ATC 2001); the stacks are Treiber's, with a
-//! tag beside the index against ABA. Checked with loom in `tests/loom.rs`.
+//! The idea is Bonwick's ("Magazines and Vmem", USENIX ATC 2001). The stacks are Treiber's, with a tag beside the
+//! index against ABA. Checked with loom in `tests/loom.rs`.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -31,12 +30,12 @@ pub struct Depot {
     stored: AtomicUsize,
 }
 
-/// Index + 1 of the topmost magazine in the low half (0: none), and a tag that every change
-/// increments in the high half.
+/// The index + 1 of the top magazine in the low half (0: none), and a tag in the high half that every change
+/// increments.
 struct Stack(AtomicU64);
 
 impl Depot {
-    /// `magazines` empty magazines for `size` buffers each.
+    /// Creates `magazines` empty magazines for `size` buffers each.
     pub fn new(magazines: usize, size: usize) -> Depot {
         let zeroes = |count: usize| (0..count).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>();
         let depot = Depot {
@@ -53,30 +52,30 @@ impl Depot {
         depot
     }
 
-    /// Buffers in one magazine.
+    /// Returns the count of buffers in one magazine.
     pub fn magazine(&self) -> usize {
         self.size
     }
 
-    /// How many buffers are stored; at work of other threads at most a magazine of each too many.
+    /// Returns the count of stored buffers; too high by at most one magazine for each other thread at work.
     pub fn stored(&self) -> usize {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// Puts exactly one magazine of buffers away; false if there is no empty magazine.
+    /// Puts away exactly one magazine of buffers; returns false if no magazine is empty.
     pub fn put(&self, bufs: &[u32]) -> bool {
         assert_eq!(bufs.len(), self.size);
         let Some(magazine) = self.pop(&self.empty) else { return false };
         for (place, &buf) in self.content(magazine).iter().zip(bufs) {
             place.store(buf, Ordering::Relaxed);
         }
-        // Counted before others can fetch it, so that the count is never below what is there, and never below zero.
+        // Counted before another thread can fetch it, so that the count is never too low, and never below zero.
         self.stored.fetch_add(self.size, Ordering::Relaxed);
         self.push(&self.full, magazine);
         true
     }
 
-    /// Appends one magazine of buffers to `bufs`; false if there is no full magazine.
+    /// Appends one magazine of buffers to `bufs`; returns false if no magazine is full.
     pub fn fetch(&self, bufs: &mut Vec<u32>) -> bool {
         let Some(magazine) = self.pop(&self.full) else { return false };
         bufs.extend(self.content(magazine).iter().map(|place| place.load(Ordering::Relaxed)));
@@ -114,7 +113,7 @@ impl Depot {
     }
 }
 
-/// A stack's word with a new top and the next tag.
+/// Returns a stack's word with a new top and the next tag.
 fn tagged(old: u64, top: u32) -> u64 {
     ((old >> 32).wrapping_add(1) << 32) | top as u64
 }

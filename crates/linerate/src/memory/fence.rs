@@ -1,16 +1,16 @@
-//! The one order of stores and loads that processors do not keep by themselves.
+//! The one order of memory accesses that processors do not keep: a store before a later load.
 #![allow(unsafe_code)]
 
-/// Everything stored before this is seen by others before anything is loaded after it: `fence(SeqCst)`, for memory that is
-/// shared as ordinary memory is.
+/// A full (store-load) fence: all earlier stores are visible to other threads before any later load. Equals
+/// `fence(SeqCst)` for ordinary shared memory.
 ///
-/// For that one, compilers write `mfence` on x86-64, which orders more than such memory (non-temporal stores, flushes of
-/// lines). Any locked instruction orders this much (Intel's manual, volume 3, 9.2.3.9; AMD's, volume 2, 7.1.2), in a quarter
-/// of the time: 15 cycles and 59 on an EPYC 9005. Linux's `smp_mb` and DPDK's `rte_smp_mb` do so, too.
+/// Compilers emit `mfence` for that on x86-64, which orders more (non-temporal stores, flushes of lines). Any locked
+/// instruction orders ordinary memory (Intel's manual, volume 3, 9.2.3.9; AMD's, volume 2, 7.1.2), in a quarter of
+/// the time: 15 cycles instead of 59 on an EPYC 9005. Linux's `smp_mb` and DPDK's `rte_smp_mb` do the same.
 #[inline(always)]
 pub(crate) fn full_fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: it changes nothing of the stack, also where that is in use beyond its pointer.
+    // SAFETY: it does not change the stack's contents, also not below the stack pointer.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
     }
@@ -29,7 +29,7 @@ mod tests {
     struct OnItsOwn(AtomicUsize);
 
     #[test]
-    fn of_two_that_store_and_then_look_at_least_one_sees_the_other() {
+    fn of_two_threads_that_store_and_then_load_one_sees_the_other() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 100_000 };
         let zeros = || [(); 2].map(|()| OnItsOwn(AtomicUsize::new(0)));
         let (stored, seen, done) = (zeros(), zeros(), zeros());
@@ -38,7 +38,7 @@ mod tests {
                 if done[side].0.load(Acquire) >= round {
                     break;
                 } else if turn % 1_000 == 999 {
-                    std::thread::yield_now(); // the other one has no processor
+                    std::thread::yield_now(); // the other thread has no processor
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! One contiguous stretch of memory that can be shared: with a device, and later with a process.
+//! One contiguous stretch of memory that can be shared with a device, and with another process.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -16,31 +16,31 @@ use crate::error::{Error, Result};
 /// The size of the pages under a [`Mapping`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSize {
-    /// What the processor calls a page; the kernel may move it, so only a device behind an IOMMU,
-    /// or one that does no DMA at all, may use it.
+    /// The processor's page size. The kernel may move such pages, so they are only for a device behind an IOMMU, or
+    /// one without DMA.
     Ordinary,
     /// 2 MiB: never moved or swapped, contiguous for a device.
     Huge2M,
-    /// 1 GiB: as 2 MiB, with fewer misses of the TLB.
+    /// 1 GiB: as 2 MiB, with fewer TLB misses.
     Huge1G,
 }
 
 impl PageSize {
-    /// Bytes in one page.
+    /// Returns the bytes of one page.
     pub fn bytes(self) -> usize {
         match self {
-            // SAFETY: asks for a constant; it cannot fail.
+            // SAFETY: queries a constant; it cannot fail.
             PageSize::Ordinary => unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize },
             PageSize::Huge2M => 2 << 20,
             PageSize::Huge1G => 1 << 30,
         }
     }
 
-    /// How many of these pages nobody has taken, as the kernel tells in
-    /// `/sys/kernel/mm/hugepages/*/free_hugepages`. Ordinary pages are not counted.
+    /// Returns the count of free pages of this size (`/sys/kernel/mm/hugepages/*/free_hugepages`); 0 for ordinary
+    /// pages.
     pub fn free(self) -> usize {
         if cfg!(miri) {
-            return 0; // it knows the heap alone
+            return 0; // Miri has only the heap
         }
         let kib = self.bytes() / 1024;
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
@@ -60,8 +60,8 @@ impl std::fmt::Display for PageSize {
 
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
-/// The bytes are reached by copying, or as atomic words ([`words`](Mapping::words)), because a device
-/// may write to them at any moment.
+/// The bytes are accessed by copying, or as atomic words ([`words`](Mapping::words)), because a device may write to
+/// them at any time.
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -69,29 +69,29 @@ pub struct Mapping {
     backing: Backing,
 }
 
-/// What the bytes are behind.
+/// The source of a mapping's memory.
 enum Backing {
     File(OwnedFd),
-    /// Another process's file: what is mapped needs no descriptor.
+    /// Another process's file; its descriptor is not kept.
     OfPeer,
-    /// Miri, which knows neither memfd_create(2) nor a shared mmap(2), sees each access to memory of its own.
+    /// Own memory for Miri, which supports neither memfd_create(2) nor a shared mmap(2), but checks each access.
     #[cfg(miri)]
     Heap(std::alloc::Layout),
 }
 
-// SAFETY: the mapping is plain memory owned by this value; the pointer is only used for accesses
-// that are bounds-checked here, by copies or atomics.
+// SAFETY: the mapping is plain memory owned by this value. The pointer is only used for accesses that are
+// bounds-checked here, by copies or atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; shared access goes through atomics, or through copies whose callers own the
-// bytes (a slot's owner, or a device that was given the buffer).
+// SAFETY: as above. Shared access goes through atomics, or through copies whose callers own the bytes (a slot's
+// owner, or a device that has the buffer).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps at least `len` zeroed bytes, rounded up to whole pages, on NUMA node `node` if given.
     ///
     /// # Errors
-    /// [`Error::NoHugepages`] where too few are free, [`Error::NumaNode`] for a node that this
-    /// machine does not have, [`Error::System`] where the kernel refuses.
+    /// [`Error::NoHugepages`] if too few are free, [`Error::NumaNode`] if the machine does not have the node,
+    /// [`Error::System`] if the kernel refuses.
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
         let len = len.max(1).next_multiple_of(pages.bytes());
         if pages != PageSize::Ordinary {
@@ -110,7 +110,7 @@ impl Mapping {
             PageSize::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let file = Mapping::sealed(len, kind)?;
-        // The node must be chosen before the pages are touched, so they are populated afterwards.
+        // The node must be set before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
         let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
         if let Some(node) = node {
@@ -119,10 +119,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// As [`new`](Mapping::new), of ordinary pages, each of which is there when it is first used.
+    /// As [`new`](Mapping::new), with ordinary pages that are allocated on first use.
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel refuses.
+    /// [`Error::System`] if the kernel refuses.
     pub(crate) fn lazy(len: usize) -> Result<Mapping> {
         let len = len.max(1).next_multiple_of(PageSize::Ordinary.bytes());
         #[cfg(miri)]
@@ -135,17 +135,17 @@ impl Mapping {
     fn of_heap(len: usize) -> Result<Mapping> {
         let layout =
             std::alloc::Layout::from_size_align(len, PageSize::Ordinary.bytes()).expect("a page is a power of two");
-        // SAFETY: a page at least.
+        // SAFETY: at least one page.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("Miri has memory");
         Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::Heap(layout) })
     }
 
-    /// Memory of a length that nobody can change.
+    /// Creates memory whose length can no longer change.
     fn sealed(len: usize, kind: MemfdFlags) -> Result<OwnedFd> {
         let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
             .map_err(|e| Error::system("memfd_create", e))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
-        // Whoever gets the descriptor can rely on the memory being there.
+        // A process that gets the descriptor can rely on the memory's length.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| Error::system("fcntl(F_ADD_SEALS)", e))?;
         Ok(file)
@@ -160,12 +160,12 @@ impl Mapping {
         Ok(Mapping { base, len, pages, backing: Backing::File(file) })
     }
 
-    /// `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
+    /// Maps `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel refuses.
+    /// [`Error::System`] if the kernel refuses.
     pub(crate) fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -181,11 +181,11 @@ impl Mapping {
         Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::File(file) })
     }
 
-    /// All of the memory that another process has handed over. It must be sealed against shrinking (memfd_create(2)),
-    /// so that no access can ever fail.
+    /// Maps all of the memory that another process has sent. It must be sealed against shrinking (memfd_create(2)),
+    /// so that no access can fail.
     ///
     /// # Errors
-    /// [`Error::System`] for a file that is not sealed memory, or may not be read and written.
+    /// [`Error::System`] for a file that is not sealed memory, or that may not be read and written.
     pub(crate) fn of_peer(file: OwnedFd) -> Result<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|e| Error::system("fcntl(F_GET_SEALS)", e))?;
         let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
@@ -198,16 +198,16 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Where the process sees it, for the kernel; a device's address is another thing.
+    /// Returns the address in this process, for the kernel; a device address is different.
     pub(crate) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// The machine's own addresses of its hugepages, from `/proc/self/pagemap` (kernel
-    /// documentation, admin-guide/mm/pagemap.rst).
+    /// Returns the physical addresses of the mapping's pages, from `/proc/self/pagemap` (kernel documentation,
+    /// admin-guide/mm/pagemap.rst).
     ///
     /// # Errors
-    /// [`Error::System`] without the privilege to see them.
+    /// [`Error::System`] without the privilege to read them.
     pub(crate) fn physical_pages(&self) -> Result<Vec<u64>> {
         const PRESENT: u64 = 1 << 63;
         const FRAME: u64 = (1 << 55) - 1;
@@ -219,9 +219,9 @@ impl Mapping {
             let at = (self.address() + offset as u64) / ordinary as u64 * 8;
             pagemap.read_exact_at(&mut entry, at).map_err(|e| Error::system("reading /proc/self/pagemap", e))?;
             let entry = u64::from_le_bytes(entry);
-            // The kernel shows frame 0 to those who may not know.
+            // Without privileges, the kernel reports frame 0.
             if entry & PRESENT == 0 || entry & FRAME == 0 {
-                let why = io::Error::new(io::ErrorKind::PermissionDenied, "the machine's addresses are for root only");
+                let why = io::Error::new(io::ErrorKind::PermissionDenied, "physical addresses are for root only");
                 return Err(Error::system("reading /proc/self/pagemap", why));
             }
             Ok((entry & FRAME) * ordinary as u64)
@@ -229,7 +229,7 @@ impl Mapping {
         (0..self.len).step_by(self.pages.bytes()).map(page).collect()
     }
 
-    /// mbind(2) with MPOL_BIND, then touches each page so that it is there.
+    /// Binds the pages to a node (mbind(2) with MPOL_BIND), then touches each to allocate it.
     fn bind_to_node(&self, node: u32) -> Result<()> {
         let nodes = numa_nodes();
         if !nodes.contains(&node) {
@@ -237,7 +237,7 @@ impl Mapping {
         }
         let mut mask = [0u64; 16];
         mask[node as usize / 64] |= 1 << (node % 64);
-        // SAFETY: the range is this mapping, the mask is as long as the length in bits says.
+        // SAFETY: the range is this mapping, and the mask is as long as the length in bits.
         let outcome = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -258,8 +258,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// The memfd, to be passed to another process. With it these bytes are written behind the back of who owns them, so
-    /// it is not public.
+    /// Returns the memfd, to be sent to another process. That process can then write bytes owned by this one, so it
+    /// is not public.
     ///
     /// # Panics
     /// For another process's memory.
@@ -272,24 +272,24 @@ impl Mapping {
         }
     }
 
-    /// Bytes mapped, a multiple of the page size.
+    /// Returns the length in bytes, a multiple of the page size.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What lies under it.
+    /// Returns the page size.
     pub fn pages(&self) -> PageSize {
         self.pages
     }
 
-    /// The first byte; never dereferenced outside this room.
+    /// Returns the first byte's address; never dereferenced outside this module.
     #[inline(always)]
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The first of `len` bytes from `offset` on.
+    /// Returns the address of `len` bytes from `offset` on.
     ///
     /// # Panics
     /// If they are not all inside the mapping.
@@ -300,43 +300,43 @@ impl Mapping {
         unsafe { self.base.add(offset) }
     }
 
-    /// `count` 64-bit words from byte `offset` on, shared with whoever else has the memory.
+    /// Returns `count` 64-bit words from byte `offset` on, shared with all other users of the memory.
     ///
     /// # Safety
-    /// None of these bytes is lent as a slice while the words are used: in a [region's](super::Region::mapping) memory the
-    /// bytes of each packet are its owner's alone.
+    /// None of these bytes is lent as a slice while the words are used: in a [region's](super::Region::mapping)
+    /// memory, the bytes of each packet belong to its owner alone.
     ///
     /// # Panics
     /// If the range is outside the mapping or not aligned to 8 bytes.
     pub unsafe fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && count <= self.len / 8);
-        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers, and the caller
-        // knows of no slice.
+        // SAFETY: in bounds, aligned, and alive as long as `self`. Atomics may be shared with other writers, and the
+        // caller promises that there is no slice.
         unsafe { std::slice::from_raw_parts(self.range(offset, count * 8).as_ptr().cast(), count) }
     }
 
-    /// The 32-bit word at byte `offset`, shared as [`words`](Mapping::words) are.
+    /// Returns the 32-bit word at byte `offset`, shared like [`words`](Mapping::words).
     ///
     /// # Panics
     /// If it is outside the mapping or not aligned to 4 bytes.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));
-        // SAFETY: in bounds and aligned, alive as long as `self`; atomics may be shared with other writers.
+        // SAFETY: in bounds, aligned, and alive as long as `self`; atomics may be shared with other writers.
         unsafe { self.range(offset, 4).cast().as_ref() }
     }
 
-    /// Prefetches the cache line at `offset`, to be read.
+    /// Prefetches the cache line at `offset`, for reading.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) {
         prefetch(self.base.as_ptr().wrapping_add(offset));
     }
 
-    /// As [`prefetch`](Mapping::prefetch), to be written: other processors lose the line.
+    /// As [`prefetch`](Mapping::prefetch), for writing: other processors lose the line.
     #[inline(always)]
     pub(crate) fn prefetch_write(&self, offset: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint, which no address makes fault. Processors without the instruction ignore it. It has no intrinsic.
+        // SAFETY: a hint, which faults at no address; processors without it ignore it. It has no intrinsic.
         unsafe {
             let line = self.base.as_ptr().wrapping_add(offset);
             std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
@@ -345,19 +345,19 @@ impl Mapping {
         let _ = offset;
     }
 
-    /// Copies the bytes at `offset` out. The caller makes sure that nobody owns them meanwhile.
+    /// Copies the bytes at `offset` out. The caller ensures that they have no other owner meanwhile.
     ///
     /// # Panics
     /// If the range is outside the mapping.
     #[inline]
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.range(offset, bytes.len());
-        // SAFETY: in bounds; the two cannot overlap, since no safe code holds a slice into memory that it
-        // does not own.
+        // SAFETY: in bounds; the ranges cannot overlap, since no safe code holds a slice of memory that it does not
+        // own.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Copies bytes to `offset`. The caller makes sure that nobody owns them meanwhile.
+    /// Copies bytes to `offset`. The caller ensures that they have no other owner meanwhile.
     ///
     /// # Panics
     /// If the range is outside the mapping.
@@ -373,21 +373,21 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         match &self.backing {
             Backing::File(_) | Backing::OfPeer => {
-                // SAFETY: mapped by us with this length, and nothing borrows from it any more.
+                // SAFETY: mapped here with this length, and nothing borrows from it any more.
                 let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
             }
             #[cfg(miri)]
-            // SAFETY: allocated by us with this layout, and nothing borrows from it any more.
+            // SAFETY: allocated here with this layout, and nothing borrows from it any more.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
 }
 
-/// Prefetches the cache line of an address, to be read.
+/// Prefetches the cache line of an address, for reading.
 #[inline(always)]
 pub(super) fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which no address makes fault.
+    // SAFETY: a hint, which faults at no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -396,7 +396,7 @@ pub(super) fn prefetch(line: *const u8) {
     let _ = line;
 }
 
-/// The NUMA nodes that are online; a machine that does not say has node 0.
+/// Returns the NUMA nodes that are online; node 0 if the machine does not report any.
 pub(super) fn numa_nodes() -> Vec<u32> {
     let text = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
     let mut nodes = Vec::new();
@@ -418,7 +418,7 @@ mod tests {
     fn bytes_and_words_are_the_same_memory() {
         let mapping = Mapping::new(100, PageSize::Ordinary, None).unwrap();
         assert_eq!(mapping.len(), PageSize::Ordinary.bytes());
-        // SAFETY: no slice is lent of this memory.
+        // SAFETY: no slice of this memory is lent.
         let words = unsafe { mapping.words(8, 2) };
         words[1].store(0x0102_0304_0506_0708, Relaxed);
         let mut bytes = [0; 8];
@@ -430,7 +430,7 @@ mod tests {
     #[should_panic]
     fn words_beyond_the_end_are_refused() {
         let mapping = Mapping::new(1, PageSize::Ordinary, None).unwrap();
-        // SAFETY: no slice is lent of this memory.
+        // SAFETY: no slice of this memory is lent.
         let _ = unsafe { mapping.words(mapping.len() - 8, 2) };
     }
 

@@ -1,15 +1,14 @@
-//! Where packets live: memory that a device can reach, cut into buffers, and who holds which.
+//! Packet memory: memory that a device can access, divided into buffers, and the ownership of buffers.
 //!
 //! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
-//! - [`DmaSpace`]: how a device comes to see a mapping, and under which addresses
-//! - [`DmaArray`]: a mapping's part that a device reads and writes, too, as a ring of [`Descriptors`]
-//! - [`Region`]: a mapping cut into buffers of one size
-//! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them,
-//!   and `Depot` where whole magazines of them change hands without a lock
+//! - [`DmaSpace`]: mapping memory for a device, and its device addresses
+//! - [`DmaArray`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
+//! - [`Region`]: a mapping divided into buffers of one size
+//! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them, and `Depot` exchanges
+//!   whole magazines of them between threads without a lock
 //!
-//! This room knows nothing of ports or cards. It is one of the three places in the library where
-//! `unsafe` is allowed (the others are BAR access and rings shared with strangers).
-//! Read [`Pool`] next.
+//! This module knows no ports or cards. It is one of the three places in the library where `unsafe` is allowed (the
+//! others are BAR access and rings shared with untrusted processes). Read [`Pool`] next.
 
 mod addresses;
 mod depot;

@@ -1,4 +1,4 @@
-//! Who holds which buffer of a region: the free ones, in the pool and in private caches.
+//! The ownership of a region's buffers: the free ones, in the pool and in private caches.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,24 +9,23 @@ use crate::error::{Error, Result};
 
 /// A region, and its free buffers as arrays of `u32`.
 ///
-/// Threads take and return buffers through a private cache (it travels in a
-/// [`Batch`](crate::Batch), so a loop that receives and sends reuses the buffers it has just sent,
-/// the warmest first, without touching anything shared). A cache that runs empty or over exchanges
-/// a whole magazine with the pool, without a lock.
+/// Threads take and return buffers through a private cache. It travels in a [`Batch`](crate::Batch), so a loop that
+/// receives and sends reuses the buffers that it has just sent, the warmest first, without accessing shared memory. A
+/// cache that runs empty or over exchanges a whole magazine with the pool, without a lock.
 ///
-/// At every moment each buffer is in exactly one place: free in the pool, free in a cache, named by
-/// a slot of a batch, or held by a queue's ring.
+/// At any time each buffer is in exactly one place: free in the pool, free in a cache, in a slot of a batch, or in a
+/// queue's ring.
 pub struct Pool {
     region: Region,
     depot: Depot,
-    /// Fewer than a magazine: what queues and batches returned when they ended. Off the hot path.
+    /// Less than a magazine: buffers returned by dropped queues and batches. Off the hot path.
     loose: Mutex<Vec<u32>>,
     loose_count: AtomicUsize,
     reserved: AtomicUsize,
 }
 
 impl Pool {
-    /// A pool that owns `region`, all of whose buffers are free.
+    /// Creates a pool that owns `region`, with all buffers free.
     pub fn new(region: Region) -> Arc<Pool> {
         let buffers = region.buffers();
         let magazine = (buffers / 64).next_power_of_two().clamp(8, 256);
@@ -41,19 +40,19 @@ impl Pool {
         Arc::new(pool)
     }
 
-    /// The memory.
+    /// Returns the region.
     #[inline(always)]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Free buffers in the pool itself; those in caches, batches and rings are not among them.
+    /// Returns the count of free buffers in the pool itself, without those in caches, batches and rings.
     pub fn available(&self) -> usize {
         self.depot.stored() + self.loose_count.load(Ordering::Relaxed)
     }
 
-    /// Sets `count` buffers aside for a queue that will hold that many for long, so that queues
-    /// cannot starve each other for ever. The buffers themselves stay in the pool.
+    /// Reserves `count` buffers for a queue that will hold them for long, so that queues cannot starve each other
+    /// forever. The buffers themselves stay in the pool.
     ///
     /// # Errors
     /// [`Error::PoolTooSmall`].
@@ -66,7 +65,7 @@ impl Pool {
         }
     }
 
-    /// Takes `count` free buffers out at once, for a ring; `None` if there are fewer.
+    /// Takes `count` free buffers at once, for a ring; returns `None` if there are fewer.
     pub(crate) fn take(self: &Arc<Pool>, count: usize) -> Option<Vec<u32>> {
         let mut free = Vec::with_capacity(count + self.depot.magazine());
         while free.len() < count && self.fetch(&mut free) {}
@@ -78,7 +77,7 @@ impl Pool {
         Some(free)
     }
 
-    /// Takes free buffers from their cache or queue back.
+    /// Returns free buffers of a cache or a queue to the pool.
     pub(crate) fn give(&self, bufs: &[u32]) {
         let (magazines, rest) = bufs.split_at(bufs.len() - bufs.len() % self.depot.magazine());
         for magazine in magazines.chunks_exact(self.depot.magazine()) {
@@ -103,7 +102,7 @@ impl Pool {
         self.loose_count.store(loose.len(), Ordering::Relaxed);
     }
 
-    /// Appends a magazine, or what is loose, to `free`; false if the pool has nothing.
+    /// Appends a magazine, or the loose buffers, to `free`; returns false if the pool has none.
     #[cold]
     fn fetch(&self, free: &mut Vec<u32>) -> bool {
         if self.depot.fetch(free) {
@@ -119,7 +118,7 @@ impl Pool {
     }
 }
 
-/// Buffers set aside for a queue, until it ends.
+/// Buffers reserved for a queue until it is dropped.
 pub(crate) struct Reservation {
     pool: Arc<Pool>,
     count: usize,
@@ -147,20 +146,20 @@ impl Cache {
         &self.pool
     }
 
-    /// How many buffers are in it.
+    /// Returns the count of buffers in the cache.
     pub(crate) fn len(&self) -> usize {
         self.free.len()
     }
 
-    /// The `count` warmest buffers, or fewer if the pool is exhausted. They stay in the cache until
-    /// [`used`](Cache::used) tells how many of them, from the front, went elsewhere.
+    /// Returns the `count` warmest buffers, or fewer if the pool is exhausted. They stay in the cache until
+    /// [`used`](Cache::used) removes those that were used, from the front.
     #[inline(always)]
     pub(crate) fn offer(&mut self, count: usize) -> &[u32] {
         while self.free.len() < count && self.pool.fetch(&mut self.free) {}
         &self.free[self.free.len().saturating_sub(count)..]
     }
 
-    /// Of the `offered` buffers the first `used` are no longer free.
+    /// Removes the first `used` of the `offered` buffers.
     #[inline(always)]
     pub(crate) fn used(&mut self, offered: usize, used: usize) {
         let start = self.free.len() - offered;
@@ -171,7 +170,7 @@ impl Cache {
         }
     }
 
-    /// Takes buffers that became free; beyond two magazines they go on to the pool.
+    /// Adds free buffers; beyond two magazines, whole ones go on to the pool.
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
@@ -180,7 +179,7 @@ impl Cache {
         }
     }
 
-    /// As [`put`](Cache::put), for many.
+    /// As [`put`](Cache::put), for an iterator.
     #[inline(always)]
     pub(crate) fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
         self.free.extend(bufs);
@@ -189,7 +188,7 @@ impl Cache {
         }
     }
 
-    /// Keeps one magazine, the warmest, and gives whole ones back.
+    /// Keeps at least one magazine, the warmest buffers, and returns whole ones to the pool.
     #[cold]
     fn trim(&mut self) {
         let magazine = self.pool.depot.magazine();

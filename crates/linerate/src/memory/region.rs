@@ -1,4 +1,4 @@
-//! A mapping cut into buffers of one size.
+//! A mapping divided into buffers of one size.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -9,17 +9,17 @@ use super::{Mapping, PageSize};
 use crate::error::{Error, Result};
 use crate::slot::{HEADROOM, Slot};
 
-/// Which pages a region shall be made of.
+/// The page size of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// 2 MiB hugepages where enough are free, otherwise ordinary pages.
+    /// 2 MiB hugepages if enough are free, ordinary pages otherwise.
     #[default]
     Auto,
-    /// These, or an error.
+    /// This size, or an error.
     Only(PageSize),
 }
 
-/// What a [`Region`] shall be like.
+/// The options of a [`Region`].
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -35,13 +35,13 @@ pub enum Pages {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RegionOptions {
-    /// How many buffers.
+    /// The count of buffers.
     pub buffers: usize,
-    /// Bytes of one buffer, headroom included: a power of two from 512 to 65,536.
+    /// The length of one buffer in bytes, headroom included: a power of two from 512 to 65,536.
     pub buffer_size: usize,
-    /// What it is made of.
+    /// The page size.
     pub pages: Pages,
-    /// On which NUMA node; near the card is best.
+    /// The NUMA node; best the card's.
     pub numa_node: Option<u32>,
 }
 
@@ -63,12 +63,12 @@ impl Region {
     /// Maps a region.
     ///
     /// # Errors
-    /// [`Error::RegionOptions`] for sizes that cannot be, and all that [`Mapping::new`] answers.
+    /// [`Error::RegionOptions`] for invalid sizes, and any error of [`Mapping::new`].
     pub fn new(options: &RegionOptions) -> Result<Region> {
         Region::make(options, false)
     }
 
-    /// As [`new`](Region::new), of ordinary pages, each of which is there when it is first used.
+    /// As [`new`](Region::new), with ordinary pages that are allocated on first use.
     ///
     /// # Errors
     /// As [`new`](Region::new).
@@ -105,41 +105,41 @@ impl Region {
         })
     }
 
-    /// How many buffers there are.
+    /// Returns the count of buffers.
     pub fn buffers(&self) -> usize {
         self.buffers as usize
     }
 
-    /// Bytes of one buffer, headroom included.
+    /// Returns the length of one buffer in bytes, headroom included.
     #[inline(always)]
     pub fn buffer_size(&self) -> usize {
         1 << self.shift
     }
 
-    /// Bytes that a packet can have in one buffer, behind the headroom.
+    /// Returns the most bytes of a packet in one buffer, behind the headroom.
     pub fn room(&self) -> usize {
         self.buffer_size() - HEADROOM
     }
 
-    /// log2 of the buffer size: a device address is `base + (buf << shift) + offset`.
+    /// Returns log2 of the buffer size: a device address is `base + (buf << shift) + offset`.
     #[inline(always)]
     pub(crate) fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// The memory under it.
+    /// Returns the underlying memory.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// The buffers' bytes.
+    /// Returns a view of the buffers' bytes.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
         View { base: self.mapping.base(), shift: self.shift, _region: PhantomData }
     }
 }
 
-/// A region's bytes, reached through its slots; small, so that a loop keeps it in registers.
+/// Access to a region's bytes through its slots; small, so that a loop keeps it in registers.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     base: NonNull<u8>,
@@ -148,49 +148,49 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Bytes for notes at the beginning of a buffer; the shortest buffer has 512.
+    /// Bytes for notes at the start of a buffer; the shortest buffer has 512.
     pub(crate) const NOTES: usize = 24;
 
-    /// A view of nothing, for no slots.
+    /// A view of no memory, for no slots.
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
-    /// Bytes of one buffer.
+    /// Returns the length of one buffer in bytes.
     #[inline(always)]
     pub fn buffer_size(self) -> usize {
         1 << self.shift
     }
 
-    /// The first buffer's first byte; only for who may look into buffers by their numbers.
+    /// Returns the address of the first buffer; only for code that may access buffers by number.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn base(self) -> NonNull<u8> {
         self.base
     }
 
-    /// The data of a slot of this region.
+    /// Returns the data of a slot of this region.
     #[inline(always)]
     pub fn bytes(self, slot: &'a Slot) -> &'a [u8] {
         // SAFETY: as in `bytes_mut`, with shared access to the slot.
         unsafe { std::slice::from_raw_parts(self.data(slot), slot.len()) }
     }
 
-    /// The data of a slot of this region.
+    /// Returns the data of a slot of this region.
     #[inline(always)]
     pub fn bytes_mut(self, slot: &'a mut Slot) -> &'a mut [u8] {
-        // SAFETY: a slot names a buffer of its region and keeps offset + len within it (its
-        // invariants), so the range is inside the mapping, which lives for 'a. It has one owner,
-        // cannot be copied, and is borrowed uniquely here, so no other slice to these bytes exists;
-        // a device has the buffer only while no slot names it.
+        // SAFETY: a slot refers to a buffer of its region, and keeps offset + len within it (its invariants), so the
+        // range is inside the mapping, which lives for 'a. A slot has one owner, cannot be copied, and is borrowed
+        // uniquely here, so there is no other slice of these bytes. A device has the buffer only while no slot refers
+        // to it.
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
-    /// Brings the first line of a slot's data near.
+    /// Prefetches the first line of a slot's data.
     #[inline(always)]
     pub fn prefetch(self, slot: &Slot) {
         super::mapping::prefetch(self.data(slot));
     }
 
-    /// A slot with a copy of another one's data, in a free buffer of `there`, which is the caller's.
+    /// Copies a slot's data to a free buffer of `there`, which the caller owns, and returns its slot.
     ///
     /// # Panics
     /// If the data does not fit.
@@ -204,14 +204,14 @@ impl<'a> View<'a> {
         let copy = Slot::new(buf, HEADROOM, len as u16, false);
         let (from, to) = (self.data(slot), there.data(&copy));
         if len > SHORT || slot.offset() + SHORT > 1 << self.shift {
-            // SAFETY: both are inside their buffers (the slots' invariants, and the check above), and no two slots have the
-            // same buffer.
+            // SAFETY: both ranges are inside their buffers (the slots' invariants, and the check above), and no two
+            // slots have the same buffer.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
             return copy;
         }
         let mut at = 0;
         while at < len {
-            // SAFETY: as above: whole lines up to `SHORT` are inside both buffers. What is behind the data is no packet's.
+            // SAFETY: as above: lines up to `SHORT` are inside both buffers. Bytes behind the data belong to no packet.
             unsafe {
                 to.add(at).cast::<[u8; LINE]>().write_unaligned(from.add(at).cast::<[u8; LINE]>().read_unaligned())
             };
@@ -220,16 +220,16 @@ impl<'a> View<'a> {
         copy
     }
 
-    /// The first bytes of a slot's buffer, where notes on the packet stand.
+    /// Returns the first bytes of a slot's buffer, which contain notes on the packet.
     pub(crate) fn notes(self, slot: &Slot) -> [u8; View::NOTES] {
-        // SAFETY: inside the slot's buffer, which is longer; otherwise as in `bytes`.
+        // SAFETY: the bytes are inside the slot's buffer, which is longer; otherwise as in `bytes`.
         unsafe { self.base.as_ptr().add((slot.buf() as usize) << self.shift).cast::<[u8; View::NOTES]>().read() }
     }
 
     #[inline(always)]
     fn data(self, slot: &Slot) -> *mut u8 {
-        // SAFETY: inside the mapping, by the slot's invariants. In two steps: the compiler sees of each that it does not leave
-        // the mapping, and so that no slot's data is null, which an iterator would otherwise look at.
+        // SAFETY: inside the mapping, by the slot's invariants. In two steps, each of which the compiler knows not to
+        // leave the mapping. So it knows that the pointer is not null, which an iterator would check otherwise.
         unsafe { self.base.add((slot.buf() as usize) << self.shift).add(slot.offset()).as_ptr() }
     }
 }

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets: headers of frames, capture files, and a hostile client of a served card.
+//! Entry points of the fuzz targets: headers of frames, and a hostile client of a served card.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +19,6 @@ use crate::pci::vfio_user::{
     Connection, DmaMap, DmaUnmap, InLine, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
 };
 use crate::port::Rss;
-
-pub use super::wire::fuzz_capture as capture;
 
 /// Registers that the target sets: those of the filters, with their counts.
 const FILTERS: [(u32, u16); 19] = [

@@ -54,10 +54,10 @@ use std::time::Duration;
 
 pub use breach::Breach;
 pub use function::Function;
-pub use named::{named, open_named, open_with_wire};
+pub use named::{OpenWire, named, open_named, open_with_wire};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
-pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Timed, Traffic, Wire, from_fn};
+pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Wire, from_fn};
 
 use crate::nic::ixgbe::registers::*;
 use crate::pci::{Bar, Bus, Doorbell};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Cable, Card, Kind, Record, Replay, Runner, Tap, Traffic, Wire};
+use super::{Cable, Card, Kind, Port, Record, Runner, Traffic, Wire};
 use crate::error::{Error, Result};
 use crate::port::PortName;
 use crate::traffic::{Generator, Rate};
@@ -28,14 +28,19 @@ pub fn named(name: &str) -> Option<Arc<Card>> {
     models().lock().unwrap_or_else(PoisonError::into_inner).cards.get(name)?.upgrade()
 }
 
-/// Makes the model that a port's name describes, and runs it.
+/// Opens the port that a wire's option names.
+pub type OpenWire<'a> = &'a dyn Fn(&str) -> Result<crate::port::Port>;
+
+/// Makes the model that a port's name describes, and runs it. Ports at its outside are opened by `open`.
 ///
 /// # Errors
-/// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], [`Error::Wire`].
-pub fn open_named(port: &PortName) -> Result<(Arc<Card>, Arc<Runner>)> {
+/// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], and those of its wire.
+pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc<Runner>)> {
+    models().lock().unwrap_or_else(PoisonError::into_inner).check_free(port)?;
+    // The port outside may be a model, too.
+    let wire = make_wire(port, open)?;
     let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
     models.check_free(port)?;
-    let wire = make_wire(&mut models, port)?;
     models.make(port, wire)
 }
 
@@ -80,35 +85,34 @@ impl Models {
 }
 
 /// Makes the wire of the option `wire=`; without it, a generator at full speed with a checking sink.
-fn make_wire(models: &mut Models, port: &PortName) -> Result<Box<dyn Wire>> {
+fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
     let wire = port.option("wire").unwrap_or("traffic");
-    let (kind, rest) = wire.split_once(':').unwrap_or((wire, ""));
-    let inner: Box<dyn Wire> = match kind {
-        "traffic" => Box::new(traffic(port)?),
-        "sink" => Box::new(Traffic::sink()),
-        "none" => Box::new(Cable::unplugged()),
-        "tap" => Box::new(Tap::open(rest)?),
-        "pcap" => Box::new(Replay::open(Path::new(rest))?),
-        "sim" => {
-            // The first of two models that name each other makes the cable, the second finds its end.
-            let key = format!("{rest}>{}", port.rest());
-            match models.cables.remove(&key) {
-                Some(cable) => Box::new(cable),
-                None => {
-                    let (ours, theirs) = Cable::pair();
-                    models.cables.insert(format!("{}>{rest}", port.rest()), theirs);
-                    Box::new(ours)
-                }
-            }
+    let inner: Box<dyn Wire> = match wire.split_once(':').unwrap_or((wire, "")) {
+        ("traffic", "") => Box::new(traffic(port)?),
+        ("sink", "") => Box::new(Traffic::sink()),
+        ("none", "") => Box::new(Cable::unplugged()),
+        ("sim", other) => Box::new(cable(port.rest(), other)),
+        // Within the option, the port's own options are separated by semicolons.
+        (_, "") if wire != "null:" && !wire.ends_with('}') && !wire.contains('{') => {
+            let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
+            return Err(port.bad_option("wire", why));
         }
-        _ => {
-            return Err(port.bad_option("wire", "it must be traffic, sink, none, tap:NAME, pcap:FILE or sim:NAME"));
-        }
+        _ => Box::new(Port::new(open(&wire.replace(';', "&"))?)?),
     };
     match port.option("record") {
         Some(path) => Ok(Box::new(Record::create(Path::new(path), inner)?)),
         None => Ok(inner),
     }
+}
+
+/// Returns this end of the cable between two models: the first one that is opened makes it, the other takes its end.
+fn cable(this: &str, other: &str) -> Cable {
+    let cables = &mut models().lock().unwrap_or_else(PoisonError::into_inner).cables;
+    cables.remove(&format!("{other}>{this}")).unwrap_or_else(|| {
+        let (ours, theirs) = Cable::pair();
+        cables.insert(format!("{this}>{other}"), theirs);
+        ours
+    })
 }
 
 fn traffic(port: &PortName) -> Result<Traffic> {

@@ -79,7 +79,7 @@ struct Entry {
 impl Delivery {
     pub fn new(config: &Config) -> Result<Delivery> {
         let lane = || {
-            let (sender, receiver) = channel(config.ring);
+            let (sender, receiver) = channel(config.ring());
             let entry = Entry {
                 sender,
                 recipient: None,
@@ -91,9 +91,9 @@ impl Delivery {
         };
         Ok(Delivery {
             pool: config.pool.clone(),
-            longest: config.max_frame,
-            offloads: config.offloads,
-            lanes: (0..config.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
+            longest: config.options.max_frame,
+            offloads: config.options.offloads,
+            lanes: (0..config.options.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
             full: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
         })
@@ -261,7 +261,7 @@ impl DeliveryRx {
         let Some(receiver) = receiver else {
             return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
         };
-        lane.wake.want(config.interrupts.is_some());
+        lane.wake.want(config.options.interrupts.is_some());
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         (entry.open, entry.counters) = (true, counters.clone());
         Ok(Rx::new(DeliveryRx { delivery: delivery.clone(), queue: queue.into(), receiver: Some(receiver), counters }))

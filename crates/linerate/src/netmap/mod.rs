@@ -8,7 +8,6 @@
 //! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
 //! - `reader`: packets into and out of a channel
 //! - `channel`: slots on their way between two threads; `wake`: wakes a receiver that sleeps
-//! - [`VirtualPort`]: the control side of all of them
 //!
 //! This room knows memory and ports, and neither cards nor the kernel's interfaces. As ports, those can be attached to
 //! a switch.
@@ -19,7 +18,6 @@ mod frames;
 mod monitor;
 mod null;
 mod pipe;
-mod port;
 mod reader;
 mod ring;
 mod vale;
@@ -33,8 +31,6 @@ pub use monitor::Monitor;
 pub(crate) use monitor::{RemotePipe, RxMirror};
 pub use null::Null;
 pub use pipe::{Pipe, Side};
-pub(crate) use port::Virtual;
-pub use port::VirtualPort;
 pub use ring::{ExtraBuffer, NetmapPort, Ring, RxRing, TxRing, swap};
 pub(crate) use vale::delivery_of;
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use super::delivery::{Delivery, DeliveryRx};
-use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, Mirror, MonitorEntry, Monitored, QueueCounters, Receive, Transmit, TxQueue};
+use crate::port::{
+    Config, Drops, Mirror, MonitorEntry, Monitored, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, TxQueue,
+};
 use crate::slot::Slot;
 
 /// A monitor of another port.
-pub type Monitor = VirtualPort<Monitoring>;
+pub type Monitor = SoftwarePort<Monitoring>;
 
 /// Monitors a port until it is dropped.
 pub struct Monitoring {
@@ -45,7 +46,7 @@ impl Drop for Monitoring {
     }
 }
 
-impl Virtual for Monitoring {
+impl PortKind for Monitoring {
     const DRIVER: &'static str = "monitor";
 
     fn description(&self) -> String {

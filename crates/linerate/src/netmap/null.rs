@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::port::{Virtual, VirtualPort};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::port::{Config, QueueCounters, Receive, Transmit};
+use crate::port::{Config, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// The port `null:`.
-pub type Null = VirtualPort<Nothing>;
+pub type Null = SoftwarePort<Nothing>;
 
 /// The kind of port that drops all packets.
 pub struct Nothing(());
@@ -24,7 +23,7 @@ impl Null {
     }
 }
 
-impl Virtual for Nothing {
+impl PortKind for Nothing {
     const DRIVER: &'static str = "null";
 
     fn description(&self) -> String {

@@ -5,16 +5,17 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
-use super::port::{Virtual, VirtualPort};
 use super::reader::{counted, receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, QueueCounters, Receive, Rx, RxRing, Transmit, Tx, TxRing};
+use crate::port::{
+    Config, Link, Options, PortKind, QueueCounters, Receive, Rx, RxRing, SoftwarePort, Transmit, Tx, TxRing,
+};
 
 /// One end of a pipe.
-pub type Pipe = VirtualPort<PipeEnd>;
+pub type Pipe = SoftwarePort<PipeEnd>;
 
 /// The end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Pipe {
             }
         };
         let most = pipe.lanes[0].len() as u16;
-        let queues = config.rx_queues.max(config.tx_queues);
+        let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > most {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most });
         }
@@ -89,7 +90,8 @@ impl Pipe {
             return Err(Error::PortInUse { name: config.name });
         }
         *open = true;
-        let config = Config { pool: pipe.pool.clone(), ring: pipe.ring, ..config };
+        let options = Options { ring: Some(pipe.ring), ..config.options };
+        let config = Config { pool: pipe.pool.clone(), options, ..config };
         Ok(Pipe::new(config, PipeEnd { pipe: pipe.clone(), side }))
     }
 }
@@ -97,15 +99,15 @@ impl Pipe {
 impl PipeState {
     fn new(name: &str, config: &Config) -> Result<PipeState> {
         let lanes = || -> Result<Vec<Lane>> {
-            (0..config.rx_queues.max(config.tx_queues))
+            (0..config.options.rx_queues.max(config.options.tx_queues))
                 .map(|_| {
-                    let (sender, receiver) = channel(config.ring);
+                    let (sender, receiver) = channel(config.ring());
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
                     Ok(Lane { sender, receiver, wake: Wake::new()? })
                 })
                 .collect()
         };
-        let (name, pool, ring) = (name.to_string(), config.pool.clone(), config.ring);
+        let (name, pool, ring) = (name.to_string(), config.pool.clone(), config.ring());
         Ok(PipeState { name, pool, ring, lanes: [lanes()?, lanes()?], open: Mutex::default() })
     }
 }
@@ -128,7 +130,7 @@ impl Drop for PipeEnd {
     }
 }
 
-impl Virtual for PipeEnd {
+impl PortKind for PipeEnd {
     const DRIVER: &'static str = "pipe";
 
     fn description(&self) -> String {
@@ -139,7 +141,7 @@ impl Virtual for PipeEnd {
         let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
         let receiver = take(&pipe.lanes[side][queue].receiver).ok_or_else(taken)?;
-        pipe.lanes[side][queue].wake.want(config.interrupts.is_some());
+        pipe.lanes[side][queue].wake.want(config.options.interrupts.is_some());
         Ok(Box::new(Rx::new(PipeRx { pipe, side, queue, receiver: Some(receiver), counters })))
     }
 
@@ -147,7 +149,7 @@ impl Virtual for PipeEnd {
         let (pipe, side, queue) = (self.pipe.clone(), 1 - self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
         let sender = Some(take(&pipe.lanes[side][queue].sender).ok_or_else(taken)?);
-        let longest = config.max_frame;
+        let longest = config.options.max_frame;
         Ok(Box::new(Tx::new(PipeTx { pipe, side, queue, sender, counters, longest })))
     }
 

@@ -11,18 +11,7 @@ use std::path::{Path, PathBuf};
 use super::NetworkCard;
 use super::sysfs::group_members;
 use crate::error::Result;
-
-/// The kernel interface through which to use a card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Through {
-    /// vfio if the machine has an IOMMU, uio otherwise.
-    #[default]
-    Either,
-    /// vfio, behind the IOMMU.
-    Vfio,
-    /// uio, as root, without an IOMMU.
-    Uio,
-}
+use crate::port::Access;
 
 /// The record in `/run/linerate` of a card taken from a kernel driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,11 +55,11 @@ impl Drop for Claim {
 }
 
 /// Takes the card until the claim is dropped; `None` if it is bound to a driver for programs already.
-pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result<Option<Claim>> {
+pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<Option<Claim>> {
     if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
         return Ok(None);
     }
-    take_for(card, through, force, Some(std::process::id()))?;
+    take_for(card, access, force, Some(std::process::id()))?;
     Ok(Some(Claim { address: card.address.clone() }))
 }
 
@@ -79,11 +68,11 @@ pub(super) fn claim(card: &NetworkCard, through: Through, force: bool) -> Result
 /// # Errors
 /// [`Error::Card`](crate::Error::Card) if the card is in use and `force` is not set, the needed module is not loaded,
 /// there is no IOMMU for vfio, or privileges are missing.
-pub fn take(card: &NetworkCard, through: Through, force: bool) -> Result<()> {
-    take_for(card, through, force, None)
+pub fn take(card: &NetworkCard, access: Access, force: bool) -> Result<()> {
+    take_for(card, access, force, None)
 }
 
-fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u32>) -> Result<()> {
+fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32>) -> Result<()> {
     let reasons = in_use(card);
     if !reasons.is_empty() && !force {
         return Err(card.error(
@@ -91,9 +80,9 @@ fn take_for(card: &NetworkCard, through: Through, force: bool, process: Option<u
             &format!("sudo linerate bind --force {}, if you can do without it", card.address),
         ));
     }
-    let driver = match through {
-        Through::Vfio | Through::Either if card.iommu_group.is_some() => Some(VFIO_DRIVER),
-        Through::Vfio => {
+    let driver = match access {
+        Access::Vfio | Access::Either if card.iommu_group.is_some() => Some(VFIO_DRIVER),
+        Access::Vfio => {
             return Err(card.error(
                 "it has no IOMMU group: the machine has no IOMMU, or it is off",
                 &format!("boot with intel_iommu=on or amd_iommu=on, or: sudo linerate bind --uio {}", card.address),

@@ -19,7 +19,7 @@ pub trait Bus: DmaSpace {
     /// addresses of its previous driver.
     ///
     /// The kernel refuses, or the card is gone.
-    /// Where the kernel refuses, or the card is gone.
+    /// The kernel refuses, or the card is gone.
     ///
     /// # Safety
     /// The card was reset since it was opened.

@@ -26,7 +26,7 @@ pub mod vfio_user;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
-pub use bind::{Taken, Through, companions, give_back, in_use, take, taken};
+pub use bind::{Taken, companions, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
 pub use interrupt::Interrupt;
@@ -34,15 +34,7 @@ pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
 use crate::error::Result;
-
-/// How to take a card from the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Take {
-    /// The kernel interface to use.
-    pub through: Through,
-    /// Take the card even if Linux is using it.
-    pub force: bool,
-}
+use crate::port::Take;
 
 /// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
 /// it first, and given back when the last user of the device is gone.
@@ -53,7 +45,7 @@ pub struct Take {
 /// [`Error::Card`](crate::Error::Card): the obstacle, and the command that removes it.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
-        Some(Take { through, force }) => bind::claim(card, through, force)?,
+        Some(Take { access, force }) => bind::claim(card, access, force)?,
         None => None,
     };
     let card = NetworkCard::find(&card.address)?;

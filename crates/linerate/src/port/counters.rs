@@ -14,7 +14,7 @@ pub struct Counters {
 impl Counters {
     pub fn new(config: &Config) -> Counters {
         let of = |count: u16| (0..count).map(|_| Arc::default()).collect();
-        Counters { rx: of(config.rx_queues), tx: of(config.tx_queues) }
+        Counters { rx: of(config.options.rx_queues), tx: of(config.options.tx_queues) }
     }
 
     /// A receive queue's, for who takes it.

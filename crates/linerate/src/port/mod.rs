@@ -3,14 +3,15 @@
 //! Programs get them from [`crate::open`]. A kind of port is a [`Device`] ([`crate::nic`] first). This room knows memory and
 //! batches, and no kind of port.
 
-mod config;
 mod counters;
 mod device;
 mod monitors;
 mod name;
+mod options;
 mod queue;
 mod regions;
 mod scheduling;
+mod software;
 mod statistics;
 mod wait;
 
@@ -18,15 +19,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use config::{Config, DEFAULT_FRAME, FRAME_HEADERS, Vectors};
 pub(crate) use counters::Counters;
 pub use device::{Device, Info, Receive, Transmit};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::Kind;
 pub use name::PortName;
+pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use regions::{Rx, RxRing, Tx, TxRing};
 pub use scheduling::Patience;
+pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 

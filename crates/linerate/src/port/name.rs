@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 /// X{N, X}N              the two ends of pipe N; X is any name
 /// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
 /// null:                 a port that swallows, and never has anything
+/// pcap:FILE             a capture file that is read; pcap:FILE?write records into it
 /// valeS:P               port P of switch S
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
 /// netmap:IF^            the host's stack behind an interface, which it does not reach any more
@@ -53,8 +54,7 @@ pub(crate) enum Kind {
         receive: bool,
         transmit: bool,
     },
-    /// Not in this version: what it will be.
-    Later(&'static str),
+    Capture,
 }
 
 /// Options that every port takes, and those of `sim:`.
@@ -67,6 +67,8 @@ const CARD: usize = 5;
 const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer", "alone"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
+/// Those of `pcap:`.
+const CAPTURE: [&str; 4] = ["mtu", "write", "loop", "speed"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
@@ -108,14 +110,16 @@ impl PortName {
         {
             return Err(bad("it needs the name of an interface, as xdp:eth0".to_string()));
         }
+        if kind == Kind::Capture && rest.is_empty() {
+            return Err(bad("it needs the path of a file: pcap:in.pcap".to_string()));
+        }
         if kind == Kind::VfioUser && rest.is_empty() {
             return Err(bad("it needs the path of a socket: vfio-user:/run/card".to_string()));
         }
         let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
         for part in query.split('&').filter(|part| !part.is_empty()) {
-            let Some((option, value)) = part.split_once('=') else {
-                return Err(bad(format!("'{part}' is not an option; write option=value")));
-            };
+            // An option alone is switched on.
+            let (option, value) = part.split_once('=').unwrap_or((part, "on"));
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
@@ -126,7 +130,7 @@ impl PortName {
                 Kind::Packet => &PACKET,
                 // Its opener knows them.
                 Kind::Own => continue,
-                Kind::Later(_) => continue,
+                Kind::Capture => &CAPTURE,
             };
             if !known.contains(&option) {
                 let why = format!("there is no such option; there are {}", known.join(", "));
@@ -227,7 +231,7 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
             return Err("that is two ports: netmap:IF, and netmap:IF^ for the host's stack".to_string());
         }
         "netmap" => Kind::Netmap,
-        "pcap" => Kind::Later("capture file as a port"),
+        "pcap" => Kind::Capture,
         "null" => Kind::Null,
         _ if prefix.starts_with("vale") => Kind::Vale,
         "" => return Err("it has no kind in front, as in kind:name".to_string()),
@@ -238,7 +242,8 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
 /// The port that a name's end asks to monitor, and how: `X+rt`, as netmap's `X/rt`; a `z`, for a copy that is none, is allowed.
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may end like that.
-    let marks: &[char] = if address.starts_with("vfio-user:") { &['+'] } else { &['+', '/'] };
+    let marks: &[char] =
+        if address.starts_with("vfio-user:") || address.starts_with("pcap:") { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);
@@ -280,7 +285,8 @@ mod tests {
         let xdp = PortName::parse("xdp:eth0-3?flow=udp:1+from:fd00::/8").unwrap();
         assert_eq!((xdp.kind(), xdp.rest(), xdp.option("flow")), (Kind::Xdp, "eth0-3", Some("udp:1+from:fd00::/8")));
         assert_eq!(PortName::parse("netmap:if0^").unwrap().kind(), Kind::Stack);
-        assert!(matches!(PortName::parse("pcap:x").unwrap().kind(), Kind::Later(_)));
+        let capture = PortName::parse("pcap:x.pcap?write").unwrap();
+        assert_eq!((capture.kind(), capture.rest(), capture.option("write")), (Kind::Capture, "x.pcap", Some("on")));
     }
 
     #[test]
@@ -309,7 +315,8 @@ mod tests {
             ("vfio-user:/x?wire=none", "no such option"),
             ("sim:a b", "1 to 64"),
             ("foo:1", "no kind of port 'foo:'"),
-            ("sim:0?x", "not an option"),
+            ("sim:0?x", "no such option"),
+            ("pcap:", "path of a file"),
             ("sim:0?x=1", "no such option"),
             ("x{", "where N is a number"),
             ("{1", "where N is a number"),

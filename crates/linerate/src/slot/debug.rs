@@ -1,4 +1,4 @@
-//! How a slot looks to people.
+//! The `Debug` format of a slot.
 
 use super::Slot;
 

@@ -1,12 +1,12 @@
-//! What arrived of what was sent.
+//! Checking the frames that arrive.
 
 use super::stamp::{self, Read};
 
-/// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow,
-/// with its bytes intact.
+/// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow, with its bytes
+/// intact.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
-    /// The sequence number that each flow should bring next; `ANY` before its first frame.
+    /// The next sequence number of each flow; `ANY` before its first frame.
     next: Vec<u64>,
     report: Report,
 }
@@ -20,25 +20,25 @@ pub struct Report {
     pub sent: u64,
     /// Frames that arrived, of any kind.
     pub received: u64,
-    /// Sequence numbers that were stepped over, less those that came late. What a flow sent before
-    /// its first frame arrived is not among them.
+    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first arrival
+    /// are not counted.
     pub lost: u64,
-    /// Frames with a smaller sequence number than their flow had brought before.
+    /// Frames with a smaller sequence number than an earlier one of their flow.
     pub reordered: u64,
-    /// Frames whose bytes are not those that were sent.
+    /// Frames whose bytes differ from those sent.
     pub corrupted: u64,
-    /// Intact frames whose byte 48 nobody touched.
+    /// Intact frames whose byte 48 was not changed on the way.
     pub untouched: u64,
     /// Frames without a stamp.
     pub foreign: u64,
-    /// 1 if the rest of a capture file could not be read: it is malformed, or cut off within a packet.
+    /// 1 if the rest of a capture file could not be read: it is malformed, or ends within a packet.
     pub unreadable: u64,
-    /// 1 if not all frames could be written to a capture file: the disk is full, or broken. The file ends before them.
+    /// 1 if not all frames could be written to a capture file (disk full or broken). The file ends before them.
     pub unrecorded: u64,
 }
 
 impl Checker {
-    /// Looks at one frame, given without CRC.
+    /// Checks one frame, given without CRC.
     #[inline]
     pub fn check(&mut self, frame: &[u8]) {
         self.report.received += 1;
@@ -64,7 +64,7 @@ impl Checker {
         }
     }
 
-    /// The counts so far; `sent` is not known here.
+    /// Returns the counts so far; `sent` is not known here.
     pub fn report(&self) -> Report {
         self.report
     }
@@ -81,7 +81,7 @@ mod tests {
         let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 10];
         frames.iter_mut().for_each(|frame| generator.fill(frame));
         let mut checker = Checker::default();
-        // Flow 0 brings 0, 1, 3, 2; flow 1 brings 0, 4.
+        // Flow 0 has 0, 1, 3, 2; flow 1 has 0, 4.
         for index in [0, 1, 2, 6, 4, 9] {
             checker.check(&frames[index]);
         }

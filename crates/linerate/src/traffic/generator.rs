@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::stamp::{self, SHORTEST, STAMP};
 
-/// Makes UDP frames, one flow after the other, each flow with sequence numbers of its own.
+/// Generates UDP frames, one flow after the other, with separate sequence numbers for each flow.
 #[derive(Clone, Debug)]
 pub struct Generator {
     frame: Vec<u8>,
@@ -22,15 +22,15 @@ impl Default for Generator {
     }
 }
 
-/// Where UDP's source port lies; flow `f` has port 1,024 + `f`.
+/// The offset of UDP's source port; flow `f` has port 1,024 + `f`.
 const SOURCE_PORT: usize = 34;
 
 impl Generator {
-    /// Frames of `size` bytes, as the field counts them: with 4 bytes of CRC, 64 at least. They
-    /// belong to `flows` flows, which differ in their UDP source port.
+    /// Generates frames of `size` bytes, including 4 bytes of CRC, at least 64. They belong to `flows` flows, which
+    /// differ in their UDP source port.
     ///
-    /// Addresses are locally administered, and of 198.18.0.0/15, which is set aside for
-    /// benchmarks (RFC 2544).
+    /// MAC addresses are locally administered; IP addresses are of 198.18.0.0/15, which is reserved for benchmarks
+    /// (RFC 2544).
     pub fn new(size: usize, flows: u16) -> Generator {
         let len = size.clamp(SHORTEST + 4, 65_535) - 4;
         let mut frame = vec![0; len];
@@ -52,9 +52,9 @@ impl Generator {
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped: true }
     }
 
-    /// Frames like `template`. If it is UDP over IPv4 without options or VLAN tag and has 18 bytes
-    /// of payload, it gets stamps and flows as [`new`](Generator::new)'s do, and its UDP checksum
-    /// is set to none; otherwise it is sent as it is.
+    /// Generates frames like `template`. If it is UDP over IPv4 without options or VLAN tag and has 18 bytes of
+    /// payload, it gets stamps and flows as in [`new`](Generator::new), and its UDP checksum is set to none;
+    /// otherwise it is sent unchanged.
     pub fn from_template(template: &[u8], flows: u16) -> Generator {
         let mut frame = template.to_vec();
         let stamped = frame.len() >= SHORTEST && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
@@ -64,28 +64,28 @@ impl Generator {
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped }
     }
 
-    /// The same frames with other flows, so that several generators share a checker.
+    /// Uses other flows, so that several generators share a checker.
     pub fn with_flows(mut self, flows: Range<u16>) -> Generator {
         (self.next_flow, self.flows) = (flows.start, flows.start..flows.end.max(flows.start.saturating_add(1)));
         self
     }
 
-    /// True if its frames carry sequence numbers.
+    /// Returns whether the frames have sequence numbers.
     pub fn is_stamped(&self) -> bool {
         self.stamped
     }
 
-    /// Bytes of a frame, without CRC.
+    /// Returns the length of a frame in bytes, without CRC.
     pub fn frame_len(&self) -> usize {
         self.frame.len()
     }
 
-    /// How many frames have been made.
+    /// Returns the count of frames generated.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Makes the next frame in `bytes`, which has [`frame_len`](Generator::frame_len) bytes.
+    /// Writes the next frame to `bytes`, which has [`frame_len`](Generator::frame_len) bytes.
     #[inline]
     pub fn fill(&mut self, bytes: &mut [u8]) {
         bytes.copy_from_slice(&self.frame);

@@ -1,4 +1,4 @@
-//! How long frames take from where they are stamped to where they are seen again.
+//! The time that frames take from where they are stamped to where they arrive.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::stamp;
 
-/// Times of recognisable frames, by flow and sequence number, since the smallest frame has no room for one of its own.
+/// Measures stamped frames by flow and sequence number, since the smallest frame has no room for a timestamp.
 ///
 /// ```
 /// use linerate::traffic::{Generator, Latency};
@@ -18,20 +18,20 @@ use super::stamp;
 /// assert_eq!(latency.take().len(), 1);
 /// ```
 pub struct Latency {
-    /// When frames left, in nanoseconds, and below that a part of what names them; 0 if none.
+    /// Departure times in nanoseconds, with a part of the frame's identity in the low bits; 0 if none.
     left: Box<[AtomicU64]>,
     origin: Instant,
     every: u64,
     times: Mutex<Vec<u64>>,
 }
 
-/// Frames that can be on their way at a time.
+/// The most frames in flight at a time.
 const PLACES: usize = 1 << 16;
-/// Bits of a place's word that say which of the frames that share the place it is.
+/// Bits of a place's word that identify one of the frames that share the place.
 const NAME_BITS: u32 = 20;
 
 impl Latency {
-    /// Looks at one of `every` frames of each flow.
+    /// Measures one of `every` frames of each flow.
     pub fn new(every: u64) -> Arc<Latency> {
         Arc::new(Latency {
             left: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
@@ -41,7 +41,7 @@ impl Latency {
         })
     }
 
-    /// A frame leaves now. Frames without a stamp are passed over.
+    /// Records the departure of a frame; frames without a stamp are ignored.
     #[inline]
     pub fn leaves(&self, frame: &[u8]) {
         if let Some((place, name)) = self.place(frame) {
@@ -49,7 +49,7 @@ impl Latency {
         }
     }
 
-    /// A frame arrives now: what it took is noted, once.
+    /// Records the arrival of a frame: its time is recorded once.
     #[inline]
     pub fn arrives(&self, frame: &[u8]) {
         let Some((place, name)) = self.place(frame) else { return };
@@ -60,17 +60,17 @@ impl Latency {
         }
     }
 
-    /// What was noted since this was called last, in nanoseconds.
+    /// Returns the times recorded since the last call, in nanoseconds.
     pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Never 0, so that a place that is in use is not.
+    /// Returns the current time; never 0, so that a place in use is not 0.
     fn now(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Where a frame's time is kept, and what tells it from others that are kept there.
+    /// Returns the place of a frame's departure time, and the bits that distinguish it from other frames there.
     #[inline]
     fn place(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
         let (flow, sequence) = stamp::name(frame)?;
@@ -82,7 +82,7 @@ impl Latency {
     }
 }
 
-/// Nanoseconds since what a place's word says, of whose time the upper bits are not kept: up to 4 hours and 53 minutes.
+/// Returns nanoseconds since the time in a place's word, which lacks upper bits: up to 4 hours and 53 minutes.
 fn since(word: u64, now: u64) -> u64 {
     now.wrapping_sub(word >> NAME_BITS) & (u64::MAX >> NAME_BITS)
 }
@@ -99,7 +99,7 @@ mod tests {
         let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 60];
         frames.iter_mut().for_each(|frame| generator.fill(frame));
         frames[..30].iter().for_each(|frame| latency.leaves(frame));
-        // The second half was never sent; byte 48 is touched on the way.
+        // The second half was never sent; byte 48 is changed on the way.
         frames.iter_mut().for_each(|frame| frame[48] += 1);
         frames.iter().chain(&frames[..30]).for_each(|frame| latency.arrives(frame));
         latency.arrives(&[0; 60]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_the_place_of_a_lost_frame_is_not_taken_for_it() {
+    fn a_frame_at_a_lost_frame_s_place_is_not_counted() {
         let latency = Latency::new(1);
         let mut generator = Generator::new(64, 1);
         let mut frame = vec![0; 60];

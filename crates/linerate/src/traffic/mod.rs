@@ -1,6 +1,5 @@
-//! Traffic that can be recognised again: frames with flows and sequence numbers, their check at the
-//! other end, and pacing. It knows bytes only; the model's [wire](crate::model) uses it, and the
-//! commands `gen`, `sink` and `fwd`.
+//! Recognisable traffic: frames with flows and sequence numbers, their check at the other end, and pacing. This
+//! module knows bytes only. The model's [wire](crate::model) uses it, and the commands `gen`, `sink` and `fwd`.
 //!
 //! Each frame carries a stamp in its UDP payload:
 //!
@@ -9,8 +8,8 @@
 //!       | Ethernet | IPv4     | UDP     | magic | flow | touched | 0   | check | sequence | pattern ...
 //! ```
 //!
-//! `check` is a hash of all bytes but itself and byte 48, the one that a forwarder touches. A frame
-//! of the smallest size, 64 bytes with CRC, has room for exactly that.
+//! `check` is a hash of all bytes except itself and byte 48, which a forwarder changes. A frame of the smallest size,
+//! 64 bytes with CRC, has exactly enough room.
 
 mod checker;
 mod generator;

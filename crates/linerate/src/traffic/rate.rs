@@ -1,24 +1,23 @@
-//! Rates, and keeping to them.
+//! Rates, and pacing.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-/// How fast to send.
+/// A send rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// This many packets per second.
+    /// Packets per second.
     Packets(f64),
-    /// This many bits per second on the wire: CRC, preamble and gap included.
+    /// Bits per second on the wire: including CRC, preamble and gap.
     Bits(f64),
 }
 
-/// Bytes that a frame takes on the wire beyond those without CRC: CRC 4, preamble and start 8,
-/// gap 12 (IEEE 802.3).
+/// Bytes on the wire beside a frame without CRC: CRC 4, preamble and start 8, gap 12 (IEEE 802.3).
 const FRAMING: usize = 24;
 
 impl Rate {
-    /// Packets per second, for frames of `len` bytes without CRC.
+    /// Returns packets per second for frames of `len` bytes without CRC.
     pub fn packets_per_second(self, len: usize) -> f64 {
         match self {
             Rate::Packets(packets) => packets,
@@ -30,8 +29,8 @@ impl Rate {
 impl FromStr for Rate {
     type Err = String;
 
-    /// `14.88M`, `14.88Mpps`, `10Gbit`, `10Gbit/s`, `10Gbps`: a number, `k`, `M` or `G`, and `pps`
-    /// (also if left out) or bits.
+    /// Parses `14.88M`, `14.88Mpps`, `10Gbit`, `10Gbit/s`, `10Gbps`: a number, `k`, `M` or `G`, and `pps` (the
+    /// default) or bits.
     fn from_str(text: &str) -> Result<Rate, String> {
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
@@ -59,8 +58,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Tells when the next frame may leave. It makes up for short pauses only, up to [`Pacer::BURST`]
-/// frames: a wire cannot bring faster what it was late with.
+/// Decides when the next frame may leave. It makes up for short pauses only, up to [`Pacer::BURST`] frames, since a
+/// wire cannot go faster after a delay.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     per_second: f64,
@@ -70,26 +69,26 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Frames that may leave back to back after a pause.
+    /// The most frames back to back after a pause.
     pub const BURST: f64 = 64.0;
 
-    /// Frames of `len` bytes without CRC at `rate`.
+    /// Paces frames of `len` bytes without CRC at `rate`.
     pub fn new(rate: Rate, len: usize) -> Pacer {
         Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0, burst: Pacer::BURST }
     }
 
-    /// Makes up for pauses of up to `frames`, for ports that are no wires.
+    /// Makes up for pauses of up to `frames` frames, for ports that are not wires.
     pub fn with_burst(self, frames: usize) -> Pacer {
         Pacer { burst: frames.max(1) as f64, ..self }
     }
 
-    /// True if a frame may leave now; then it counts as sent.
+    /// Returns whether a frame may leave now, and counts it as sent.
     pub fn take(&mut self) -> bool {
         self.take_some(1, 1) == 1
     }
 
-    /// Returns how many frames may leave now: at least `least` and at most `most`, or 0. They count as sent. `least` must not
-    /// exceed the burst.
+    /// Returns the count of frames that may leave now, from `least` to `most`, or 0, and counts them as sent. `least`
+    /// must not exceed the burst.
     pub fn take_some(&mut self, least: usize, most: usize) -> usize {
         if self.credit < least as f64 {
             self.refill(Instant::now());
@@ -123,7 +122,7 @@ mod tests {
         for bad in ["", "fast", "-1", "0", "10Gbyte", "1.2.3", "M"] {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");
         }
-        // The field's number: 64-byte frames at 10 Gbit/s.
+        // The usual figure: 64-byte frames at 10 Gbit/s.
         assert_eq!(Rate::Bits(10e9).packets_per_second(60).round(), 14_880_952.0);
     }
 
@@ -138,7 +137,7 @@ mod tests {
         let mut pacer = pacer.with_burst(500);
         pacer.refill(start + Duration::from_secs(20));
         assert_eq!(pacer.credit, 500.0);
-        // What is there may leave together, or not at all.
+        // Credit suffices for all of `least`, or for none.
         let mut slow = Pacer { per_second: 1e-9, last: start, credit: 40.0, burst: 64.0 };
         assert_eq!((slow.take_some(41, 64), slow.take_some(32, 32), slow.take_some(9, 64)), (0, 32, 0));
         assert_eq!((slow.take_some(1, 64), slow.take()), (8, false));

@@ -1,10 +1,10 @@
-//! Where a frame carries what, and the hash over it.
+//! The layout of a stamped frame, and its hash.
 
-/// The byte that a forwarder touches.
+/// The byte that a forwarder changes.
 pub const TOUCHED: usize = 48;
-/// Where the stamp begins: the payload of UDP over IPv4 without options or VLAN tag.
+/// The offset of the stamp: the payload of UDP over IPv4 without options or VLAN tag.
 pub(super) const STAMP: usize = 42;
-/// The shortest frame that has room for it, without CRC.
+/// The shortest frame with room for a stamp, without CRC.
 pub(super) const SHORTEST: usize = 60;
 
 const MAGIC: u32 = 0x6C72_6174;
@@ -23,9 +23,8 @@ pub(super) fn write(frame: &mut [u8], flow: u16, sequence: u64) {
     frame[CHECK..SEQUENCE].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Touches a byte of a packet, as ixy's forwarder does: byte 48 of a stamped frame counts how often
-/// it was forwarded. Any other frame is read there and left as it is, so that real traffic keeps its
-/// checksums.
+/// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
+/// Any other frame is only read, so that real traffic keeps valid checksums.
 #[inline(always)]
 pub fn touch(frame: &mut [u8]) {
     if let Some(bytes) = frame.get_mut(STAMP..=TOUCHED)
@@ -35,7 +34,7 @@ pub fn touch(frame: &mut [u8]) {
     }
 }
 
-/// The flow and the sequence number that a frame says it has; nothing is checked.
+/// Returns a frame's flow and sequence number, unchecked.
 #[inline]
 pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
     if frame.len() < SHORTEST || frame[STAMP..FLOW] != MAGIC.to_be_bytes() {
@@ -46,11 +45,11 @@ pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
     Some((u16::from_be_bytes([frame[FLOW], frame[FLOW + 1]]), u64::from_be_bytes(sequence)))
 }
 
-/// What a frame says of itself.
+/// The result of reading a stamp.
 pub(super) enum Read {
-    /// No stamp: not ours.
+    /// No stamp.
     Foreign,
-    /// A stamp, but not the bytes that it was made for.
+    /// A stamp that does not match the frame's bytes.
     Corrupted,
     /// Intact.
     Stamped { flow: u16, sequence: u64, touched: u8 },
@@ -66,11 +65,11 @@ pub(super) fn read(frame: &[u8]) -> Read {
     }
 }
 
-/// A hash of all bytes but the touched one and the check itself: two lanes of multiply and add over
-/// words of 8 bytes. It finds accidents, not enemies.
+/// Hashes all bytes except the changed one and the check itself: two lanes of multiply and add over words of 8 bytes.
+/// It detects accidents, not attacks.
 #[inline]
 fn hash(frame: &[u8]) -> u32 {
-    // Bytes 48 to 55 in one word: keep 49, and 54 and 55.
+    // Bytes 48 to 55 are one word: keep 49, 54 and 55.
     const KEEP: u64 = u64::from_le_bytes([0, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF]);
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut lanes = [frame.len() as u64, ODD];

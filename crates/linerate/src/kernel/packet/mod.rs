@@ -1,10 +1,10 @@
-//! AF_PACKET: a copy of all that an interface receives, and sending beside the kernel. It needs no driver's help, and
-//! costs a copy and more of the kernel's path than AF_XDP.
+//! AF_PACKET: a copy of all packets that an interface receives, and sending beside the kernel. It needs no support in
+//! the driver, but costs a copy and more of the kernel's path than AF_XDP.
 //!
 //! - `socket`: a packet socket with its rings
 //! - `queue`: receive and send
 //!
-//! The kernel receives the same packets, too: an interface that a program forwards from should have no address.
+//! The kernel receives the same packets, too: an interface from which a program forwards should have no address.
 
 mod queue;
 mod socket;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::interface::Interface;
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::offload::LONGEST;
@@ -26,41 +26,41 @@ pub use socket::promiscuous;
 /// An interface, over packet sockets.
 pub type PacketPort = KernelPort<PacketSockets>;
 
-/// One for each queue.
+/// The sockets of a port, one for each queue.
 pub struct PacketSockets {
     description: String,
-    /// Only these are handed on.
+    /// The packets to deliver; all if `None`.
     flow: Option<Filter>,
     sockets: Vec<Arc<Socket>>,
-    /// Receive queues that have been taken; packets come when all have.
+    /// Receive queues taken so far; packets arrive once all are.
     started: Vec<bool>,
-    /// Packets that the kernel has dropped; it tells only of new ones.
+    /// Packets that the kernel dropped; the kernel reports only new ones.
     dropped: AtomicU64,
 }
 
 impl PacketPort {
-    /// Opens an interface, for the packets of a flow, or all. [`Config::description`] is added to what it says of itself.
+    /// Opens an interface, for the packets of a flow, or all. [`Config::description`] is appended to the port's own.
     ///
     /// # Errors
-    /// [`Error::Interface`](crate::Error::Interface): what stands in the way.
+    /// [`Error::Interface`](crate::Error::Interface): the obstacle.
     pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<PacketPort> {
         config.check_ring()?;
-        let longest = if config.offloads { LONGEST } else { config.max_frame };
-        let count = config.rx_queues.max(config.tx_queues);
-        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring, longest).map(Arc::new));
+        let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
+        let count = config.options.rx_queues.max(config.options.tx_queues);
+        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring(), longest).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
-        let started = vec![false; config.rx_queues.into()];
+        let started = vec![false; config.options.rx_queues.into()];
         let mut description = format!("{} interface, AF_PACKET rings", interface.driver());
         if !config.description.is_empty() {
             description += &format!(", {}", config.description);
         }
         let sockets = PacketSockets { description, flow, sockets, started, dropped: AtomicU64::new(0) };
-        PacketPort::new(On { interface, config }, sockets, true)
+        OnInterface::port(On { interface, config }, sockets, true)
     }
 }
 
 impl PacketSockets {
-    /// A receive queue was taken; when it was the last one, packets begin to come.
+    /// Marks a receive queue as taken; with the last one, packets begin to arrive.
     fn start(&mut self, interface: &Interface, queue: u16) -> Result<()> {
         let before = self.started.iter().all(|started| *started);
         self.started[usize::from(queue)] = true;
@@ -80,7 +80,7 @@ impl PacketSockets {
 
 impl Sockets for PacketSockets {
     const DRIVER: &'static str = "packet";
-    const SPREADS: &'static str = "the kernel spreads flows over the sockets by a hash of its own";
+    const SPREADS: &'static str = "the kernel spreads flows over the sockets by its own hash";
     const OFFLOADS: bool = true;
 
     fn description(&self, _: &Interface) -> String {
@@ -96,9 +96,9 @@ impl Sockets for PacketSockets {
             pool: on.config.pool.clone(),
             counters,
             flow: self.flow.clone(),
-            offloads: on.config.offloads,
-            timestamps: on.config.timestamps,
-            longest: on.config.max_frame,
+            offloads: on.config.options.offloads,
+            timestamps: on.config.options.timestamps,
+            longest: on.config.options.max_frame,
             segments: VecDeque::new(),
         };
         self.start(&on.interface, queue)?;
@@ -107,12 +107,12 @@ impl Sockets for PacketSockets {
 
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.sockets[usize::from(queue)].clone();
-        // A socket that only sends is bound, too.
+        // A socket that only sends must be bound, too.
         if self.started.iter().any(|started| !*started) {
             socket.aim(&on.interface)?;
         }
         let next = *socket.next.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.max_frame }))
+        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.options.max_frame }))
     }
 
     fn drops(&self) -> Drops {
@@ -130,12 +130,12 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-    use crate::port::Device;
+    use crate::port::{Device, Options};
 
-    /// Runs in a network of its own, where `lo` is up.
+    /// Runs `work` in a network namespace of its own, where `lo` is up.
     fn apart(work: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(|| {
-            // SAFETY: this thread has no file that depends on what it no longer shares.
+            // SAFETY: this thread has no file that depends on the shared namespace.
             #[allow(unsafe_code)]
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
             assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -145,16 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_as_large_as_the_packets_that_are_asked_for() {
+    fn rings_have_room_for_the_requested_packets() {
         apart(|| {
             let lo = Interface::open("lo").unwrap();
-            // Packets of a ring, the longest frame; blocks to receive, bytes of a frame to send, and of all of those.
+            // Packets of a ring, longest frame; receive blocks, bytes of a send frame, and of the send ring.
             for (ring, longest, blocks, frame, to_send) in [
                 (64, 1518, 128, 2048, 64 * 2048),
                 (512, 1990, 128, 2048, 512 * 2048),
                 (512, 1991, 128, 4096, 512 * 4096),
                 (16_384, 1518, 256, 2048, 16_384 * 2048),
-                // Those that do not fill a block leave the rest of it.
+                // Frames that do not fill a block waste the rest of it.
                 (65, 1518, 128, 2048, 128 * 2048),
                 (64, LONGEST, 128, 131_072, 64 * 131_072),
             ] {
@@ -166,18 +166,18 @@ mod tests {
         });
     }
 
-    /// The kernel tells only of new ones.
+    /// The kernel reports only new drops.
     #[test]
-    fn what_finds_no_room_in_the_kernel_s_ring_is_counted_once() {
+    fn packets_without_room_in_the_kernel_s_ring_are_counted_once() {
         apart(|| {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Config { ring: 64, ..Config::new("packet:lo", pool) };
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool);
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let _rx = port.rx(0).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            // 16 MiB of blocks have room for fewer than 300 of these.
+            // 16 MiB of blocks hold fewer than 300 of these.
             let send = |count: usize| {
                 for _ in 0..count {
                     socket.send_to(&[0; 60_000], "127.0.0.1:9").unwrap();
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_and_bytes_that_are_sent_are_counted() {
+    fn sent_packets_and_bytes_are_counted() {
         apart(|| {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Config { ring: 64, ..Config::new("packet:lo", pool.clone()) };
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool.clone());
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
             for len in [60, 100, 1000] {

@@ -1,4 +1,4 @@
-//! Receive and send, top-down: from the kernel's blocks into buffers, and from buffers into its frames. Each packet is
+//! Receive and send, top-down: from the kernel's blocks to buffers, and from buffers to its frames. Each packet is
 //! copied once.
 
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::port::{QueueCounters, Receive, Transmit};
 
-// In a block (`struct tpacket_block_desc`): whose it is, how many packets it has, and where the first is.
+// Offsets in a block (`struct tpacket_block_desc`): status, count of packets, offset of the first.
 const BLOCK_STATUS: usize = 8;
 const BLOCK_PACKETS: usize = 12;
 const BLOCK_FIRST: usize = 16;
-// In front of a packet (`struct tpacket3_hdr`): how far on the next is, when it came, its bytes here, what it is, where it
-// begins, and its VLAN tag.
+// Offsets in a packet's header (`struct tpacket3_hdr`): next packet, time, captured length, length, status, offset of
+// the data, and VLAN tag.
 const NEXT: usize = 0;
 const SECONDS: usize = 4;
 const NANOSECONDS: usize = 8;
@@ -29,15 +29,15 @@ const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
 
-/// Frames up to this length are the kernel's headers altogether: it copies those, and for the rest hands pages around,
-/// which costs more than a copy.
+/// Frames up to this length are declared as headers entirely: the kernel copies headers, and passes the rest as
+/// pages, which costs more than a copy.
 const COPIED: usize = 1518;
 
-/// How far a socket's blocks were read.
+/// The read position in a socket's blocks.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Receiving {
     block: usize,
-    /// Packets of the block that were not looked at yet, and where the next is.
+    /// Packets of the block not yet read, and the offset of the next.
     left: u32,
     next: usize,
 }
@@ -48,20 +48,20 @@ pub(super) struct PacketRx {
     pub(super) place: Receiving,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// Only these are handed on.
+    /// The packets to deliver; all if `None`.
     pub(super) flow: Option<Filter>,
-    /// Packets may be handed on uncut, and without a checksum.
+    /// Large packets, and packets without a checksum, may be delivered as they are.
     pub(super) offloads: bool,
-    /// When they came is noted.
+    /// Timestamps are recorded.
     pub(super) timestamps: bool,
     pub(super) longest: usize,
-    /// Parts of a packet that had to be cut, for which the last batch had no room.
+    /// Segments of a large packet, for which the last batch had no room.
     pub(super) segments: VecDeque<(Vec<u8>, u64)>,
 }
 
-/// Packets that are looked at before what was found is handed over, also where few of them are meant.
+/// The most packets to examine in one call, even if the filter rejects nearly all.
 const LOOKS: usize = 1024;
-/// Bytes that a filter looks at, at most: Ethernet's header and a tag, IPv4's with options, ports.
+/// The most bytes that a filter reads: Ethernet header and a tag, IPv4 header with options, ports.
 const LOOKED_AT: usize = 14 + 4 + 60 + 4;
 
 /// A packet in a block.
@@ -70,12 +70,12 @@ struct Found {
     len: usize,
     offload: Offload,
     tag: Option<[u8; 4]>,
-    /// When it came, in nanoseconds.
+    /// Receive time in nanoseconds.
     time: u64,
 }
 
 impl PacketRx {
-    /// The next packet of a block; `None` if there is none now.
+    /// Returns the next packet of a block; `None` if there is none now.
     fn find(&mut self) -> Option<Found> {
         loop {
             let base = self.place.block * BLOCK;
@@ -92,7 +92,7 @@ impl PacketRx {
                     continue;
                 }
             }
-            // What the kernel says is not believed beyond the block.
+            // Offsets from the kernel are not trusted beyond the block.
             let end = base + BLOCK;
             let header = self.place.next;
             if !header.is_multiple_of(8) || header.saturating_add(TAG_TYPE + 4) > end {
@@ -124,7 +124,7 @@ impl PacketRx {
         }
     }
 
-    /// The packet was taken: to the next.
+    /// Advances to the next packet.
     fn pass(&mut self) {
         self.place.left -= 1;
         if self.place.left == 0 {
@@ -134,14 +134,14 @@ impl PacketRx {
             self.place.next.saturating_add(self.socket.memory.word(self.place.next + NEXT).load(Relaxed) as usize);
     }
 
-    /// The block is the kernel's again.
+    /// Returns the block to the kernel.
     fn give_back(&mut self) {
         self.place.left = 0;
         self.socket.memory.word(self.place.block * BLOCK + BLOCK_STATUS).store(libc::TP_STATUS_KERNEL, Release);
         self.place.block = (self.place.block + 1) % self.socket.blocks;
     }
 
-    /// Whether the filter means it, with the tag where it was on the wire.
+    /// Returns whether the filter matches the packet, with its tag where it was on the wire.
     fn is_meant(&self, found: &Found) -> bool {
         let Some(flow) = &self.flow else { return true };
         let mut bytes = [0; LOOKED_AT + 4];
@@ -155,7 +155,7 @@ impl PacketRx {
         flow.matches(&bytes[..len])
     }
 
-    /// Appends a packet; false if there is no room.
+    /// Appends a packet; returns false if there is no room.
     fn take(&mut self, batch: &mut Batch, found: &Found) -> bool {
         let Found { begin, len, offload, tag, time } = *found;
         let memory = &self.socket.memory;
@@ -186,7 +186,7 @@ impl PacketRx {
         true
     }
 
-    /// A packet whose tag the kernel has taken out, or that is to be cut: it waits as what it becomes.
+    /// Queues the segments of a packet to be segmented, or a packet whose VLAN tag the kernel has stripped.
     #[cold]
     fn take_changed(&mut self, found: &Found) -> bool {
         let mut bytes = vec![0; found.len];
@@ -268,7 +268,7 @@ impl Drop for PacketRx {
 pub(super) struct PacketTx {
     pub(super) socket: Arc<Socket>,
     pub(super) next: usize,
-    /// The oldest frame that the kernel may not have taken yet.
+    /// The oldest frame not known to be taken by the kernel.
     pub(super) oldest: usize,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: usize,
@@ -325,7 +325,7 @@ impl Transmit for PacketTx {
         if self.unsent() > 0 {
             self.socket.push();
         }
-        // What was taken is not looked at again.
+        // Frames that the kernel has taken are not checked again.
         while self.oldest != self.next && self.status(self.oldest) & libc::TP_STATUS_SEND_REQUEST == 0 {
             self.oldest = (self.oldest + 1) % self.socket.frames;
         }
@@ -358,13 +358,13 @@ mod tests {
 
     const BLOCKS: usize = 4;
 
-    /// Blocks of anything: packets are inside them, or are not there; and it comes to an end.
+    /// Feeds malformed blocks: every packet received lies inside its block, and receiving ends.
     #[test]
-    fn blocks_of_nonsense_give_no_nonsense() {
+    fn malformed_blocks_give_only_valid_packets() {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());
-        // Nearly right, or not at all: how far the next is, the length, what it is, where it begins, and a tag.
+        // Nearly valid, or invalid: offset of the next, length, status, offset of the data, and tag.
         let next = prop_oneof![4 => Just(64u32), 1 => any::<u32>(), 1 => Just(BLOCK as u32 - 200)];
         let len = prop_oneof![4 => 14..9000u32, 1 => 0..20u32, 1 => 0..BLOCK as u32 + 10, 1 => any::<u32>()];
         let begin = prop_oneof![4 => 48..200u32, 1 => 0..20u32, 1 => any::<u32>()];
@@ -378,7 +378,7 @@ mod tests {
                 let base = block * BLOCK;
                 let at = |place: usize, value: u32| memory.word(base + place).store(value, Relaxed);
                 for (n, (next, len, status, begin, tag, whole)) in headers.iter().enumerate() {
-                    // The last one is at the block's end.
+                    // The last header is at the block's end.
                     let header = if n + 1 == headers.len() { BLOCK - 152 } else { 48 + n * 64 };
                     at(header + NEXT, *next);
                     at(header + HERE, *len);
@@ -413,13 +413,13 @@ mod tests {
                 }
                 batch.clear();
             }
-            prop_assert!(rx.find().is_none(), "all blocks are the kernel's again");
+            prop_assert!(rx.find().is_none(), "the kernel owns all blocks again");
             drop((rx, batch));
             prop_assert_eq!(pool.available(), 512);
         });
     }
 
-    /// Receives from blocks that no kernel fills.
+    /// Creates a queue over blocks that no kernel fills.
     fn receiver(blocks: usize) -> PacketRx {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Writes a packet's header at a place of the memory, with its bytes `begin` behind that: zeros, but for `bytes`.
+    /// Writes a packet's header at an offset of the memory, and its data `begin` bytes behind: zeros, except `bytes`.
     fn put(rx: &PacketRx, place: usize, next: u32, begin: u32, len: u32, bytes: &[u8]) {
         let memory = &rx.socket.memory;
         let words = [(NEXT, next), (HERE, len), (LENGTH, len), (STATUS, 0), (BEGIN, begin)];
@@ -446,7 +446,7 @@ mod tests {
         memory.write(place + begin as usize, bytes);
     }
 
-    /// Hands over block `block`, whose `packets` packets begin at byte `first`.
+    /// Hands over block `block`, whose `packets` packets begin at offset `first`.
     fn hand_over(rx: &PacketRx, block: usize, packets: u32, first: u32) {
         let at = |place: usize| rx.socket.memory.word(block * BLOCK + place);
         at(BLOCK_PACKETS).store(packets, Relaxed);
@@ -477,7 +477,7 @@ mod tests {
                 assert!(received(&mut rx).is_empty());
             }
         }
-        // A block without packets is passed over.
+        // A block without packets is skipped.
         hand_over(&rx, 0, 0, 48);
         put(&rx, BLOCK + 48, 0, 96, 14, &[99; 14]);
         hand_over(&rx, 1, 1, 48);
@@ -488,7 +488,7 @@ mod tests {
     fn a_packet_is_taken_up_to_the_end_of_its_block_and_no_further() {
         let last = BLOCK - (TAG_TYPE + 4);
         let end = BLOCK as u32;
-        // Where its header is, where it begins behind that, its length, and whether it is one.
+        // The header's offset, the data's offset behind it, its length, and whether the packet is valid.
         for (header, begin, len, is_one) in [
             (48, 10, 14, true),
             (48, 9, 14, false),
@@ -518,7 +518,7 @@ mod tests {
             let expected = if is_one { vec![len as usize, 14] } else { vec![14] };
             assert_eq!(lens, expected, "header {header}, {len} bytes at {begin}");
         }
-        // In the second block the first one is outside, too, also where numbers overflow.
+        // Offsets outside the second block, also by overflow.
         for first in [u32::MAX, u32::MAX - 7, end, end - 8, 0u32.wrapping_sub(end)] {
             let mut rx = receiver(2);
             rx.place.block = 1;
@@ -526,7 +526,7 @@ mod tests {
             hand_over(&rx, 1, 1, first);
             assert!(received(&mut rx).is_empty(), "first at {first}");
         }
-        // A packet that the kernel has cut short is none.
+        // A packet truncated by the kernel is dropped.
         let mut rx = receiver(2);
         put(&rx, 48, 0, 96, 60, &[]);
         rx.socket.memory.word(48 + LENGTH).store(61, Relaxed);
@@ -534,9 +534,9 @@ mod tests {
         assert!(received(&mut rx).is_empty());
     }
 
-    /// `tp_mac` is the lower half of its word; where the network header begins, the upper half, is nothing to us.
+    /// `tp_mac` is the lower half of its word; the upper half, the offset of the network header, is unused.
     #[test]
-    fn a_packet_begins_where_the_lower_half_says() {
+    fn the_lower_half_of_its_word_is_where_a_packet_begins() {
         let mut rx = receiver(2);
         put(&rx, 48, 0, 96, 14, &[5; 14]);
         rx.socket.memory.word(48 + BEGIN).store(110 << 16 | 96, Relaxed);
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_the_kernel_has_taken_out_is_where_it_was() {
+    fn a_vlan_tag_that_the_kernel_has_stripped_is_restored() {
         let bytes: Vec<u8> = (0..60).collect();
         let (valid, with_kind) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
         let tagged = |tag: [u8; 4]| [&bytes[..12], &tag, &bytes[12..]].concat();
@@ -570,9 +570,9 @@ mod tests {
         }
     }
 
-    /// The filter sees the tag where it was on the wire, and with it no more and no less of the packet.
+    /// The filter sees the tag where it was on the wire, and the same part of the packet as without a tag.
     #[test]
-    fn a_filter_sees_what_was_on_the_wire() {
+    fn a_filter_sees_packets_as_on_the_wire() {
         use etherparse::PacketBuilder;
         let frame = |payload: usize| {
             let mut bytes = Vec::new();
@@ -589,7 +589,7 @@ mod tests {
             ("vlan:7", true, true),
             ("vlan:8", true, false),
         ] {
-            // The shortest ends with what the filter looks at; of the longest it sees the beginning.
+            // The shortest ends with the last byte that the filter reads; of the longest it reads the beginning.
             for bytes in [0, 30, 300].map(frame) {
                 let mut rx = receiver(2);
                 rx.flow = Some(flow.parse().unwrap());
@@ -603,7 +603,7 @@ mod tests {
         }
     }
 
-    /// IPv4 with all options that there can be, behind a tag that is in the packet or that the kernel has taken out.
+    /// IPv4 with the most options, behind a tag that is in the packet or was stripped by the kernel.
     #[test]
     fn a_filter_sees_ports_behind_the_longest_headers() {
         for (is_taken_out, len) in [(false, 200), (false, 82), (true, 200), (true, 78)] {
@@ -633,7 +633,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a TCP packet over IPv4 with 4,000 bytes of payload, and what is left to do in front of it.
+    /// Puts a TCP packet over IPv4 with 4,000 bytes of payload, and its offloads in front. Returns its bytes.
     fn uncut(rx: &PacketRx, kind: u8) -> Vec<u8> {
         use etherparse::PacketBuilder;
         let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
@@ -647,19 +647,19 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_left_to_be_cut_is_cut_unless_it_may_stay_whole() {
+    fn a_large_packet_is_segmented_unless_offloads_are_on() {
         let mut rx = receiver(2);
         uncut(&rx, 1);
         assert_eq!(received(&mut rx).iter().map(Vec::len).collect::<Vec<_>>(), [1054; 4]);
         assert_eq!((rx.counters.drops(), rx.buffers()), (0, 0));
-        // Of a kind that cannot be cut here, and one that is too long as it is.
+        // A kind that cannot be segmented here, and one that is too long as it is.
         for kind in [0, 5] {
             uncut(&rx, kind);
             rx.place = Receiving::default();
             assert!(received(&mut rx).is_empty(), "kind {kind}");
         }
         assert_eq!(rx.counters.drops(), 2);
-        // Parts that are longer than the port takes are dropped, too.
+        // Segments longer than the port's frames are dropped, too.
         let mut rx = receiver(2);
         rx.longest = 1053;
         uncut(&rx, 1);
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_finished_unless_it_may_be_left() {
+    fn a_checksum_is_computed_unless_offloads_are_on() {
         for offloads in [false, true] {
             let mut rx = receiver(2);
             rx.offloads = offloads;
@@ -701,7 +701,7 @@ mod tests {
         assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (2, 0));
         batch.clear();
         assert_eq!(rx.recv(&mut batch), 1);
-        // A queue that ends leaves the next one where it was.
+        // A dropped queue leaves the next one its position.
         put(&rx, BLOCK + 48, 0, 96, 60, &[9; 60]);
         hand_over(&rx, 1, 1, 48);
         assert_eq!(rx.recv(&mut batch), 1);
@@ -711,13 +711,13 @@ mod tests {
         assert_eq!((place.block, place.left), (0, 0));
     }
 
-    /// Over frames that no kernel takes.
+    /// Creates a queue over frames that no kernel takes.
     fn sender(frames: usize) -> (PacketTx, Arc<Pool>) {
         let (tx, pool, _) = sender_of(frames, 2048);
         (tx, pool)
     }
 
-    /// Over frames of so many bytes, with the kernel's end of the socket.
+    /// As [`sender`], over frames of `frame` bytes, with the kernel's end of the socket.
     fn sender_of(frames: usize, frame: usize) -> (PacketTx, Arc<Pool>, OwnedFd) {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let rx = receiver(1);
@@ -742,12 +742,12 @@ mod tests {
         let mut there = vec![0; 3000];
         tx.socket.memory.read(BLOCK + HEADER + Offload::LEN, &mut there);
         assert_eq!(there, bytes);
-        assert_eq!(tx.socket.memory.word(BLOCK + NEXT).load(Relaxed), 0, "no other comes behind it");
+        assert_eq!(tx.socket.memory.word(BLOCK + NEXT).load(Relaxed), 0, "no packet follows it");
         assert_eq!((tx.counters.packets(), tx.counters.slots(), tx.counters.bytes()), (1, 2, 3000));
     }
 
     #[test]
-    fn the_kernel_is_told_as_long_as_it_has_not_taken_all() {
+    fn the_kernel_is_notified_until_it_has_taken_all_frames() {
         let (mut tx, pool, kernel) = sender_of(4, 2048);
         let told = || rustix::net::recv(&kernel, &mut [0u8; 1][..], rustix::net::RecvFlags::empty()).is_ok();
         let mut batch = Batch::new();
@@ -759,7 +759,7 @@ mod tests {
             assert!(told() && !told(), "once");
         }
         tx.socket.memory.word(BLOCK + STATUS).store(libc::TP_STATUS_AVAILABLE, Relaxed);
-        // It is asked for the last time: what has become of the frame is seen afterwards.
+        // Notified for the last time: the frame's state is read afterwards.
         tx.send(&mut batch);
         assert!(told());
         tx.send(&mut batch);
@@ -784,10 +784,10 @@ mod tests {
         for n in 0..4 {
             let words = [STATUS, NEXT, HERE, LENGTH].map(|at| frame(&tx, n, at));
             assert_eq!(words, [libc::TP_STATUS_SEND_REQUEST, 0, 110, 110]);
-            assert_eq!(bytes(&tx, n, 0, 10), [0, 0, 100, 0, 0, 0, 0, 0, 0, 0], "all of it is headers");
+            assert_eq!(bytes(&tx, n, 0, 10), [0, 0, 100, 0, 0, 0, 0, 0, 0, 0], "declared as headers entirely");
             assert_eq!(bytes(&tx, n, 10, 100), vec![n as u8 + 1; 100]);
         }
-        // Those that the kernel has, or sends, are not written.
+        // Frames that the kernel has, or sends, are not written.
         let status = |tx: &PacketTx, n: usize, value: u32| {
             tx.socket.memory.word(BLOCK + n * 2048 + STATUS).store(value, Relaxed)
         };
@@ -802,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_taken_is_not_waited_for() {
+    fn frames_taken_by_the_kernel_are_not_unsent() {
         let (mut tx, pool) = sender(8);
         let mut batch = Batch::new();
         (0..3u8).for_each(|n| assert!(batch.push(&pool, &[n; 60])));
@@ -813,19 +813,19 @@ mod tests {
         status(&tx, 0, libc::TP_STATUS_AVAILABLE);
         status(&tx, 1, libc::TP_STATUS_SENDING);
         tx.send(&mut batch);
-        assert_eq!((tx.oldest, tx.unsent()), (2, 1), "the last one is still to be looked at");
+        assert_eq!((tx.oldest, tx.unsent()), (2, 1), "the last one is not taken yet");
         assert_eq!(tx.buffers(), 0);
         status(&tx, 2, libc::TP_STATUS_WRONG_FORMAT);
         tx.send(&mut batch);
         assert_eq!(tx.unsent(), 0);
-        // Its successor goes on where it was.
+        // The next queue continues at the same position.
         let socket = tx.socket.clone();
         drop(tx);
         assert_eq!(*socket.next.lock().unwrap(), 3);
     }
 
     #[test]
-    fn a_frame_takes_what_it_has_room_for() {
+    fn packets_longer_than_a_frame_are_dropped() {
         let room = 2048 - HEADER - Offload::LEN;
         for (longest, len, is_sent) in
             [(1900, 1900, true), (1900, 1901, false), (9000, room, true), (9000, room + 1, false), (9000, 9000, false)]

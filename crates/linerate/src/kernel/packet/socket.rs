@@ -12,51 +12,51 @@ use crate::kernel::option;
 use crate::memory::Mapping;
 use crate::offload::Offload;
 
-/// A socket that is bound to an interface. Its memory has the receive ring first: blocks of packets of any length, then
-/// the send ring: frames of one length.
+/// A socket bound to an interface. Its memory has the receive ring first, with blocks of packets of any length, then
+/// the send ring, with frames of one length.
 pub struct Socket {
     fd: OwnedFd,
     pub memory: Mapping,
     pub blocks: usize,
     pub frames: usize,
-    /// Bytes of a frame of the send ring.
+    /// The length of a frame of the send ring in bytes.
     pub frame: usize,
-    /// Where the send ring begins.
+    /// The offset of the send ring.
     pub sending: usize,
-    /// How far queues that are gone have come.
+    /// The positions of dropped queues.
     pub receiving: Mutex<Receiving>,
     pub next: Mutex<usize>,
 }
 
-/// Bytes of a block. A packet is in one, so it has room for 64 KiB.
+/// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
 pub const BLOCK: usize = 128 << 10;
-/// How long the kernel waits for a block to become full before it hands it over as it is: the shortest there is.
+/// The time after which the kernel hands over a block that is not full: the shortest possible.
 const PATIENCE_MILLISECONDS: u32 = 1;
-/// Of slow traffic a block has what came within that time, be it one packet: with so many a reader that shares its
-/// processor may be away for an eighth of a second, and nothing is lost.
+/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader
+/// that shares its processor may pause for an eighth of a second without loss.
 const FEWEST_BLOCKS: usize = 128;
-/// In front of a frame to be sent: `struct tpacket3_hdr`.
+/// The length of the header in front of a frame to be sent, `struct tpacket3_hdr`.
 pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
 
-/// Which of several sockets a packet comes to: the same one for a flow.
+/// Fanout by flow: all packets of a flow go to the same socket.
 const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
 
 fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     option::set(fd, libc::SOL_PACKET, option, value)
 }
 
-/// A socket that receives nothing before it is bound.
+/// Opens a socket that receives nothing until it is bound.
 fn open() -> io::Result<OwnedFd> {
     // SAFETY: a plain call.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, and ours alone.
+    // SAFETY: a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Frames for others are received, too, until what this returns is dropped.
+/// Receives frames for other addresses, too, until the returned value is dropped.
 pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
     let join = || {
         let socket = open()?;
@@ -72,21 +72,21 @@ pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
 }
 
 impl Socket {
-    /// Opens one, with rings for about so many packets, each way of at most `longest` bytes to send.
+    /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send.
     ///
     /// # Errors
-    /// [`Error::Interface`]: what the kernel does not let us do.
+    /// [`Error::Interface`]: the operation that the kernel refused.
     pub fn open(interface: &Interface, ring: usize, longest: usize) -> Result<Socket> {
         let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
-        // As many bytes as the ring's packets have if they are short; blocks are filled to the end.
+        // As many bytes as the ring's packets have if they are short; blocks are filled completely.
         let blocks = (ring * 2048 / BLOCK).max(FEWEST_BLOCKS);
         let rings = || {
             set(&fd, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as libc::c_int))?;
-            // In front of each packet, what is left to do.
+            // Each packet is preceded by a header with its offloads.
             set(&fd, libc::PACKET_VNET_HDR, &1)?;
-            // What this machine sends is not received.
+            // Packets sent by this machine are not received.
             set(&fd, libc::PACKET_IGNORE_OUTGOING, &1)?;
             set(&fd, libc::PACKET_QDISC_BYPASS, &1)?;
             let block = BLOCK.max(frame);
@@ -110,7 +110,7 @@ impl Socket {
             Ok(request.tp_frame_nr as usize * frame)
         };
         let to_send =
-            rings().map_err(|error: io::Error| interface.refused("make the rings of a packet socket", &error))?;
+            rings().map_err(|error: io::Error| interface.refused("create the rings of a packet socket", &error))?;
         let sending = blocks * BLOCK;
         let file = fd.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
         let memory = Mapping::of_device(file, 0, sending + to_send)?;
@@ -118,15 +118,15 @@ impl Socket {
         Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, next })
     }
 
-    /// Over blocks that no kernel fills.
+    /// Wraps blocks that no kernel fills.
     #[cfg(test)]
     pub fn over(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
         let (receiving, next) = (Mutex::default(), Mutex::default());
         Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, next }
     }
 
-    /// Packets of the interface come from now on: all of them, or with others of the same [group](Socket::new_group) each
-    /// its flows.
+    /// Starts receiving the interface's packets: all of them, or the socket's share of flows in a
+    /// [group](Socket::new_group).
     pub fn start(&self, interface: &Interface, group: Option<u16>) -> Result<()> {
         self.bind(interface, libc::ETH_P_ALL as u16)?;
         let joined = match group {
@@ -136,13 +136,13 @@ impl Socket {
         joined.map_err(|error| interface.refused("share packets between sockets", &error))
     }
 
-    /// It sends to the interface, and receives nothing, or nothing yet.
+    /// Binds the socket to the interface for sending only.
     pub fn aim(&self, interface: &Interface) -> Result<()> {
         self.bind(interface, 0)
     }
 
     fn bind(&self, interface: &Interface, protocol: u16) -> Result<()> {
-        // SAFETY: plain data, of which zeros are a value.
+        // SAFETY: plain data, for which zeros are valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol.to_be();
@@ -156,7 +156,7 @@ impl Socket {
         }
     }
 
-    /// Makes a group, of this socket, which has started, for now.
+    /// Creates a fanout group with this socket, which must have started, as its first member.
     pub fn new_group(&self, interface: &Interface) -> Result<u16> {
         let begin = || {
             set(&self.fd, libc::PACKET_FANOUT, &((BY_FLOW | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
@@ -165,16 +165,16 @@ impl Socket {
         begin().map_err(|error| interface.refused("share packets between sockets", &error))
     }
 
-    /// Packets that found no room in the receive ring since the last time.
+    /// Returns the count of packets without room in the receive ring since the last call.
     pub fn drops(&self) -> u64 {
         let none = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, none)
             .map_or(0, |counted| counted.tp_drops.into())
     }
 
-    /// Sends what is marked.
+    /// Sends the frames that are marked.
     pub fn push(&self) {
-        // An error is of a frame, which is marked; or the interface is down, and the next call tries again.
+        // An error concerns one frame, which is marked; or the interface is down, and the next call tries again.
         let _ = rustix::net::send(&self.fd, &[], rustix::net::SendFlags::DONTWAIT);
     }
 }

@@ -1,12 +1,12 @@
-//! AF_XDP: packets of a kernel's interface without the kernel's stack, all of them or some flows.
+//! AF_XDP: packets of a kernel's interface without the kernel's network stack, all of them or some flows.
 //!
 //! - `socket`: a socket on one queue, with the region as its UMEM
-//! - `ring`: the four rings between the kernel and us
+//! - `ring`: the four rings shared with the kernel
 //! - `queue`: receive and send
-//! - `program`: what tells the kernel which packets are ours
+//! - `program`: the XDP program that selects packets
 //!
-//! A program (XDP) that the kernel runs for each packet sends those that are wanted to the sockets, and lets all others
-//! pass. It goes when the process ends, however that is.
+//! An XDP program, which the kernel runs for each packet, sends the selected ones to the sockets and passes all
+//! others. It is detached when the process ends, in whatever way.
 
 mod program;
 mod queue;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::host::Alone;
 use super::interface::Interface;
-use super::port::{KernelPort, On, Sockets};
+use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -29,47 +29,47 @@ use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
 use socket::Socket;
 
-/// What an AF_XDP port is opened with, beside what all ports are.
+/// The options of an AF_XDP port, beside those of all ports.
 #[derive(Clone, Debug, Default)]
 pub struct XdpOptions {
-    /// Only this queue of the interface; all of them if `None`.
+    /// The interface's queue to use; all queues if `None`.
     pub queue: Option<u32>,
-    /// Only these packets; all if `None`.
+    /// The packets to take; all if `None`.
     pub flow: Option<Filter>,
     /// Whether the kernel may copy.
     pub copying: Copying,
-    /// The thread that polls does the driver's work, too, instead of an interrupt on any processor (busy polling;
+    /// Runs the driver's receive work on the polling thread instead of in interrupts on any processor (busy polling;
     /// kernel documentation networking/af_xdp.rst, socket(7) `SO_BUSY_POLL`).
     pub busy: bool,
-    /// Whether the card shall bring the flow to a queue of its own.
+    /// Whether the card steers the flow to a queue of its own.
     pub steer: Steer,
-    /// Whether the port has the interface alone: sets it up, and drops the packets that Linux sends there (Linux 6.6), until the
-    /// port is dropped.
+    /// Whether the port has the interface exclusively: sets it up, and drops the packets that Linux sends to it
+    /// (Linux 6.6), until the port is dropped.
     pub alone: bool,
 }
 
 /// Whether a card steers a flow itself (ethtool(8) `-N`), to the chosen queue, or to the last one of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steer {
-    /// Where the card can; the program finds the flow on all queues anyway, unless one was chosen.
+    /// If the card can; the XDP program finds the flow on all queues anyway, unless one was chosen.
     #[default]
     Auto,
-    /// It must.
+    /// Always; opening fails if the card cannot.
     Always,
-    /// It shall not.
+    /// Never.
     Never,
 }
 
-/// An interface that we share with the kernel.
+/// An interface shared with the kernel.
 pub type Xdp = KernelPort<XdpSockets>;
 
-/// Its sockets, and the program that directs packets to them.
+/// A port's sockets, and the program that directs packets to them.
 pub struct XdpSockets {
-    /// Taken back first.
+    /// Removed first.
     _steering: Option<Steering>,
     description: String,
     options: XdpOptions,
-    /// By queue of the interface; opened with the port, closed when their queues are dropped, opened again for others.
+    /// Sockets by queue of the interface; opened with the port, closed with their queues, reopened for new ones.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
@@ -77,24 +77,24 @@ pub struct XdpSockets {
     _alone: Option<Alone>,
 }
 
-/// Where a socket is.
+/// The socket of an interface's queue.
 struct Place {
     queue: u32,
     socket: Weak<Socket>,
-    /// Until a queue has taken it.
+    /// Holds the socket until a queue takes it.
     waiting: Option<Arc<Socket>>,
 }
 
-/// What queues that start and stop change.
+/// State changed by queues as they start and stop.
 struct Shared {
     map: SocketMap,
-    /// By receive queue of ours: its sockets, while it is started.
+    /// The sockets of each started receive queue of the port.
     started: Mutex<Vec<Option<Vec<Arc<Socket>>>>>,
 }
 
 impl Shared {
-    /// A queue has started. When it was the last one, packets begin to come, so that none is lost to a queue that
-    /// nobody polls yet.
+    /// Records a started queue. With the last one, packets begin to arrive, so that no packet is lost in a queue
+    /// without an owner.
     fn start(&self, queue: u16, sockets: Vec<Arc<Socket>>) -> std::io::Result<()> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         started[usize::from(queue)] = Some(sockets);
@@ -106,7 +106,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A queue has stopped: its packets are the kernel's again.
+    /// Records a stopped queue: its packets go to the kernel again.
     fn stopped(&self, queue: u16) {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         for socket in started[usize::from(queue)].take().into_iter().flatten() {
@@ -115,22 +115,22 @@ impl Shared {
     }
 }
 
-/// Bytes in front of a frame that the kernel keeps for itself (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel reserves in front of a frame (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
-/// The most buffers that a frame may be in (`MAX_SKB_FRAGS`).
+/// The most buffers of a frame (`MAX_SKB_FRAGS`).
 const MOST_BUFFERS: usize = 17;
 
 impl Xdp {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: what stands in the way.
+    /// [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: the obstacle.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::Interface { name: name.clone(), why, mend };
         let size = config.pool.region().buffer_size();
         if !(2048..=4096).contains(&size) {
-            let why = format!("AF_XDP takes buffers of 2048 or 4096 bytes, and these have {size}");
+            let why = format!("AF_XDP needs buffers of 2048 or 4096 bytes, and the region's have {size}");
             return Err(cannot(why, "open it in a region with such buffers".to_string()));
         }
         config.check_ring()?;
@@ -140,28 +140,28 @@ impl Xdp {
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
                 let why = format!("it has no queue {queue}; it has {there}");
-                return Err(cannot(why, format!("take one of 0 to {}", there - 1)));
+                return Err(cannot(why, format!("use a queue from 0 to {}", there - 1)));
             }
             Some(queue) => vec![queue],
             None => (0..there).collect(),
         };
-        if usize::from(config.rx_queues) > queues.len() {
-            let why = format!("{} queues are wanted, and it has {}", config.rx_queues, queues.len());
+        if usize::from(config.options.rx_queues) > queues.len() {
+            let why = format!("{} queues are wanted, but it has {}", config.options.rx_queues, queues.len());
             return Err(cannot(
                 why,
-                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.rx_queues),
+                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.options.rx_queues),
             ));
         }
 
         let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;
-        let map = SocketMap::new(there).map_err(|error| interface.refused("make a table of sockets", &error))?;
+        let map = SocketMap::new(there).map_err(|error| interface.refused("create a map of sockets", &error))?;
         let Some(code) = program::program(options.flow.as_ref(), Take::ToSocket(map.as_fd().as_raw_fd())) else {
             return Err(cannot(
-                "the flows are too many for one program".to_string(),
-                "name fewer, or wider ones".to_string(),
+                "the flows need a program that is too long".to_string(),
+                "use fewer, or wider ones".to_string(),
             ));
         };
-        // Kernels before 5.18 know no programs for long frames.
+        // Kernels before 5.18 do not support programs for long frames.
         let program = Program::load(&code, Kind::Xdp { fragments: true })
             .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
             .map_err(|error| interface.refused("load a program into the kernel", &error))?;
@@ -177,10 +177,10 @@ impl Xdp {
         let first = sockets.first().and_then(|place| place.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
-        // The first buffer of a frame has the kernel's headroom, and the others may have.
+        // A frame's first buffer has the kernel's headroom, and the others may have it.
         let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
         if mtu + FRAME_HEADERS > most {
-            let how = if chains { "the most buffers that a frame may be in have" } else { "a buffer has" };
+            let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
             let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
             return Err(cannot(why, format!("sudo ip link set {name} mtu {}", most - FRAME_HEADERS)));
         }
@@ -196,7 +196,7 @@ impl Xdp {
             Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
             None => description,
         };
-        let started = Mutex::new(vec![None; on.config.rx_queues.into()]);
+        let started = Mutex::new(vec![None; on.config.options.rx_queues.into()]);
         let sockets = XdpSockets {
             _steering: steering,
             description,
@@ -207,14 +207,14 @@ impl Xdp {
             _link: link,
             _alone: alone,
         };
-        // Where all packets are ours, others may be for anybody.
-        Xdp::new(on, sockets, options.flow.is_none())
+        // Where the port takes all packets, some may be for other addresses.
+        OnInterface::port(on, sockets, options.flow.is_none())
     }
 }
 
 impl XdpSockets {
-    /// Without a flow all packets of the interface are taken, and who reaches the machine by it does so no more. That has
-    /// to be meant.
+    /// Fails if the port takes all packets of an interface that has an address: traffic to the machine would be lost.
+    /// `flow=all` permits it.
     fn check_unused(&self, interface: &Interface) -> Result<()> {
         let addresses = interface.addresses();
         let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
@@ -222,11 +222,11 @@ impl XdpSockets {
         Err(Error::Interface {
             name: name.to_string(),
             why: format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
-            mend: format!("say which are meant: xdp:{name}?flow=udp:4321; or that all are: xdp:{name}?flow=all"),
+            mend: format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
         })
     }
 
-    /// The socket at a place, opened again if it was closed.
+    /// Returns the socket at an index, reopened if it was closed.
     fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
         let XdpSockets { options, past, .. } = &*self;
         let Place { queue, socket, waiting } = &self.sockets[place];
@@ -239,10 +239,10 @@ impl XdpSockets {
     }
 }
 
-/// Lets the card bring the flow to a queue. With several queues of ours it is spread instead, and with one of the
-/// interface's there is nothing to choose.
+/// Makes the card steer the flow to a queue. A port with several queues spreads it instead, and an interface with one
+/// queue has no choice.
 fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
-    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.rx_queues == 1);
+    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
     let queue = options.queue.unwrap_or(queues - 1);
     match Steering::steer(&on.interface, flow, queue, options.steer == Steer::Always) {
@@ -252,14 +252,14 @@ fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>>
     }
 }
 
-/// In the driver if that can, otherwise in the kernel's generic path.
+/// Attaches the program in the driver if possible, otherwise in the kernel's generic path.
 fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
     let refused = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => Error::Interface {
             name: interface.name().to_string(),
             why: "another XDP program is attached to it".to_string(),
             mend: format!(
-                "see which: bpftool net; take it off if nobody needs it: sudo ip link set dev {} xdp off",
+                "see which: bpftool net; detach it if it is not needed: sudo ip link set dev {} xdp off",
                 interface.name()
             ),
         },
@@ -272,7 +272,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
             Ok(link) => Ok((link, Mode::Generic)),
             Err(error) if is_impossible(&error) => Err(Error::NoXdp {
                 name: interface.name().to_string(),
-                why: format!("its driver, {}, takes no XDP program: {error}", interface.driver()),
+                why: format!("its driver, {}, does not support XDP programs: {error}", interface.driver()),
             }),
             Err(error) => Err(refused(error)),
         },
@@ -282,7 +282,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
 
 impl Sockets for XdpSockets {
     const DRIVER: &'static str = "xdp";
-    const SPREADS: &'static str = "the interface's own driver does it: ethtool -X";
+    const SPREADS: &'static str = "the interface's driver spreads packets: ethtool -X";
     const OFFLOADS: bool = false;
 
     fn description(&self, _: &Interface) -> String {
@@ -291,8 +291,9 @@ impl Sockets for XdpSockets {
 
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         self.check_unused(&on.interface)?;
-        // With fewer queues of ours than the interface has, each has several.
-        let places: Vec<usize> = (usize::from(queue)..self.sockets.len()).step_by(on.config.rx_queues.into()).collect();
+        // If the port has fewer queues than the interface, each has several sockets.
+        let places: Vec<usize> =
+            (usize::from(queue)..self.sockets.len()).step_by(on.config.options.rx_queues.into()).collect();
         let mut sockets = Vec::new();
         for place in places {
             let socket = self.socket(on, place)?;
@@ -321,7 +322,7 @@ impl Sockets for XdpSockets {
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
-            // Another queue of ours sends on the interface's only one.
+            // Another queue of the port sends on the interface's only queue.
             return Err(Error::QueueTaken { port: on.config.name.clone(), queue, direction: "transmit" });
         };
         Ok(Box::new(Tx::new(XdpTx {
@@ -329,7 +330,7 @@ impl Sockets for XdpSockets {
             end: Some(end),
             pool: on.config.pool.clone(),
             counters,
-            longest: on.config.max_frame,
+            longest: on.config.options.max_frame,
         })))
     }
 

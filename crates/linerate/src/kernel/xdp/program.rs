@@ -1,4 +1,4 @@
-//! The XDP program of a port: packets that a filter means go to the port's socket, all others to the kernel.
+//! The XDP program of a port: packets that match the filter go to the port's socket, all others to the kernel.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -6,51 +6,51 @@ use std::ops::RangeInclusive;
 use crate::filter::{Filter, IPV4, IPV6, Match, Prefix, TAGS, WITH_PORTS};
 use crate::kernel::instructions::{Assembler, If, Instruction, Label, R, Width};
 
-/// What the program answers (`enum xdp_action`).
+/// The program's results (`enum xdp_action`).
 pub const PASS: u32 = 2;
-/// As the sockets' table answers, where a socket is.
+/// The result if the map has a socket.
 #[cfg(test)]
 pub const REDIRECT: u32 = 4;
 
-/// `bpf_redirect_map`: to the entry of a map, or the answer in its flags if there is none.
+/// `bpf_redirect_map`: redirects to the entry of a map, or returns its flags if there is none.
 const REDIRECT_MAP: i32 = 51;
 
-// `struct xdp_md`: where the frame begins and ends, and its queue.
+// `struct xdp_md`: the frame's begin and end, and its queue.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-// What is kept where. Registers: the context, the frame (moved on by a tag), its end.
+// Registers: the context, the frame (advanced past a tag), its end.
 const CONTEXT: R = R(6);
 const FRAME: R = R(7);
 const END: R = R(8);
 const STACK: R = R(10);
-// On the stack, as words; what the frame has not is all ones, which no match wants.
+// Words on the stack; an absent field is all ones, which no match contains.
 const ETHERTYPE: i16 = -4;
 const VLAN: i16 = -8;
 const PROTOCOL: i16 = -12;
 const FROM_PORT: i16 = -16;
 const TO_PORT: i16 = -20;
-/// 16 bytes each, as they are in the frame; IPv4 has the first four.
+/// 16 bytes each, as in the frame; IPv4 uses the first four.
 const FROM: i16 = -40;
 const TO: i16 = -56;
 const ABSENT: i32 = -1;
 
-/// What happens to packets that are meant.
+/// The action for matching packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// They go to their queue's socket in the map of this descriptor, or to the kernel if there is none.
+    /// Redirect to the queue's socket in the map with this descriptor, or to the kernel if there is none.
     ToSocket(i32),
-    /// Nothing but the answer [`REDIRECT`]: for tests without sockets.
+    /// Only return [`REDIRECT`]: for tests without sockets.
     #[cfg(test)]
     Answer,
 }
 
-/// The program for a filter; `None` for all packets. `None` is answered for a filter that is too long.
+/// Assembles the program for a filter; `filter` is `None` for all packets. Returns `None` if the filter is too long.
 pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> {
     let mut code = Assembler::default();
     let (taken, passed) = (code.label(), code.label());
-    // The kernel wants no instruction that is never reached.
+    // The kernel rejects unreachable instructions.
     let filter = filter.filter(|filter| !filter.any().contains(&Match::default()));
     code.copy(CONTEXT, R(1));
     if let Some(filter) = filter {
@@ -83,7 +83,7 @@ pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> 
     code.finish()
 }
 
-/// Writes down on the stack what the frame has, as [`Filter::matches`] sees it.
+/// Stores the frame's fields on the stack, as [`Filter::matches`] reads them.
 fn look(code: &mut Assembler, passed: Label) {
     let done = code.label();
     code.load(Width::Word, FRAME, CONTEXT, DATA);
@@ -97,7 +97,7 @@ fn look(code: &mut Assembler, passed: Label) {
         code.store(Width::Word, STACK, TO + 4 * n, R(1));
     }
 
-    // The ethertype, behind a tag if there is one.
+    // The ethertype, behind a tag if any.
     reach(code, 14, passed);
     load_16(code, R(3), 12);
     let (tag, untagged) = (code.label(), code.label());
@@ -124,7 +124,7 @@ fn look(code: &mut Assembler, passed: Label) {
     address(code, TO, 14 + 16, 1);
     code.load(Width::Byte, R(4), FRAME, 14 + 9);
     code.store(Width::Word, STACK, PROTOCOL, R(4));
-    // A later fragment, and a header that is too short, have no ports.
+    // A later fragment, and a packet with a header that is too short, have no ports.
     load_16(code, R(1), 14 + 6);
     code.and(R(1), 0x1FFF);
     code.jump_if(If::NotEqual, R(1), 0, done);
@@ -142,14 +142,14 @@ fn look(code: &mut Assembler, passed: Label) {
     code.store(Width::Word, STACK, PROTOCOL, R(4));
     code.set(R(5), 40);
 
-    // In R4 the protocol, in R5 the length of IP's header.
+    // R4 has the protocol, R5 the length of the IP header.
     code.place(transport);
     let ports = code.label();
     WITH_PORTS.iter().for_each(|&protocol| code.jump_if(If::Equal, R(4), protocol.into(), ports));
     code.jump(done);
     code.place(ports);
     code.add_register(FRAME, R(5));
-    // Both are there, or none counts.
+    // Both ports must be present.
     reach(code, 14 + 4, done);
     load_16(code, R(1), 14);
     code.store(Width::Word, STACK, FROM_PORT, R(1));
@@ -158,7 +158,7 @@ fn look(code: &mut Assembler, passed: Label) {
     code.place(done);
 }
 
-/// Jumps if the frame has fewer bytes than that.
+/// Jumps if the frame is shorter than `bytes`.
 fn reach(code: &mut Assembler, bytes: i32, otherwise: Label) {
     code.copy(R(2), FRAME);
     code.add(R(2), bytes);
@@ -170,7 +170,7 @@ fn load_16(code: &mut Assembler, to: R, at: i16) {
     code.swap_network_16(to);
 }
 
-/// Copies an address of so many words to the stack.
+/// Copies an address of `words` words to the stack.
 fn address(code: &mut Assembler, to: i16, at: i16, words: i16) {
     for n in 0..words {
         code.load(Width::Word, R(1), FRAME, at + 4 * n);
@@ -178,7 +178,7 @@ fn address(code: &mut Assembler, to: i16, at: i16, words: i16) {
     }
 }
 
-/// Jumps to `next` if the frame is not what one match wants.
+/// Jumps to `next` if the frame does not match.
 fn compare(code: &mut Assembler, one: &Match, next: Label) {
     let mut is = |place: i16, value: Option<u32>| {
         if let Some(value) = value {
@@ -186,7 +186,7 @@ fn compare(code: &mut Assembler, one: &Match, next: Label) {
             code.jump_if(If::NotEqual, R(1), value, next);
         }
     };
-    // An address is of its version only: the other's bytes may look the same.
+    // Compare the version, too: the bytes of the other version's address may be the same.
     let version = one.from.or(one.to).map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
     is(ETHERTYPE, one.ethertype.or(version).map(u32::from));
     is(VLAN, one.vlan.map(u32::from));
@@ -205,7 +205,7 @@ fn prefix(code: &mut Assembler, place: i16, prefix: Option<Prefix>, next: Label)
         }
         IpAddr::V6(v6) => (v6.octets().to_vec(), u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)),
     };
-    // Words as a load from the frame gives them.
+    // Words as loaded from the frame.
     let word = |bytes: &[u8]| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     for (n, (bytes, mask)) in bytes.chunks(4).zip(mask.to_be_bytes().chunks(4)).enumerate() {
         if word(mask) != 0 {
@@ -214,8 +214,8 @@ fn prefix(code: &mut Assembler, place: i16, prefix: Option<Prefix>, next: Label)
             code.jump_if(If::NotEqual, R(1), word(bytes), next);
         }
     }
-    // Any address of its version, then: there must be one. `compare` has looked at the ethertype; a frame that ends
-    // before its addresses has no protocol.
+    // A prefix of 0 bits still needs an address. `compare` has checked the ethertype; a frame that ends before its
+    // addresses has no protocol.
     code.load(Width::Word, R(1), STACK, PROTOCOL);
     code.jump_if(If::Equal, R(1), ABSENT as u32, next);
 }
@@ -224,7 +224,7 @@ fn within(code: &mut Assembler, place: i16, ports: Option<&RangeInclusive<u16>>,
     let Some(ports) = ports else { return };
     code.load(Width::Word, R(1), STACK, place);
     code.jump_if(If::Less, R(1), (*ports.start()).into(), next);
-    // What is absent is more than any port.
+    // An absent port is larger than any port.
     code.jump_if(If::Greater, R(1), (*ports.end()).into(), next);
 }
 
@@ -242,7 +242,7 @@ mod tests {
         (filter, loaded)
     }
 
-    /// Frames that are near to what filters want.
+    /// Generates frames that nearly match the filters.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let ethertype = prop_oneof![Just(IPV4), Just(IPV6), Just(0x0806), Just(0x8100), Just(0x88A8), any::<u16>()];
         let tag = prop::option::of((
@@ -277,7 +277,7 @@ mod tests {
                 frame.extend([from_port.to_be_bytes(), to_port.to_be_bytes()].concat());
                 frame.resize(frame.len().max(60), 0);
                 if !whole {
-                    // The kernel tests frames of an Ethernet header at least.
+                    // The kernel tests frames with at least an Ethernet header.
                     frame.truncate(len.max(14));
                 }
                 frame
@@ -285,7 +285,7 @@ mod tests {
         )
     }
 
-    /// The kernel's answer is the filter's, for many filters and any frames. Only root may ask.
+    /// Compares the kernel's result with the filter's, for many filters and any frames. Needs root.
     #[test]
     fn the_kernel_agrees_with_the_filter() {
         let programs: Vec<_> = [
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_many_alternatives_is_one_program() {
+    fn many_alternatives_fit_one_program() {
         let text = (0..200).map(|n| format!("udp:{n}+from:fd00::{n:x}")).collect::<Vec<_>>().join(",");
         let filter: Filter = text.parse().unwrap();
         assert!(program(Some(&filter), Take::Answer).is_some());

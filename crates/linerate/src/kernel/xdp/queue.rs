@@ -1,8 +1,8 @@
-//! Receive and send, top-down: what happens to a packet between the kernel's rings and a batch.
+//! Receive and send, top-down: a packet's way between the kernel's rings and a batch.
 //!
-//! A descriptor is an address in the region, and beside it a length and whether the packet goes on. Receiving
-//! exchanges a full buffer for an empty one of the batch, which goes to the fill ring; sending a packet's buffers for
-//! those that the completion ring gives back.
+//! A descriptor is an address in the region, a length, and whether the packet continues. Receiving replaces a full
+//! buffer by an empty one of the batch, which goes to the fill ring. Sending takes a packet's buffers, and returns
+//! those from the completion ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use crate::offload::{Offload, Segmentation};
 use crate::port::{QueueCounters, RxRing, TxRing};
 use crate::slot::Slot;
 
-/// In a descriptor's second word, above the length: the packet goes on in the next (`XDP_PKT_CONTD`).
+/// Flag of a descriptor's second word, above the length: the packet continues in the next (`XDP_PKT_CONTD`).
 const CONTINUES: u64 = 1 << 32;
 
 /// A receive queue, of one or several queues of the interface.
 pub(super) struct XdpRx {
-    /// Beside each socket its end, which goes back when this is dropped.
+    /// The sockets with their receiving ends, which are returned on drop.
     pub(super) sockets: Vec<(Arc<Socket>, Option<Receiving>)>,
-    /// The socket whose turn it is.
+    /// The next socket to take packets from.
     pub(super) turn: usize,
-    /// The beginning of a packet that did not fit the last batch.
+    /// The beginning of a packet whose end has not arrived.
     pub(super) partial: Vec<Slot>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     /// Readable when one of several sockets is.
     pub(super) any: Option<OwnedFd>,
     pub(super) queue: u16,
-    /// The driver works when it is asked.
+    /// The driver works only when polled.
     pub(super) busy: bool,
     pub(super) shared: Arc<Shared>,
 }
 
 impl XdpRx {
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`Error::System`]: the process has no descriptors left.
     pub(super) fn watch(sockets: &[(Arc<Socket>, Option<Receiving>)]) -> Result<Option<OwnedFd>> {
         if sockets.len() < 2 {
             return Ok(None);
@@ -54,7 +54,7 @@ impl XdpRx {
         Ok(Some(any))
     }
 
-    /// Takes what a socket has. True if that was all, and the next one's turn comes.
+    /// Takes a socket's packets. Returns true if none is left, so that the next socket comes.
     #[inline(always)]
     fn take_from(&mut self, turn: usize, batch: &mut Batch) -> bool {
         let region = self.pool.region();
@@ -69,12 +69,12 @@ impl XdpRx {
         }
         let (mut packets, mut bytes) = (0, 0);
         let Receiving { ring, fill, lent, .. } = end;
-        // The next full buffer, for which `fresh` is given.
+        // Takes the next full buffer, and gives `fresh` to the kernel.
         let mut take = |lent: &mut Lent, fresh: u32| {
             let [address, word] = ring.pop();
             let (buf, offset) = (address >> shift, address as usize & (size - 1));
             let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
-            // A descriptor counts if the kernel has the buffer, and the bytes are inside it.
+            // A descriptor is valid if the kernel has the buffer, and the bytes lie inside it.
             if offset > Slot::MAX_OFFSET || offset + len > size || !lent.take_back(buf) {
                 self.counters.dropped();
                 return None;
@@ -95,7 +95,7 @@ impl XdpRx {
             }
             taken
         });
-        // The rest of a packet goes where the batch keeps room for a chain, however small its capacity is.
+        // The rest of a packet goes to the room that a batch keeps for a chain, regardless of its capacity.
         let mut rest = available - offered;
         while rest > 0 && batch.ends_in_chain() {
             let Some(fresh) = batch.take_buffer() else { break };
@@ -106,7 +106,7 @@ impl XdpRx {
             };
             taken += 1;
             if !batch.push_slot(&mut slot) {
-                // Longer than any chain may be.
+                // Longer than the longest chain.
                 batch.put(&[slot.buf()]);
                 batch.drop_beginning();
                 self.counters.dropped();
@@ -121,7 +121,7 @@ impl XdpRx {
         if offered == 0 && batch.len() < batch.capacity() {
             self.counters.found_no_buffer();
         }
-        // Packets are delivered whole: this socket goes on with the rest of the last one.
+        // Packets are delivered whole: the next call continues with the rest of this socket's last one.
         let is_whole = !batch.ends_in_chain();
         batch.keep_beginning(&mut self.partial);
         is_whole && rest == 0
@@ -176,29 +176,29 @@ impl Drop for XdpRx {
 /// A transmit queue.
 pub(super) struct XdpTx {
     pub(super) socket: Arc<Socket>,
-    /// Goes back to the socket when this is dropped.
+    /// Returned to the socket on drop.
     pub(super) end: Option<Sending>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: usize,
 }
 
-/// How many frames the kernel sends when it is woken once, where it copies.
+/// The most frames that the kernel sends for one wakeup, if it copies.
 const AT_ONCE: usize = 32;
 
-/// In a descriptor's second word: in front of the packet is what is left to do (`XDP_TX_METADATA`).
+/// Flag of a descriptor's second word: metadata precedes the packet (`XDP_TX_METADATA`).
 const HAS_METADATA: u64 = 1 << 33;
-/// In its flags: a checksum (`XDP_TXMD_FLAGS_CHECKSUM`).
+/// Flag of the metadata: compute a checksum (`XDP_TXMD_FLAGS_CHECKSUM`).
 const CHECKSUM: u64 = 1 << 1;
 
-/// Whether what is left to do of a packet can be left to the kernel: a checksum of what is there, and room to say so.
+/// Returns whether an offload can be left to the kernel: a checksum inside the packet, with headroom for metadata.
 pub(super) fn is_for_kernel(left: Offload, first: &Slot) -> bool {
     let is_checksum = left.segmentation() == Segmentation::None && left.needs_checksum();
     is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
 }
 
-/// What is left to do, for the kernel (`struct xsk_tx_metadata`): flags, where the checksum begins, and where behind that
-/// it is stored.
+/// Returns the kernel's metadata of an offload (`struct xsk_tx_metadata`): flags, the checksum's start, and its
+/// offset from there.
 fn metadata(left: Offload) -> [u8; METADATA] {
     let [.., a, b, c, d] = left.0;
     let word = |low, high| u16::from_le_bytes([low, high]).to_ne_bytes();
@@ -218,7 +218,7 @@ impl TxRing for XdpTx {
         let Some(end) = &mut self.end else { return 0 };
         let region = self.pool.region();
         let shift = region.shift();
-        // What was sent goes to the batch first: the warmest buffers.
+        // Buffers of sent packets go to the batch first, since they are the warmest.
         let done = end.completion.available();
         for _ in 0..done {
             let [address] = end.completion.pop();
@@ -274,12 +274,12 @@ impl TxRing for XdpTx {
         batch.sent(taken);
         self.counters.moved_packets(packets, taken, bytes);
         end.ring.submit();
-        // The kernel may have left some of the last ones, too.
+        // The kernel may have left some of the last call's frames, too.
         for _ in 0..=total / AT_ONCE {
             if !end.ring.needs_wakeup() || end.ring.waiting() == 0 {
                 break;
             }
-            // It is busy, or the interface is down: the next call tries again (see `unsent`).
+            // The kernel is busy, or the interface is down: the next call tries again (see `unsent`).
             let _ = wake(self.socket.fd(), true);
         }
         taken

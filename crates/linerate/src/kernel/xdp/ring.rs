@@ -1,5 +1,5 @@
-//! The rings that the kernel and we share: one side produces, the other consumes, each with a counter that only goes
-//! up (kernel documentation, networking/af_xdp.rst).
+//! The rings shared with the kernel: one side produces, the other consumes, each with a counter that only increases
+//! (kernel documentation, networking/af_xdp.rst).
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ struct Shared {
 const NEED_WAKEUP: u32 = 1;
 
 impl Shared {
-    /// Maps a socket's ring of `len` descriptors; `place` tells which ring.
+    /// Maps a socket's ring of `len` descriptors; `place` selects the ring.
     fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Shared> {
         let descriptors = offsets.desc as usize;
         let bytes = descriptors + len as usize * words * 8;
@@ -38,22 +38,22 @@ impl Shared {
         Ok(Shared { mapping, producer, consumer, flags, descriptors, words, len })
     }
 
-    /// The descriptor of a counter's value.
+    /// Returns the descriptor at a counter's value.
     #[inline(always)]
     fn at(&self, counter: u32) -> &[AtomicU64] {
         let index = (counter & (self.len - 1)) as usize;
-        // SAFETY: memory of the socket's rings, of which no slices are lent.
+        // SAFETY: no slices of the memory of the socket's rings are lent.
         unsafe { self.mapping.words(self.descriptors + index * self.words * 8, self.words) }
     }
 }
 
-/// A ring that we fill.
+/// A ring filled by this side.
 pub struct Producer {
     shared: Shared,
-    /// What was written, and what of it the kernel was told.
+    /// The count of descriptors written, and of those published to the kernel.
     next: u32,
     told: u32,
-    /// How far the kernel was when we looked last.
+    /// The kernel's counter when last read.
     consumed: u32,
 }
 
@@ -66,7 +66,7 @@ impl Producer {
         Ok(Producer { shared, next, told: next, consumed })
     }
 
-    /// How many descriptors there is room for.
+    /// Returns the count of free descriptors, exact if fewer than `wanted`.
     #[inline]
     pub fn free(&mut self, wanted: u32) -> u32 {
         let free = |next: u32, consumed: u32, len: u32| len.saturating_sub(next.wrapping_sub(consumed));
@@ -87,7 +87,7 @@ impl Producer {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Tells the kernel of what was written. True if there was anything.
+    /// Publishes the descriptors written. Returns whether there were any.
     #[inline(always)]
     pub fn submit(&mut self) -> bool {
         let is_new = self.next != self.told;
@@ -98,36 +98,36 @@ impl Producer {
         is_new
     }
 
-    /// How many descriptors the kernel has not taken yet.
+    /// Returns the count of descriptors that the kernel has not taken yet.
     pub fn waiting(&self) -> u32 {
         self.next.wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))
     }
 
-    /// True if the kernel sleeps, and wants to be told by a system call.
+    /// Returns whether the kernel sleeps, and needs a system call to wake.
     #[inline(always)]
     pub fn needs_wakeup(&self) -> bool {
         self.shared.mapping.word(self.shared.flags).load(Relaxed) & NEED_WAKEUP != 0
     }
 }
 
-/// A ring that the kernel fills.
+/// A ring filled by the kernel.
 pub struct Consumer {
     shared: Shared,
     next: u32,
-    /// How far the kernel was when we looked last.
+    /// The kernel's counter when last read.
     produced: u32,
 }
 
 impl Consumer {
-    /// Maps a ring of a socket: `place` is its offset in the socket's file (`XDP_PGOFF_RX_RING` and its like), `words`
-    /// the size of a descriptor.
+    /// Maps a ring of a socket: `place` is its offset in the socket's file (such as `XDP_PGOFF_RX_RING`), `words` the
+    /// size of a descriptor.
     pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Consumer> {
         let shared = Shared::map(socket, place, offsets, words, len)?;
         let next = shared.mapping.word(shared.consumer).load(Relaxed);
         Ok(Consumer { shared, next, produced: next })
     }
 
-    /// How many descriptors are there, at most a ring full.
+    /// Returns the count of descriptors available, at most the ring's length.
     #[inline(always)]
     pub fn available(&mut self) -> u32 {
         if self.produced == self.next {
@@ -136,7 +136,7 @@ impl Consumer {
         self.produced.wrapping_sub(self.next).min(self.shared.len)
     }
 
-    /// The next descriptor's words; it must be there.
+    /// Takes the next descriptor's words; it must be available.
     #[inline(always)]
     pub fn pop<const WORDS: usize>(&mut self) -> [u64; WORDS] {
         let place = self.shared.at(self.next);
@@ -144,7 +144,7 @@ impl Consumer {
         std::array::from_fn(|n| place[n].load(Relaxed))
     }
 
-    /// Gives what was read back to the kernel.
+    /// Returns the descriptors taken to the kernel.
     #[inline(always)]
     pub fn release(&mut self) {
         self.shared.mapping.word(self.shared.consumer).store(self.next, Release);

@@ -1,4 +1,4 @@
-//! A socket of AF_XDP on one queue of an interface: its four rings, and the region as its UMEM.
+//! An AF_XDP socket on one queue of an interface: its four rings, with the region as its UMEM.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,69 +21,69 @@ use crate::error::{Error, Result};
 use crate::kernel::option;
 use crate::kernel::port::On;
 use crate::memory::{Mapping, PageSize, Pool, Reservation};
-use crate::port::{Config, Drops, FRAME_HEADERS};
+use crate::port::{Drops, FRAME_HEADERS};
 
-/// Where the rings are in the socket's file (linux/if_xdp.h).
+/// Offsets of the rings in the socket's file (linux/if_xdp.h).
 const RECEIVE_PLACE: u64 = 0;
 const SEND_PLACE: u64 = 0x8000_0000;
 const FILL_PLACE: u64 = 0x1_0000_0000;
 const COMPLETION_PLACE: u64 = 0x1_8000_0000;
-/// 64-bit words of descriptors: an address, and beside it length and options.
+/// 64-bit words of a descriptor: an address, and for packets also length and options.
 const PACKET: usize = 2;
 const ADDRESS: usize = 1;
-/// Bytes in front of a packet to be sent that tell what is left to do (`struct xsk_tx_metadata`).
+/// Bytes of metadata in front of a packet to be sent (`struct xsk_tx_metadata`).
 pub const METADATA: usize = 16;
-/// The UMEM's packets may have them (`XDP_UMEM_TX_METADATA_LEN`).
+/// The UMEM's packets may have metadata (`XDP_UMEM_TX_METADATA_LEN`).
 const HAS_METADATA_LENGTH: u32 = 1 << 2;
-// Of asm-generic/socket.h.
+// From asm-generic/socket.h.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// How long the kernel looks for packets when it is asked, and how many it takes at most.
+/// How long the kernel polls for packets when asked, and the most packets that it takes.
 const BUSY_MICROSECONDS: libc::c_int = 20;
 const BUSY_PACKETS: libc::c_int = 64;
 
-/// Buffers that a card may still write to, since the kernel had not let its queue go when the socket's end was awaited:
-/// interface, queue, and whose they are. The next socket that the queue can be bound to brings them back.
-static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+/// Buffers that a card may still write to, since the kernel had not released its queue within [`RELEASE`]: interface
+/// and queue, pool, and buffers. The next socket bound to the queue returns them.
+static QUARANTINE: Mutex<Vec<Quarantined>> = Mutex::new(Vec::new());
 
-struct Aside {
+struct Quarantined {
     at: (u32, u32),
     pool: Arc<Pool>,
     bufs: Vec<u32>,
 }
 
-impl Aside {
-    /// The queue has no card's buffers any more.
+impl Quarantined {
+    /// Returns the buffers of a queue that the card no longer uses.
     fn give_back(at: (u32, u32)) {
-        let mut all = ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        for aside in all.extract_if(.., |aside| aside.at == at) {
-            aside.pool.give(&aside.bufs);
+        let mut all = QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner);
+        for quarantined in all.extract_if(.., |quarantined| quarantined.at == at) {
+            quarantined.pool.give(&quarantined.bufs);
         }
     }
 }
 
-/// How long the kernel may take to let a queue go.
+/// The time limit for the kernel to release a queue.
 const RELEASE: Duration = Duration::from_millis(500);
 
-/// A bound socket. Queues take its ends; when nobody has one any more, it is closed, and all buffers that the kernel
-/// had go back to the pool.
+/// A bound socket. Queues take its two ends. When both are dropped, it is closed, and all buffers that the kernel had
+/// return to the pool.
 pub struct Socket {
-    /// `None` only while it is closed.
+    /// `None` only during drop.
     fd: Option<OwnedFd>,
     interface: u32,
     pub queue: u32,
-    /// The kernel and the card use our buffers, not copies.
+    /// Kernel and card use the region's buffers, without copies.
     pub zero_copy: bool,
-    /// Frames may be in several buffers.
+    /// A frame may consist of several buffers.
     pub chains: bool,
-    /// The kernel finishes checksums: where it copies, it always can; of a driver we do not know.
+    /// The kernel computes checksums: always if it copies; whether a driver does is unknown.
     pub checksums: bool,
-    /// The UMEM has room for [`METADATA`].
+    /// The UMEM was registered with [`METADATA`].
     has_metadata: bool,
     pool: Arc<Pool>,
     receiving: Mutex<Option<Receiving>>,
     sending: Mutex<Option<Sending>>,
-    /// What it has dropped, when it is closed.
+    /// Receives the socket's drops when it is closed.
     past: Arc<Mutex<Drops>>,
 }
 
@@ -103,7 +103,7 @@ pub struct Sending {
     _reservation: Reservation,
 }
 
-/// Which buffers the kernel has: a bit for each of the region's. What it names and does not have is not believed.
+/// The buffers that the kernel has, one bit for each of the region's. All others that it returns are rejected.
 pub struct Lent {
     words: Box<[u64]>,
     count: usize,
@@ -114,19 +114,19 @@ impl Lent {
         Lent { words: vec![0; pool.region().buffers().div_ceil(64)].into(), count: 0 }
     }
 
-    /// How many they are.
+    /// Returns the count of buffers.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The kernel has it from now on.
+    /// Records that the kernel has the buffer.
     #[inline(always)]
     pub fn lend(&mut self, buf: u32) {
         self.words[buf as usize / 64] |= 1 << (buf % 64);
         self.count += 1;
     }
 
-    /// The kernel names it as ours again; false if it never had it.
+    /// Records that the kernel returned the buffer; returns false if it did not have it.
     #[inline(always)]
     pub fn take_back(&mut self, buf: u64) -> bool {
         let Some(word) = self.words.get_mut((buf / 64) as usize) else { return false };
@@ -146,18 +146,18 @@ impl Lent {
     }
 }
 
-/// Sockets that have a pool's region as their UMEM, which others can share.
+/// Sockets with a pool's region as their UMEM, which others can share.
 static SHARING: Mutex<Vec<(Weak<Pool>, Weak<Socket>)>> = Mutex::new(Vec::new());
 
-/// How sockets shall be bound.
+/// How sockets are bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copying {
-    /// Without copies where interface and kernel can do it.
+    /// Without copies if interface and kernel can.
     #[default]
     Auto,
-    /// Always with.
+    /// Always with copies.
     Copy,
-    /// Never.
+    /// Never with copies.
     Never,
 }
 
@@ -165,10 +165,10 @@ impl Socket {
     /// Binds to a queue of the interface.
     ///
     /// # Errors
-    /// [`Error::Interface`] if the queue is taken or cannot do it; [`Error::PoolTooSmall`], [`Error::System`].
+    /// [`Error::Interface`] if the queue is taken or cannot be bound so; [`Error::PoolTooSmall`], [`Error::System`].
     pub fn bind(on: &On, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
         let (pool, copying) = (&on.config.pool, options.copying);
-        // The kernel lets a queue go a moment after its last socket was closed.
+        // The kernel releases a queue a moment after its last socket was closed.
         let until = Instant::now() + RELEASE;
         let sharing = {
             let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl Socket {
             let other = all.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pool)));
             other.and_then(|(_, socket)| socket.upgrade())
         };
-        // What one of two interfaces cannot, a UMEM of both cannot; one of its own, of the same memory, may.
+        // A shared UMEM is limited to what both interfaces can; a separate one, of the same memory, may do more.
         let shared = sharing
             .as_ref()
             .filter(|_| copying == Copying::Auto)
@@ -190,8 +190,8 @@ impl Socket {
         };
         let (copy, never, chains) =
             (SocketAddrXdpFlags::XDP_COPY, SocketAddrXdpFlags::XDP_ZEROCOPY, SocketAddrXdpFlags::XDP_USE_SG);
-        // Kernels before 6.6, and some drivers, know no chains; later kernels copy for a driver without them when they are
-        // asked for (`xp_assign_dev`). So what needs no chain goes without copies first.
+        // Kernels before 6.6, and some drivers, do not support chains; later kernels copy for such a driver if chains
+        // are requested (`xp_assign_dev`). So frames that need no chain are tried without copies first.
         let longest = on.interface.mtu()? + FRAME_HEADERS + KERNEL_HEADROOM;
         let fits = longest <= pool.region().buffer_size();
         let socket = match copying {
@@ -216,18 +216,18 @@ impl Socket {
             Err(Errno::AFNOSUPPORT) => {
                 Err(Error::NoXdp { name: interface.to_string(), why: "the kernel has no AF_XDP".to_string() })
             }
-            // What else is in the way is found where it is done in earnest.
+            // Other obstacles are reported when the socket is used.
             _ => Ok(()),
         }
     }
 
-    /// The driver works for this socket when it is asked, and not by interrupts.
+    /// Makes the driver work when polled, and not in interrupts.
     fn poll_busily(&self, on: &On) -> Result<()> {
         let set = |option, value: libc::c_int| option::set(self.fd(), libc::SOL_SOCKET, option, &value);
         set(SO_PREFER_BUSY_POLL, 1)
             .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_MICROSECONDS))
             .and_then(|()| set(SO_BUSY_POLL_BUDGET, BUSY_PACKETS))
-            .map_err(|error| on.interface.refused("poll busily, which kernels since 5.11 can", &error))
+            .map_err(|error| on.interface.refused("enable busy polling (Linux 5.11)", &error))
     }
 
     fn open(
@@ -238,8 +238,9 @@ impl Socket {
         until: Instant,
         past: &Arc<Mutex<Drops>>,
     ) -> Result<Arc<Socket>> {
-        let On { interface, config: Config { pool, ring, .. } } = on;
-        let len = *ring as u32;
+        let On { interface, config } = on;
+        let (pool, ring) = (&config.pool, config.ring());
+        let len = ring as u32;
         let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open an AF_XDP socket", error))?;
@@ -254,7 +255,7 @@ impl Socket {
                 flags: XdpUmemRegFlags::from_bits_retain(HAS_METADATA_LENGTH),
                 tx_metadata_len: METADATA as u32,
             };
-            // Kernels before 6.8 know no metadata, and before 6.11 not that flag.
+            // Kernels before 6.8 do not know metadata, and before 6.11 not this flag.
             let plain = XdpUmemReg { flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0, ..umem };
             let made = match set_xdp_umem_reg(&fd, umem) {
                 Err(Errno::INVAL) => set_xdp_umem_reg(&fd, plain).map(|()| false),
@@ -266,7 +267,7 @@ impl Socket {
                     needed: (umem.len >> 10).next_multiple_of(4),
                     user: rustix::process::getuid().as_raw(),
                 },
-                error => refused("make the region its UMEM", error),
+                error => refused("register the region as its UMEM", error),
             })?;
         }
         let rings = [
@@ -278,11 +279,11 @@ impl Socket {
         rings
             .into_iter()
             .collect::<std::result::Result<(), Errno>>()
-            .map_err(|error| refused("make its rings", error))?;
-        // Where the kernel copies, frames on their way count against this; what is beyond would wait for us to ask again.
+            .map_err(|error| refused("create its rings", error))?;
+        // If the kernel copies, frames in flight count against this limit; others would wait for the next wakeup.
         let in_flight = (len as usize * region.buffer_size() * 2).min(1 << 30);
         let _ = set_socket_send_buffer_size_force(&fd, in_flight);
-        let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("find its rings", error))?;
+        let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("map its rings", error))?;
         let mut receiving = Receiving {
             ring: Consumer::map(&fd, RECEIVE_PLACE, offsets.rx, PACKET, len)?,
             fill: Producer::map(&fd, FILL_PLACE, offsets.fr, ADDRESS, len)?,
@@ -316,11 +317,11 @@ impl Socket {
             Errno::INVAL if queue >= interface.queues() => Error::Interface {
                 name: interface.name().to_string(),
                 why: format!("it has no queue {queue}; it has {}", interface.queues()),
-                mend: format!("take one of those, or make more: sudo ethtool -L {} combined N", interface.name()),
+                mend: format!("use one of those, or add more: sudo ethtool -L {} combined N", interface.name()),
             },
             error => refused(&format!("bind to queue {queue}"), error),
         })?;
-        Aside::give_back((interface.index(), queue));
+        Quarantined::give_back((interface.index(), queue));
         let zero_copy = xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let chains = sharing.map_or(flags.contains(SocketAddrXdpFlags::XDP_USE_SG), |other| other.chains);
 
@@ -346,17 +347,17 @@ impl Socket {
         }))
     }
 
-    /// The socket itself.
+    /// Returns the socket's descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_ref().expect("it is open until it is dropped").as_fd()
     }
 
-    /// Takes the receiving end; `None` if somebody has it.
+    /// Takes the receiving end; `None` if a queue has it.
     pub fn take_receiving(&self) -> Option<Receiving> {
         self.receiving.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Takes the sending end; `None` if somebody has it.
+    /// Takes the sending end; `None` if a queue has it.
     pub fn take_sending(&self) -> Option<Sending> {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -369,7 +370,7 @@ impl Socket {
         *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// What the kernel has dropped on it.
+    /// Returns the kernel's drops on this socket.
     pub fn drops(&self) -> Drops {
         let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
         let no_room = counted.rx_ring_full.unwrap_or(0) + counted.rx_fill_ring_empty_descs.unwrap_or(0);
@@ -387,8 +388,8 @@ impl Drop for Socket {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.no_descriptor += drops.no_descriptor;
         past.malformed += drops.malformed;
-        // Nobody has an end any more. First the rings and the socket go. Where the kernel copies, it has no buffer then; a
-        // card has them until the kernel, which only plans that at the close (`xp_put_pool`), has taken the queue from it.
+        // Both ends are back. Close rings and socket first. If the kernel copies, it has no buffers then. A card has
+        // them until the kernel, which only schedules that at close (`xp_put_pool`), has taken the queue from it.
         let receiving = self.take_receiving().map(|end| end.lent);
         let sending = self.take_sending().map(|end| end.lent);
         self.fd = None;
@@ -397,24 +398,24 @@ impl Drop for Socket {
         if !self.zero_copy || is_let_go(at, RELEASE) {
             self.pool.give(&bufs);
         } else {
-            let aside = Aside { at, pool: self.pool.clone(), bufs };
-            ASIDE.lock().unwrap_or_else(PoisonError::into_inner).push(aside);
+            let quarantined = Quarantined { at, pool: self.pool.clone(), bufs };
+            QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner).push(quarantined);
         }
     }
 }
 
-/// Waits until the kernel has taken an interface's queue from a closed socket, at most so long; false if it has not, or if
-/// another socket has the queue.
+/// Waits at most `longest` until the kernel has released the queue of a closed socket; returns false if it has not,
+/// or if another socket has the queue.
 ///
-/// The kernel tells it by a bind that succeeds: a queue has one pool of buffers, and is free when the driver has given the
-/// last one up (`xp_clear_dev`). The socket here copies, so that the card gets no buffer of its.
+/// A successful bind shows it: a queue has one buffer pool, and is free when the driver has released the last one
+/// (`xp_clear_dev`). The probing socket copies, so that the card gets none of its buffers.
 fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let Ok(memory) = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None) else { return false };
     loop {
         match bind_copying((interface, queue), &memory) {
             Ok(_) => return true,
-            // The interface is gone, and the card's queue with it.
+            // The interface is gone, including the card's queue.
             Err(Errno::NODEV) => return true,
             Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return false,
@@ -422,10 +423,10 @@ fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     }
 }
 
-/// Buffers, and slots of each ring, of a socket that asks whether a queue is free.
+/// Buffers, and slots of each ring, of a probing socket.
 const PROBE: u32 = 64;
 
-/// Binds a socket that copies to an interface's queue.
+/// Binds a copying socket to an interface's queue.
 fn bind_copying((interface, queue): (u32, u32), memory: &Mapping) -> std::result::Result<OwnedFd, Errno> {
     let umem = XdpUmemReg {
         addr: memory.address(),
@@ -444,13 +445,13 @@ fn bind_copying((interface, queue): (u32, u32), memory: &Mapping) -> std::result
     Ok(fd)
 }
 
-/// In KiB.
+/// Returns the limit of locked memory in KiB.
 fn memory_lock_limit() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
     limit.current.map_or(u64::MAX, |bytes| bytes >> 10)
 }
 
-/// Wakes the kernel: for the receiving side by asking for nothing, for the sending side by sending nothing.
+/// Wakes the kernel: to receive by receiving nothing, to send by sending nothing.
 pub fn wake(socket: BorrowedFd<'_>, sending: bool) -> io::Result<()> {
     use rustix::net::{RecvFlags, SendFlags, recv, send};
     match sending {
@@ -482,7 +483,7 @@ mod tests {
     const FLAGS: usize = 128;
     const DESCRIPTORS: usize = 256;
 
-    /// A ring's memory, as the kernel has it, and the file that we map it from.
+    /// Creates a ring's memory, as the kernel sees it, and the file to map it from.
     fn ring() -> (Mapping, OwnedFd, XdpRingOffset) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
@@ -496,7 +497,7 @@ mod tests {
         (kernel, file, offsets)
     }
 
-    /// What the kernel says: a descriptor, true or made up, and how far it says that it is.
+    /// Generates descriptors from the kernel, valid or malformed.
     fn said() -> impl Strategy<Value = Vec<(u64, u64)>> {
         let address = prop_oneof![
             4 => (0..BUFFERS as u64, 0..2048u64).prop_map(|(buf, offset)| buf << 11 | offset),
@@ -511,7 +512,7 @@ mod tests {
         let from = ring.word(0).load(Relaxed);
         for (n, (address, word)) in said.iter().enumerate() {
             let at = DESCRIPTORS + (from.wrapping_add(n as u32) % LEN) as usize * words * 8;
-            // SAFETY: no slice is lent of this memory.
+            // SAFETY: no slice of this memory is lent.
             #[allow(unsafe_code)]
             let descriptor = unsafe { ring.words(at, words) };
             descriptor[0].store(*address, Relaxed);
@@ -522,7 +523,7 @@ mod tests {
         ring.word(0).store(from.wrapping_add(said.len() as u32), Release);
     }
 
-    /// Both queues of a socket whose kernel is the test.
+    /// Both queues of a socket, with the test as their kernel.
     struct Fake {
         pool: Arc<Pool>,
         received: Mapping,
@@ -540,12 +541,12 @@ mod tests {
             Fake::with(true, false)
         }
 
-        /// Of a kernel that takes packets of several buffers, or that computes checksums, or not.
+        /// With a kernel that supports, or does not support, chains and checksums.
         fn with(chains: bool, checksums: bool) -> Fake {
             Fake::of(0, false, chains, checksums, 2048)
         }
 
-        /// Of an interface whose card has the buffers itself, or not.
+        /// With an interface whose card uses the buffers itself, or does not.
         fn of(interface: u32, zero_copy: bool, chains: bool, checksums: bool, buffer_size: usize) -> Fake {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None };
@@ -609,12 +610,12 @@ mod tests {
             Fake { pool, received, completed, filled, sent, rx: Rx::new(rx), tx: Tx::new(tx), kernel }
         }
 
-        /// The kernel sleeps on these rings, or does not.
+        /// Sets whether the kernel sleeps on a ring.
         fn sleeps(&self, ring: &Mapping, yes: bool) {
             ring.word(FLAGS).store(u32::from(yes), std::sync::atomic::Ordering::Relaxed);
         }
 
-        /// Receives; true if the kernel was woken for it: what was asked for nothing has read a message.
+        /// Receives; returns whether the kernel was woken for it: the wakeup consumed a message.
         fn wakes_to_receive(&mut self, batch: &mut Batch) -> bool {
             use rustix::net::{RecvFlags, SendFlags, recv, send};
             send(&self.kernel, &[1], SendFlags::empty()).unwrap();
@@ -622,7 +623,7 @@ mod tests {
             recv(self.rx.sockets[0].0.fd(), &mut [0u8; 1][..], RecvFlags::empty()).is_err()
         }
 
-        /// How many times the kernel was woken to send, since the last time.
+        /// Returns how often the kernel was woken to send since the last call.
         fn wakes_to_send(&self) -> usize {
             let mut byte = [0u8; 1];
             let next = || rustix::net::recv(&self.kernel, &mut byte[..], rustix::net::RecvFlags::empty()).ok();
@@ -630,7 +631,7 @@ mod tests {
         }
     }
 
-    /// The descriptors that the queue has handed over so far, of `WORDS` words each.
+    /// Returns the descriptors that the queue has handed over so far, of `WORDS` words each.
     fn handed_over<const WORDS: usize>(ring: &Mapping) -> Vec<[u64; WORDS]> {
         let count = ring.word(0).load(std::sync::atomic::Ordering::Acquire);
         let word = |at: usize| {
@@ -654,14 +655,14 @@ mod tests {
         fake.sleeps(&fake.filled, false);
         produce(&fake.received, PACKET, &[(u64::from(lent[1]) << 11, 60)]);
         assert!(!fake.wakes_to_receive(&mut batch));
-        // A packet for which there is no buffer: the kernel gets none.
+        // A packet without a buffer: the kernel gets none in return.
         let mut full = Batch::with_capacity(1);
         assert!(full.push(&fake.pool, &[0; 60]));
         produce(&fake.received, PACKET, &[(u64::from(lent[2]) << 11, 60)]);
         fake.sleeps(&fake.filled, true);
         assert!(!fake.wakes_to_receive(&mut full));
         fake.rx.recv(&mut batch);
-        // A driver that works when it is asked is asked whenever there is nothing.
+        // A driver that works when polled is polled whenever there is no packet.
         fake.sleeps(&fake.filled, false);
         fake.rx.busy = true;
         assert!(fake.wakes_to_receive(&mut batch));
@@ -678,12 +679,12 @@ mod tests {
         };
         assert_eq!(send(&mut fake, 3), 0, "it is awake");
         fake.sleeps(&fake.sent, true);
-        // It has not taken the others.
+        // The kernel has not taken the others.
         assert_eq!(send(&mut fake, 0), 1);
         assert_eq!(send(&mut fake, 1), 1);
         fake.sent.word(CONSUMER).store(4, std::sync::atomic::Ordering::Release);
         assert_eq!(send(&mut fake, 0), 0, "it has taken all");
-        // It sends some at a time; this one takes none.
+        // The kernel sends some at a time; this one takes none.
         for (count, times) in [(31, 1), (32, 2)] {
             assert_eq!(send(&mut fake, count), times, "{count}");
             let all = fake.sent.word(0).load(std::sync::atomic::Ordering::Relaxed);
@@ -691,7 +692,7 @@ mod tests {
         }
     }
 
-    /// A queue of several sockets takes from all of them in turn, and is readable when one is.
+    /// Checks that a queue of several sockets takes from each in turn, and is readable if one is.
     #[test]
     fn a_queue_of_two_sockets_has_the_packets_of_both() {
         let (mut first, mut second) = (Fake::new(), Fake::new());
@@ -719,7 +720,7 @@ mod tests {
             let packets: Vec<_> = (0..6).map(|n| (u64::from(lent[n]) << 11, 60 + n as u64)).collect();
             produce(received, PACKET, &packets);
         }
-        // A full batch leaves off within the first; the next goes on there, and then with the second.
+        // A full batch ends within the first; the next continues there, and then with the second.
         let mut lens = Vec::new();
         while rx.recv(&mut batch) > 0 {
             lens.extend(batch.packets().map(|packet| packet.len()));
@@ -727,7 +728,7 @@ mod tests {
         }
         assert_eq!(lens, [60, 61, 62, 63, 64, 65, 60, 61, 62, 63, 64, 65]);
         assert_eq!(rx.buffers(), 2 * LEN as usize);
-        // While a packet's end is missing, no other comes between.
+        // While a packet's end is missing, no other packet is taken.
         let at = |lent: &[u32], n: usize| u64::from(lent[n]) << 11;
         rx.turn = 0;
         produce(&first.received, PACKET, &[(at(&ends[0], 6), 2048 | 1 << 32)]);
@@ -738,7 +739,7 @@ mod tests {
         assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [2058, 70]);
     }
 
-    /// A slot's offset is at most `Slot::MAX_OFFSET`; buffers may be longer.
+    /// A slot's offset is at most `Slot::MAX_OFFSET`, although buffers may be longer.
     #[test]
     fn a_packet_that_begins_beyond_a_slot_s_offsets_is_dropped() {
         let mut fake = Fake::of(0, false, true, false, 8192);
@@ -762,7 +763,7 @@ mod tests {
         produce(&received, PACKET, &packets);
         assert_eq!(rx.recv(&mut batch), 2, "there is room for two");
         assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 100, 101]);
-        // The others wait, in buffers that are the queue's.
+        // The others wait, in buffers of the queue.
         assert_eq!(rx.buffers() + tx.buffers() + pool.available(), BUFFERS);
         batch.clear();
         assert_eq!(rx.recv(&mut batch), 2);
@@ -780,7 +781,7 @@ mod tests {
         assert_eq!(tx.send(&mut own), LEN as usize);
         let mut batch = Batch::new();
         (0..3).for_each(|_| assert!(batch.push(&other.pool, &[9; 70])));
-        // They are taken, and are the queue's.
+        // They are taken, and belong to the queue.
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (3, 0, LEN as usize));
         assert_eq!(rx.buffers() + tx.buffers() + pool.available() + own.len() + own.cached(), BUFFERS);
         assert!(tx.buffers() >= LEN as usize + 3);
@@ -791,7 +792,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_sent_in_order_and_what_is_too_long_is_dropped() {
+    fn copies_are_sent_in_order_and_too_long_ones_are_dropped() {
         let Fake { pool, sent, mut tx, .. } = Fake::new();
         let other = Fake::new();
         let mut batch = Batch::with_capacity(128);
@@ -799,7 +800,7 @@ mod tests {
         (0..LEN as usize).for_each(|n| assert!(batch.push(&other.pool, &vec![7; 100 + n])));
         let all = batch.len();
         assert_eq!((tx.send(&mut batch), batch.len(), tx.counters.drops()), (all, 0, 1));
-        // For the last five the ring has no room: they wait as copies, and a packet of the queue's own region waits for them.
+        // The ring has no room for the last five: they wait as copies, and the queue's own packet waits behind them.
         let mut own = Batch::new();
         assert!(own.push(&pool, &[7; 999]));
         assert_eq!((tx.send(&mut own), own.len(), tx.unsent()), (0, 1, LEN as usize));
@@ -821,28 +822,28 @@ mod tests {
         }
     }
 
-    /// Until the kernel has taken the queue from it, some time after the close, a card writes into what it was lent.
+    /// A card writes to its buffers until the kernel has taken the queue from it, some time after the close.
     #[test]
-    fn buffers_of_a_card_are_nobody_s_until_its_queue_is_free() {
+    fn buffers_of_a_card_are_kept_until_its_queue_is_free() {
         let in_a_network_of_its_own = || {
-            // SAFETY: this thread has no file that depends on what it no longer shares.
+            // SAFETY: this thread has no file that depends on the shared namespace.
             #[allow(unsafe_code)]
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
             let lo = 1;
-            // As if the kernel had not let go yet: another socket has the queue.
+            // As if the kernel had not released the queue yet: another socket has it.
             let memory = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None).unwrap();
             let busy = bind_copying((lo, 0), &memory).expect("the queue is free");
             let fake = Fake::of(lo, true, true, false, 2048);
             let pool = fake.pool.clone();
             drop(fake);
-            assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are kept aside");
+            assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are quarantined");
             drop(busy);
             assert!(is_let_go((lo, 0), Duration::from_secs(60)));
-            Aside::give_back((lo, 1));
+            Quarantined::give_back((lo, 1));
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "it is another queue that is free");
-            Aside::give_back((lo, 0));
+            Quarantined::give_back((lo, 0));
             assert_eq!(pool.available(), BUFFERS);
-            // Of a queue that is free already, and of a kernel that copies, they come back at once.
+            // Buffers of a queue that is free already, or of a kernel that copies, return at once.
             for zero_copy in [true, false] {
                 let fake = Fake::of(lo, zero_copy, true, false, 2048);
                 let pool = fake.pool.clone();
@@ -854,7 +855,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_received_is_what_the_batch_has() {
+    fn valid_received_descriptors_become_slots() {
         let Fake { pool, received, filled, mut rx, .. } = Fake::new();
         let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
         let free = pool.take(1).unwrap()[0];
@@ -862,10 +863,10 @@ mod tests {
         let more = 1 << 32;
         let packets = [
             (at(0, 256), 100),
-            // One of two buffers, the first of them full.
+            // A packet in two buffers, the first of them full.
             (at(1, 0), 2048 | more),
             (at(2, 128), 50),
-            // Beyond its buffer by a byte; not the kernel's; and one that ends with its buffer.
+            // A byte beyond its buffer; a buffer that the kernel does not have; and one that ends with its buffer.
             (at(3, 1949), 100),
             (u64::from(free) << 11, 100),
             (at(4, 1948), 100),
@@ -884,7 +885,7 @@ mod tests {
         assert_eq!(slots, expected);
         let counters = &rx.counters;
         assert_eq!((counters.packets(), counters.slots(), counters.bytes(), counters.drops()), (3, 4, 2298, 2));
-        // For each that it gave the kernel has an empty one, whole; the third is with it still.
+        // For each buffer returned, the kernel has an empty one, whole; it still has the third.
         let fresh: HashSet<u64> = handed_over::<1>(&filled).into_iter().map(|[address]| address).collect();
         let mine: HashSet<u64> = slots.iter().map(|slot| u64::from(slot.0) << 11).collect();
         assert_eq!((fresh.len(), fresh.intersection(&mine).count()), (4, 0));
@@ -898,7 +899,7 @@ mod tests {
     }
 
     #[test]
-    fn without_buffers_packets_wait_and_it_is_counted() {
+    fn packets_without_buffers_wait_and_are_counted() {
         let Fake { pool, received, tx, mut rx, .. } = Fake::new();
         let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
         produce(&received, PACKET, &[(u64::from(lent[0]) << 11, 100)]);
@@ -910,7 +911,7 @@ mod tests {
         assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (0, 1));
         pool.give(&taken);
         assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (1, 1));
-        // A batch that is full is no lack of buffers.
+        // A full batch does not count as a lack of buffers.
         let mut full = Batch::with_capacity(1);
         assert!(full.push(&pool, &[0; 60]));
         produce(&received, PACKET, &[(u64::from(lent[1]) << 11, 100)]);
@@ -920,7 +921,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_the_kernel_gets_and_gives_back() {
+    fn sent_slots_go_to_the_kernel_and_return() {
         let Fake { pool, completed, sent, mut tx, rx, .. } = Fake::new();
         let mut batch = Batch::new();
         let lens = [60, 5000, 9001, 9000];
@@ -934,7 +935,7 @@ mod tests {
             (counters.packets(), counters.slots(), counters.bytes(), counters.drops()),
             (3, all as u64, 14_060, 1)
         );
-        // The one that is too long is not among them.
+        // The too long packet is not among them.
         let of = |len: usize| len.div_ceil(pool.region().room());
         slots.drain(1 + of(5000)..1 + of(5000) + of(9001));
         let expected: Vec<[u64; 2]> = slots
@@ -945,7 +946,7 @@ mod tests {
             .collect();
         assert_eq!(handed_over(&sent), expected);
         assert_eq!((tx.unsent(), tx.buffers()), (slots.len(), slots.len()));
-        // Two come back, one of them twice, and one that it was never given.
+        // Two are returned, one of them twice, and one that the kernel did not have.
         let back: Vec<_> =
             [slots[0].0, slots[1].0, slots[0].0].iter().map(|buf| (u64::from(*buf) << 11 | 256, 0)).collect();
         produce(&completed, ADDRESS, &back);
@@ -972,7 +973,7 @@ mod tests {
         // The kernel has taken one.
         sent.word(CONSUMER).store(1, std::sync::atomic::Ordering::Release);
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (2, 1, LEN as usize));
-        // Without chains, and with more buffers than any may have, it is dropped.
+        // Without chains, and with too many buffers, it is dropped.
         let Fake { pool: other, tx: mut plain, rx: unused, .. } = Fake::with(false, false);
         plain.longest = 60_000;
         let mut two = Batch::new();
@@ -982,16 +983,16 @@ mod tests {
         assert_eq!((pool.available(), other.available()), (BUFFERS, BUFFERS));
     }
 
-    /// A checksum is the kernel's to compute, where it can (`struct xsk_tx_metadata`), and otherwise ours.
+    /// The kernel computes a checksum if it can (`struct xsk_tx_metadata`); otherwise the queue does.
     #[test]
-    fn a_checksum_that_is_left_to_do_is_told_or_done() {
+    fn a_checksum_is_left_to_the_kernel_or_computed() {
         use crate::offload::Offload;
         for told in [true, false] {
             let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, told);
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
             let first = &mut batch.slots()[0];
-            // From byte 34 on, 16 bytes behind that (virtio_net_hdr).
+            // From byte 34 on, stored 16 bytes behind that (virtio_net_hdr).
             Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(first, pool.region());
             let at = ((first.buf() as usize) << 11) + first.offset();
             assert_eq!(tx.send(&mut batch), 2);
@@ -1012,22 +1013,22 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_told_of_checksums_that_it_can_compute() {
+    fn the_kernel_gets_only_checksums_that_it_can_compute() {
         use crate::kernel::xdp::queue::is_for_kernel;
         use crate::offload::Offload;
         let checksum = |start: u8, place: u8| Offload([1, 0, 0, 0, 0, 0, start, 0, place, 0]);
         let slot = |offset: usize| Slot::new(1, offset, 60, false);
         assert!(is_for_kernel(checksum(34, 24), &slot(METADATA)));
-        assert!(!is_for_kernel(checksum(34, 24), &slot(METADATA - 1)), "there is no room to say so");
+        assert!(!is_for_kernel(checksum(34, 24), &slot(METADATA - 1)), "there is no room for metadata");
         assert!(!is_for_kernel(checksum(34, 25), &slot(METADATA)), "it is outside");
         let segments = Offload([1, 1, 54, 0, 100, 0, 34, 0, 16, 0]);
         assert!(!is_for_kernel(segments, &slot(256)), "segments are cut here");
         assert!(!is_for_kernel(Offload([0; 10]), &slot(256)), "nothing is left");
     }
 
-    /// What is left to do is said once, in front of the packet's first buffer.
+    /// The metadata precedes only the packet's first buffer.
     #[test]
-    fn a_checksum_of_a_chain_is_told_with_its_first_buffer() {
+    fn a_chain_s_metadata_precedes_its_first_buffer() {
         use crate::offload::Offload;
         let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, true);
         let mut batch = Batch::new();
@@ -1044,13 +1045,13 @@ mod tests {
         drop((rx, tx, batch));
     }
 
-    /// A packet in more buffers than a batch has places is delivered all the same.
+    /// A packet in more buffers than the batch has slots is delivered all the same.
     #[test]
     fn a_chain_longer_than_a_batch_is_delivered() {
         for capacity in 1..6 {
             let Fake { pool, received, mut rx, .. } = Fake::new();
             let lent: Vec<u32> = rx.sockets[0].1.as_ref().unwrap().lent.all();
-            // Four packets of five buffers each, of which the kernel names the last two later.
+            // Four packets of five buffers each, of which the kernel returns the last two later.
             let packets: Vec<_> =
                 (0..20).map(|n| (u64::from(lent[n]) << 11 | 128, 100 | u64::from(n % 5 != 4) << 32)).collect();
             let mut batch = Batch::with_capacity(capacity);
@@ -1069,9 +1070,9 @@ mod tests {
         }
     }
 
-    /// Whatever the kernel says, no buffer is named twice or outside the region, and none is lost.
+    /// For any descriptors of the kernel, no buffer appears twice or outside the region, and none is lost.
     #[test]
-    fn a_kernel_that_lies_is_not_believed() {
+    fn malformed_descriptors_of_the_kernel_are_rejected() {
         let cases = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
         proptest!(cases, |(rounds in prop::collection::vec((said(), said()), 1..8))| {
             let Fake { pool, received, completed, mut rx, mut tx, .. } = Fake::new();

@@ -1,23 +1,18 @@
 //! The other end of the card's cable.
 //!
 //! A [`Wire`] takes the frames that the card sends and supplies those that it receives, without CRC. [`Cable`]
-//! leads to another model, [`Traffic`] to a generator and a checking sink, [`Tap`] to an interface of Linux,
-//! [`Port`] to any port of this library, [`Replay`] and [`Record`] to capture files, [`from_fn`] to a test;
-//! [`Timed`] wraps any of them.
+//! leads to another model, [`Traffic`] to a generator and a checking sink, [`Port`] to any port of this library: a
+//! TAP interface, a capture file, another card; [`from_fn`] to a test. [`Record`] and [`Timed`] wrap any of them.
 
 mod cable;
-mod capture;
 mod port;
-mod tap;
+mod record;
 mod timed;
 mod traffic;
 
 pub use cable::Cable;
-#[cfg(fuzzing)]
-pub use capture::fuzzing::capture as fuzz_capture;
-pub use capture::{Record, Replay};
 pub use port::Port;
-pub use tap::Tap;
+pub use record::Record;
 pub use timed::Timed;
 pub use traffic::Traffic;
 

@@ -1,11 +1,13 @@
 //! Any port of this library as the other end: frames that the card sends leave there, and packets received there go
 //! to the card.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::{Frame, Wire};
+use super::{Frame, Report, Wire};
 use crate::batch::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{Link, RxQueue, TxQueue};
 
@@ -18,10 +20,15 @@ pub struct Port {
     received: Batch,
     /// Packets that the port had no room for yet.
     sending: Batch,
-    /// The number of packets of `received` that the card has taken.
-    taken: usize,
-    count: usize,
+    /// The port's link, and when it was read: the model asks at each step, and an answer may cost a system call.
+    link: Cell<(bool, Instant)>,
+    is_finished: bool,
+    /// Frames from the port, and to it.
+    frames: [u64; 2],
 }
+
+/// How long a state of the link is used.
+const LINK: Duration = Duration::from_millis(10);
 
 impl Port {
     /// Connects a card with `device`, whose first queues must be free.
@@ -30,14 +37,24 @@ impl Port {
     /// If they are in use.
     pub fn new(mut device: crate::port::Port) -> Result<Port> {
         let (rx, tx) = (device.rx(0)?, device.tx(0)?);
-        let pool = device.pool().clone();
-        Ok(Port { device, rx, tx, pool, received: Batch::new(), sending: Batch::new(), taken: 0, count: 0 })
+        let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
+        let (received, sending) = (Batch::new(), Batch::new());
+        Ok(Port { device, rx, tx, pool, received, sending, link, is_finished: false, frames: [0; 2] })
     }
+}
+
+fn is_up(device: &crate::port::Port) -> bool {
+    matches!(device.link(), Ok(Link::Up { .. }))
 }
 
 impl Wire for Port {
     fn link(&self) -> bool {
-        matches!(self.device.link(), Ok(Link::Up { .. }))
+        let (link, read) = self.link.get();
+        if read.elapsed() < LINK {
+            return link;
+        }
+        self.link.set((is_up(&self.device), Instant::now()));
+        self.link.get().0
     }
 
     fn ready(&mut self) -> bool {
@@ -49,6 +66,7 @@ impl Wire for Port {
     }
 
     fn transmit(&mut self, frame: &Frame) {
+        self.frames[1] += 1;
         // Without a free buffer the frame is lost, as on a wire.
         if self.sending.push(&self.pool, &frame.bytes) {
             self.tx.send(&mut self.sending);
@@ -56,16 +74,32 @@ impl Wire for Port {
     }
 
     fn receive(&mut self, frame: &mut Frame) -> bool {
-        if self.taken == self.count {
-            self.received.clear();
-            self.rx.recv(&mut self.received);
-            (self.taken, self.count) = (0, self.received.packets().count());
+        if self.is_finished {
+            return false;
         }
-        let Some(packet) = self.received.packets().nth(self.taken) else { return false };
-        self.taken += 1;
+        if self.received.is_empty() {
+            self.rx.recv(&mut self.received);
+        }
+        let Some(mut packet) = self.received.take() else { return false };
         frame.bytes.clear();
-        packet.append_to(&mut frame.bytes);
+        packet.packet().append_to(&mut frame.bytes);
         frame.bad_crc = false;
+        self.frames[0] += 1;
         true
+    }
+
+    fn finish(&mut self) {
+        self.is_finished = true;
+    }
+
+    /// Returns counts of a capture file; other ports check nothing.
+    fn report(&self) -> Option<Report> {
+        if self.device.info().driver != "pcap" {
+            return None;
+        }
+        let ([sent, received], state) = (self.frames, self.device.statistics());
+        let unreadable = matches!(state, Err(Error::Capture { .. })).into();
+        let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
+        Some(Report { sent, received, unreadable, unrecorded, ..Report::default() })
     }
 }

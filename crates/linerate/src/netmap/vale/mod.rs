@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::delivery::{Delivery, DeliveryRx};
-use super::port::{Virtual, VirtualPort};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -146,7 +145,7 @@ struct Snapshot {
 }
 
 /// A port of a switch.
-pub type ValePort = VirtualPort<Attached>;
+pub type ValePort = SoftwarePort<Attached>;
 
 /// A port's place on a switch, which is free again when this is dropped.
 pub struct Attached {
@@ -191,7 +190,7 @@ impl Drop for Attached {
     }
 }
 
-impl Virtual for Attached {
+impl PortKind for Attached {
     const DRIVER: &'static str = "vale";
 
     fn description(&self) -> String {

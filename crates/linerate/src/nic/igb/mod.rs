@@ -50,7 +50,7 @@ impl Controller for X82576 {
         mask_interrupts(bar);
         stop_and_reset(hardware)?;
         mask_interrupts(bar);
-        hardware.free_aside();
+        hardware.free_quarantined();
         hardware.forget_queues();
         hardware.allow_dma()?;
 
@@ -104,10 +104,10 @@ impl Controller for X82576 {
         let (_, _, base) = hardware.ring(queue);
         bar.write(RDBAL::at(queue), base as u32);
         bar.write(RDBAH::at(queue), (base >> 32) as u32);
-        bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
+        bar.write(RDLEN::at(queue), hardware.config.ring() as u32 * 16);
         // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
         // must not hold up the others (8.10.2).
-        let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         // Each descriptor is written back at once (WTHRESH 1 would be the same; 8.10.10).
         bar.write(RXDCTL::at(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
@@ -116,7 +116,7 @@ impl Controller for X82576 {
         // The head is 0 after a reset, and after enabling the queue. The tail is one less than the ring holds: RDT =
         // RDH would mean an empty ring (7.1.8).
         bar.write(RDH::at(queue), 0);
-        bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
+        bar.write(RDT::at(queue), hardware.config.ring() as u32 - 1);
         Ok(())
     }
 
@@ -132,10 +132,10 @@ impl Controller for X82576 {
     /// Follows section 4.5.10.1.
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let bar = &hardware.bar;
-        let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
+        let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
         bar.write(TDBAL::at(queue), base as u32);
         bar.write(TDBAH::at(queue), (base >> 32) as u32);
-        bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
+        bar.write(TDLEN::at(queue), hardware.config.ring() as u32 * 16);
         bar.write(TDH::at(queue), 0);
         bar.write(TDT::at(queue), 0);
         // 7.2.2.3: few descriptors have RS, and those are written back at once.
@@ -180,7 +180,7 @@ impl Controller for X82576 {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82576::set_table(hardware, rss);
-        if hardware.config.rx_queues > 1 {
+        if hardware.config.options.rx_queues > 1 {
             // Without PCSD the descriptor contains a checksum in place of the hash.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
@@ -241,7 +241,7 @@ impl Controller for X82576 {
         sum.tx_packets += read(GPTC::OFFSET);
         sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
 
-        let queues = (0..hardware.config.rx_queues).map(|queue| read(RQDPC::at(queue))).sum::<u64>();
+        let queues = (0..hardware.config.options.rx_queues).map(|queue| read(RQDPC::at(queue))).sum::<u64>();
         sum.drops.no_descriptor += read(MPC::OFFSET) + queues;
         sum.drops.bad_crc += read(CRCERRS::OFFSET);
         sum.drops.undersize += read(RUC::OFFSET);

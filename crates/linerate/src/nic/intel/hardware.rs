@@ -35,7 +35,7 @@ pub struct Hardware<B: Bar, C: Controller> {
     packets: DmaMap,
     receiving: Mutex<Receiving>,
     /// Buffers of queues that did not stop; free again after a reset.
-    aside: Mutex<Vec<u32>>,
+    quarantined: Mutex<Vec<u32>>,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
     _controller: PhantomData<C>,
@@ -89,24 +89,24 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
         let region = config.pool.region();
         let pages = region.mapping().pages();
-        let bytes = (config.rx_queues + config.tx_queues) as usize * config.ring * DESCRIPTOR;
+        let bytes = (config.options.rx_queues + config.options.tx_queues) as usize * config.ring() * DESCRIPTOR;
         let rings = DmaMap::new(dma, &Arc::new(Mapping::new(bytes, pages, None)?))?;
         let packets = DmaMap::new(dma, region.mapping())?;
-        let interrupts = match config.interrupts {
-            Some(_) => bus.interrupts(config.rx_queues)?.into_iter().map(Arc::new).collect(),
+        let interrupts = match config.options.interrupts {
+            Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
             None => Box::default(),
         };
         let places = |queues: u16| (0..queues).map(|_| QueuePlace::default()).collect();
         Ok(Hardware {
             bar,
-            rx: places(config.rx_queues),
-            tx: places(config.tx_queues),
+            rx: places(config.options.rx_queues),
+            tx: places(config.options.tx_queues),
             interrupts,
             counted: Mutex::default(),
             rings,
             packets,
             receiving: Mutex::default(),
-            aside: Mutex::default(),
+            quarantined: Mutex::default(),
             bus,
             _controller: PhantomData,
             config,
@@ -118,7 +118,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     ///
     /// A ring's length is a power of two, so it lies in one page of any size.
     pub(in crate::nic) fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, DeviceAddress) {
-        let offset = ring as usize * self.config.ring * DESCRIPTOR;
+        let offset = ring as usize * self.config.ring() * DESCRIPTOR;
         (self.rings.memory(), offset, self.rings.addresses().at(offset))
     }
 
@@ -150,7 +150,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the most bytes that the card writes for a frame: the MAC accepts a VLAN tag beyond `MAXFRS` (section
     /// 8.2.3.22).
     pub(in crate::nic) fn longest_written(&self) -> usize {
-        self.config.max_frame + 4
+        self.config.options.max_frame + 4
     }
 
     /// Returns where the card writes in a buffer.
@@ -196,12 +196,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the queue whose ring or descriptors contain a device address.
     fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
-        let (rx, queues) = (self.config.rx_queues, self.config.rx_queues + self.config.tx_queues);
+        let (rx, queues) =
+            (self.config.options.rx_queues, self.config.options.rx_queues + self.config.options.tx_queues);
         let is_of = |ring: u16| {
             let (memory, offset, base) = self.ring(ring);
             // SAFETY: no slices of the rings' memory are lent.
-            let words = unsafe { memory.words(offset, self.config.ring * 2) };
-            let ring = base..base + (self.config.ring * DESCRIPTOR) as u64;
+            let words = unsafe { memory.words(offset, self.config.ring() * 2) };
+            let ring = base..base + (self.config.ring() * DESCRIPTOR) as u64;
             ring.contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Ordering::Relaxed) & PAGE == address & PAGE)
         };
@@ -275,7 +276,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     fn direct(&self, receiving: &Receiving) {
-        if let Some(directed) = receiving.directed().filter(|_| self.config.rx_queues > 1) {
+        if let Some(directed) = receiving.directed().filter(|_| self.config.options.rx_queues > 1) {
             C::set_table(self, &directed);
         }
     }
@@ -289,13 +290,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Quarantines buffers that the card may still write to: they do not return to the pool.
-    pub(in crate::nic) fn set_aside(&self, bufs: &[u32]) {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
+    pub(in crate::nic) fn quarantine(&self, bufs: &[u32]) {
+        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
     }
 
     /// Returns quarantined buffers to the pool; the card has been reset and holds no addresses.
-    pub(in crate::nic) fn free_aside(&self) {
-        let bufs = std::mem::take(&mut *self.aside.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(in crate::nic) fn free_quarantined(&self) {
+        let bufs = std::mem::take(&mut *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner));
         self.config.pool.give(&bufs);
     }
 }
@@ -307,24 +308,24 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     config.check_ring()?;
-    for (direction, queues) in [("receive", config.rx_queues), ("transmit", config.tx_queues)] {
+    for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
         if !(1..=C::MAX_QUEUES).contains(&queues) {
             return Err(Error::TooManyQueues { port: port(), direction, queues, most: C::MAX_QUEUES });
         }
     }
-    if config.interrupts.is_some() && config.rx_queues > C::MAX_INTERRUPTS {
-        let queues = config.rx_queues;
+    if config.options.interrupts.is_some() && config.options.rx_queues > C::MAX_INTERRUPTS {
+        let queues = config.options.rx_queues;
         return Err(Error::TooManyQueues { port: port(), direction: "interrupting", queues, most: C::MAX_INTERRUPTS });
     }
-    if !(60..=C::MAX_FRAME).contains(&config.max_frame) {
-        return Err(Error::FrameLength { port: port(), frame: config.max_frame, most: C::MAX_FRAME });
+    if !(60..=C::MAX_FRAME).contains(&config.options.max_frame) {
+        return Err(Error::FrameLength { port: port(), frame: config.options.max_frame, most: C::MAX_FRAME });
     }
     let region = config.pool.region();
-    if region.room() < config.max_frame.min(1024) {
+    if region.room() < config.options.max_frame.min(1024) {
         return Err(Error::BufferTooSmall {
             port: port(),
             buffer_size: region.buffer_size(),
-            frame: config.max_frame,
+            frame: config.options.max_frame,
             why: "the card writes whole KiB; give the region buffers of 2048 bytes or more",
         });
     }
@@ -334,7 +335,7 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
 impl<B: Bar, C: Controller> Drop for Hardware<B, C> {
     fn drop(&mut self) {
         if C::halt(self).is_ok() {
-            self.free_aside();
+            self.free_quarantined();
         } else {
             // A card that does not answer may still write: leak the memory rather than free it.
             std::mem::forget(self.rings.memory().clone());

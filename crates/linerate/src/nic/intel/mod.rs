@@ -106,7 +106,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     /// # Errors
     /// An invalid [`Config`], memory that cannot be mapped, or a card that does not answer.
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
-        let rss = Rss::evenly(config.rx_queues.min(C::MAX_RSS_QUEUES));
+        let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
         let mut device = Intel { hardware, rss, promiscuous: true, _controller: PhantomData };
         device.bring_up()?;
@@ -123,8 +123,8 @@ impl<B: Bar, C: Controller> Intel<B, C> {
 
     fn bring_up(&mut self) -> Result<()> {
         C::bring_up(&self.hardware)?;
-        if let Some(throttle) = self.hardware.config.interrupts {
-            C::set_interrupts(&self.hardware, self.hardware.config.rx_queues, throttle);
+        if let Some(throttle) = self.hardware.config.options.interrupts {
+            C::set_interrupts(&self.hardware, self.hardware.config.options.rx_queues, throttle);
         }
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
@@ -142,10 +142,10 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         Info {
             driver: C::DRIVER,
             description: config.description.clone(),
-            rx_queues: config.rx_queues,
-            tx_queues: config.tx_queues,
-            ring: config.ring,
-            max_frame: config.max_frame,
+            rx_queues: config.options.rx_queues,
+            tx_queues: config.options.tx_queues,
+            ring: config.ring(),
+            max_frame: config.options.max_frame,
         }
     }
 
@@ -204,7 +204,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {
-        let queues = self.hardware.config.rx_queues.min(C::MAX_RSS_QUEUES);
+        let queues = self.hardware.config.options.rx_queues.min(C::MAX_RSS_QUEUES);
         let why = match rss.table.iter().find(|&&queue| queue >= queues) {
             _ if rss.table.is_empty() || rss.table.len() > 128 => {
                 Some(format!("the table has {} entries; it must have 1 to 128", rss.table.len()))

@@ -41,8 +41,8 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) descriptors: Descriptors,
     pub(super) bufs: Box<[u32]>,
     pub(super) next: usize,
-    /// The card owns the descriptors returned before this one; RDT is one less.
-    pub(super) given: usize,
+    /// The tail as last written to RDT, plus one.
+    pub(super) tail: usize,
     pub(super) doorbell: B::Doorbell,
     /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
@@ -115,9 +115,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             self.counters.moved(received);
         }
         // Small batches share a doorbell, which is rung at the latest when nothing more arrives.
-        let owed = self.next.wrapping_sub(self.given) & (self.bufs.len() - 1);
+        let owed = self.next.wrapping_sub(self.tail) & (self.bufs.len() - 1);
         if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
-            self.given = self.next;
+            self.tail = self.next;
             // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }

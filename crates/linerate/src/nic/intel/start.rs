@@ -39,17 +39,17 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             descriptor[1].store(0, Relaxed);
         }
         if let Err(error) = C::start_receive_queue(hardware, queue).and_then(|()| hardware.queue_started(queue)) {
-            hardware.set_aside(&bufs);
+            hardware.quarantine(&bufs);
             return Err(error);
         }
-        let (vectors, longest) = (hardware.config.vectors, hardware.longest_slot());
+        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_slot());
         let groups = Groups::choose(vectors, &addresses, placement, longest);
         Ok(IntelRx {
             groups,
             descriptors,
             bufs: bufs.into(),
             next: 0,
-            given: 0,
+            tail: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue)),
             addresses,
             placement,
@@ -105,7 +105,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let reservation = pool.reserve(REPORT_EVERY)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
-        let (vectors, longest) = (hardware.config.vectors, hardware.longest_written());
+        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
         let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
         Ok(IntelTx {
             groups,
@@ -153,7 +153,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn claim<Q>(&self, direction: &'static str, queue: u16, start: impl FnOnce(Descriptors) -> Result<Q>) -> Result<Q> {
         let (places, first) = match direction {
             "receive" => (&self.rx, 0),
-            _ => (&self.tx, self.config.rx_queues),
+            _ => (&self.tx, self.config.options.rx_queues),
         };
         let port = || self.config.name.clone();
         let Some(place) = places.get(queue as usize) else {
@@ -165,7 +165,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         }
         let (memory, offset, _) = self.ring(first + queue);
         // SAFETY: no slices of the rings' memory are lent.
-        let started = start(unsafe { Descriptors::new(memory, offset, self.config.ring) });
+        let started = start(unsafe { Descriptors::new(memory, offset, self.config.ring()) });
         if started.is_err() {
             place.taken.store(false, Release);
         }
@@ -176,7 +176,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
             Ok(()) => self.config.pool.give(held),
-            Err(_) => self.set_aside(held),
+            Err(_) => self.quarantine(held),
         }
         place.taken.store(false, Release);
         stopped

@@ -16,7 +16,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
         self.stop_and_reset()?;
         self.bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
-        self.free_aside();
+        self.free_quarantined();
         self.forget_queues();
         self.allow_dma()?;
 
@@ -82,7 +82,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.change(RFCTL::OFFSET, RFCTL::RSC_DIS, RFCTL::RSC_DIS);
 
         // MFS includes the CRC. Without JUMBOEN the card ignores it and accepts 1,518 bytes.
-        self.bar.write(MAXFRS::OFFSET, (self.config.max_frame as u32 + 4) << MAXFRS::MFS_SHIFT);
+        self.bar.write(MAXFRS::OFFSET, (self.config.options.max_frame as u32 + 4) << MAXFRS::MFS_SHIFT);
         self.change(HLREG0::OFFSET, HLREG0::JUMBOEN, HLREG0::JUMBOEN);
 
         (0..128).for_each(|n| self.bar.write(MTA::at(n), 0));
@@ -93,7 +93,7 @@ impl<B: Bar> Hardware<B, X82599> {
 
         // 4.6.7, the last sentences.
         self.change(CTRL_EXT::OFFSET, CTRL_EXT::NS_DIS, CTRL_EXT::NS_DIS);
-        (0..self.config.rx_queues).for_each(|n| self.change(DCA_RXCTRL::at(n), DCA_RXCTRL::BIT_12, 0));
+        (0..self.config.options.rx_queues).for_each(|n| self.change(DCA_RXCTRL::at(n), DCA_RXCTRL::BIT_12, 0));
     }
 
     /// Initializes transmit, without DCB and virtualization (4.6.8).
@@ -114,7 +114,7 @@ impl<B: Bar> Hardware<B, X82599> {
             self.bar.write(RTTBCNRC::OFFSET, 0);
         }
         // A descriptor is not written back before its data was read (8.2.3.11.2).
-        (0..self.config.tx_queues).for_each(|n| self.change(DCA_TXCTRL::at(n), DCA_TXCTRL::DESC_WRO_EN, 0));
+        (0..self.config.options.tx_queues).for_each(|n| self.change(DCA_TXCTRL::at(n), DCA_TXCTRL::DESC_WRO_EN, 0));
         self.change(DMATXCTL::OFFSET, DMATXCTL::TE, DMATXCTL::TE);
     }
 

@@ -42,7 +42,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///
-/// A model here; a real card gets its registers and bus from uio or vfio, and nothing else changes.
+/// // A model here; a real card gets its registers and bus from uio or vfio, and nothing else changes.
 /// let card = Card::new("example", Box::new(Cable::unplugged()));
 /// let pool = Pool::new(Region::new(&RegionOptions::default())?);
 /// let device = linerate::drive_model(&card, None, Config::new("example", pool))?;
@@ -98,10 +98,10 @@ impl Controller for X82599 {
         let (_, _, base) = hardware.ring(queue);
         hardware.bar.write(RDBAL::at(queue), base as u32);
         hardware.bar.write(RDBAH::at(queue), (base >> 32) as u32);
-        hardware.bar.write(RDLEN::at(queue), hardware.config.ring as u32 * 16);
+        hardware.bar.write(RDLEN::at(queue), hardware.config.ring() as u32 * 16);
         // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
         // must not hold up the others (8.2.3.8.7).
-        let drop = if hardware.config.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         hardware.bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         hardware.bar.write(RDH::at(queue), 0);
         hardware.bar.write(RDT::at(queue), 0);
@@ -115,7 +115,7 @@ impl Controller for X82599 {
             "4.6.7.1",
         )?;
         // One less than the ring holds: RDT = RDH would mean an empty ring (7.1.9).
-        hardware.bar.write(RDT::at(queue), hardware.config.ring as u32 - 1);
+        hardware.bar.write(RDT::at(queue), hardware.config.ring() as u32 - 1);
         Ok(())
     }
 
@@ -136,10 +136,10 @@ impl Controller for X82599 {
 
     /// Starts an empty transmit queue (4.6.8.1).
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
-        let (_, _, base) = hardware.ring(hardware.config.rx_queues + queue);
+        let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
         hardware.bar.write(TDBAL::at(queue), base as u32);
         hardware.bar.write(TDBAH::at(queue), (base >> 32) as u32);
-        hardware.bar.write(TDLEN::at(queue), hardware.config.ring as u32 * 16);
+        hardware.bar.write(TDLEN::at(queue), hardware.config.ring() as u32 * 16);
         hardware.bar.write(TDH::at(queue), 0);
         hardware.bar.write(TDT::at(queue), 0);
         // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS at once (WTHRESH 0), since there are
@@ -192,7 +192,7 @@ impl Controller for X82599 {
             bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82599::set_table(hardware, rss);
-        if hardware.config.rx_queues > 1 {
+        if hardware.config.options.rx_queues > 1 {
             // Without PCSD the descriptor contains a checksum in place of the hash.
             hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;

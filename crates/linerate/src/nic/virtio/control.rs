@@ -42,13 +42,13 @@ impl Control {
             writable,
         };
         let parts = [part(0, 0, DATA, false), part(1, DATA, data.len(), false), part(2, ANSWER, 1, true)];
-        self.ring.offer(&parts);
+        self.ring.add(&parts);
         if self.ring.publish(false) {
             self.doorbell.ring();
         }
-        let finished = || Ok(self.ring.finished().is_some());
-        wait_until(&self.port, &format!("control queue: {what}"), "5.1.6.5", finished)?;
-        self.ring.take(parts.len() as u16);
+        let used = || Ok(self.ring.peek_used().is_some());
+        wait_until(&self.port, &format!("control queue: {what}"), "5.1.6.5", used)?;
+        self.ring.pop_used(parts.len() as u16);
         let mut answer = [0];
         self.memory.read(self.offset + ANSWER, &mut answer);
         match answer[0] {

@@ -67,7 +67,7 @@ struct State {
     /// The count of queues in use.
     held: usize,
     /// Buffers of dropped queues, free again after the reset.
-    aside: Vec<u32>,
+    quarantined: Vec<u32>,
     receiving: u16,
     promiscuous: bool,
 }
@@ -89,15 +89,15 @@ impl Hardware {
     /// Reads the device's features and sizes, and maps the memory.
     pub fn new(device: &Arc<dyn PciDevice>, mut config: Config) -> Result<Hardware> {
         let bus = device.clone().bus();
-        let interrupts: Box<[Arc<Interrupt>]> = match config.interrupts {
-            Some(_) => bus.interrupts(config.rx_queues)?.into_iter().map(Arc::new).collect(),
+        let interrupts: Box<[Arc<Interrupt>]> = match config.options.interrupts {
+            Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
             None => Box::default(),
         };
         let vectors = interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
         let transport = Transport::find(&**device, vectors)?;
         reset(&transport, &config.name)?;
         let offered = transport.features();
-        let offloads = if config.offloads { OFFLOADS } else { 0 };
+        let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
         let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
@@ -111,9 +111,9 @@ impl Hardware {
             _ => features & !(feature::GUEST_TSO4 | feature::GUEST_TSO6),
         };
         if features & (feature::GUEST_TSO4 | feature::GUEST_TSO6) != 0 {
-            config.max_frame = config.max_frame.max(LONGEST);
+            config.options.max_frame = config.options.max_frame.max(LONGEST);
         }
-        let pairs = config.rx_queues.max(config.tx_queues);
+        let pairs = config.options.rx_queues.max(config.options.tx_queues);
         let most = match features & feature::MQ {
             0 => 1,
             _ => transport.config_16(device_config::MAX_VIRTQUEUE_PAIRS),
@@ -133,11 +133,11 @@ impl Hardware {
             offloads: features & feature::GUEST_CSUM != 0,
         };
         let region = config.pool.region();
-        if !layout.mergeable && region.room() - (layout.len as usize) < config.max_frame {
+        if !layout.mergeable && region.room() - (layout.len as usize) < config.options.max_frame {
             return Err(Error::BufferTooSmall {
                 port: config.name,
                 buffer_size: region.buffer_size(),
-                frame: config.max_frame,
+                frame: config.options.max_frame,
                 why: "this device has no mergeable buffers; give the region larger buffers",
             });
         }
@@ -149,7 +149,7 @@ impl Hardware {
             let largest = transport.queue_size(number);
             // Legacy devices have one size only; both formats need a power of two.
             let size = match transport {
-                Transport::Modern(_) => largest.min(config.ring as u16),
+                Transport::Modern(_) => largest.min(config.ring() as u16),
                 Transport::Legacy(_) => largest,
             };
             if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
@@ -166,7 +166,7 @@ impl Hardware {
             let one = |queue| Ok(Place { memory: place(2 * queue + direction)?, counters: Arc::default() });
             (0..queues).map(one).collect()
         };
-        let (rx, tx) = (places(config.rx_queues, 0)?, places(config.tx_queues, 1)?);
+        let (rx, tx) = (places(config.options.rx_queues, 0)?, places(config.options.tx_queues, 1)?);
         let control_queue = match features & feature::CTRL_VQ {
             0 => None,
             _ => Some(place(2 * most)?),
@@ -216,7 +216,7 @@ impl Hardware {
         reset(transport, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
-        self.config.pool.give(&std::mem::take(&mut state.aside));
+        self.config.pool.give(&std::mem::take(&mut state.quarantined));
         state.taken.clear();
         state.receiving = 0;
 
@@ -358,7 +358,7 @@ impl Hardware {
 
     /// Returns where the device writes a packet with its header in a buffer.
     fn placement(&self) -> Placement {
-        Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.max_frame)
+        Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.options.max_frame)
     }
 
     /// Returns loops over groups of packets, if wanted and possible.
@@ -366,7 +366,7 @@ impl Hardware {
         let HeaderLayout { len, mergeable, separate, .. } = self.layout;
         let (addresses, header) = (addresses.clone(), len as usize);
         let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
-        Groups::choose(self.config.vectors, rule).filter(|_| !separate)
+        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
     }
 
     /// Starts a receive queue: from here on the device owns all its buffers.
@@ -397,7 +397,7 @@ impl Hardware {
         };
         let placement = self.placement();
         let room = placement.room().min(usize::from(u16::MAX));
-        let longest_single = self.config.max_frame.min(room - self.layout.len as usize);
+        let longest_single = self.config.options.max_frame.min(room - self.layout.len as usize);
         let mut rx = VirtioRx::<R, L> {
             ring: self.ring(memory),
             bufs: bufs.into(),
@@ -407,7 +407,7 @@ impl Hardware {
             addresses,
             placement,
             room: room as u32,
-            longest: self.config.max_frame,
+            longest: self.config.options.max_frame,
             longest_single,
             pool: pool.clone(),
             counters: self.rx[usize::from(queue)].counters.clone(),
@@ -432,10 +432,10 @@ impl Hardware {
     fn receive_if_ready(&self) -> Result<()> {
         let mut state = self.state();
         state.receiving += 1;
-        let all = state.receiving == self.config.rx_queues;
+        let all = state.receiving == self.config.options.rx_queues;
         drop(state);
-        if all && self.config.rx_queues > 1 {
-            let pairs = self.config.rx_queues.max(self.config.tx_queues).to_le_bytes();
+        if all && self.config.options.rx_queues > 1 {
+            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
             self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
         }
         Ok(())
@@ -451,10 +451,10 @@ impl Hardware {
             sent: Sent::new(memory.size),
             layout: self.layout,
             doorbell,
-            groups: self.groups(&addresses, self.config.max_frame),
+            groups: self.groups(&addresses, self.config.options.max_frame),
             addresses,
             zeros: self.rings.addresses().at(ZEROS),
-            longest: self.config.max_frame,
+            longest: self.config.options.max_frame,
             features: self.features,
             pool: pool.clone(),
             counters: self.tx[usize::from(queue)].counters.clone(),
@@ -491,7 +491,7 @@ impl Hardware {
     /// reset.
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
-        state.aside.extend_from_slice(held);
+        state.quarantined.extend_from_slice(held);
         state.held -= 1;
         if state.held > 0 {
             return Ok(());
@@ -508,8 +508,8 @@ impl Hardware {
 impl Drop for Hardware {
     fn drop(&mut self) {
         if reset(&self.transport, &self.config.name).is_ok() {
-            let aside = std::mem::take(&mut self.state().aside);
-            self.config.pool.give(&aside);
+            let quarantined = std::mem::take(&mut self.state().quarantined);
+            self.config.pool.give(&quarantined);
         } else {
             // A device that does not answer may still write: leak the memory rather than free it.
             std::mem::forget(self.rings.memory().clone());
@@ -519,7 +519,7 @@ impl Drop for Hardware {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
             return Ok(());
@@ -539,7 +539,7 @@ impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Stops the queue, once.
+    /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());

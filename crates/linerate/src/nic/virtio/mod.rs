@@ -90,10 +90,10 @@ impl Device for Virtio {
         Info {
             driver: "virtio",
             description: format!("{}, {} with {ring} queues", config.description, transport.kind()),
-            rx_queues: config.rx_queues,
-            tx_queues: config.tx_queues,
+            rx_queues: config.options.rx_queues,
+            tx_queues: config.options.tx_queues,
             ring: self.hardware.ring_size(),
-            max_frame: config.max_frame,
+            max_frame: config.options.max_frame,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{AVAILABLE, Asked, DONE, Finished, ID, Layout, NEXT, Offered, Part, Ring, USED, WRITE};
+use super::ring::{AVAILABLE, Asked, AvailableRun, DONE, ID, Layout, NEXT, Part, Ring, USED, UsedRun, WRITE};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 
 /// Event suppression (2.8.14): the mode is in the high half. The low half holds an event index, which is not
@@ -26,9 +26,9 @@ pub(super) struct Packed {
     device: DmaArray<AtomicU32>,
     // Counts of descriptors made available, asked about, and popped. They never wrap to the ring's size: `place` and
     // `is_odd` derive the ring index and the wrap counter.
-    offered: usize,
+    added: usize,
     asked: Asked,
-    taken: usize,
+    popped: usize,
 }
 
 impl Packed {
@@ -71,28 +71,28 @@ impl Ring for Packed {
                 DmaArray::new(memory, offset + device, 1),
             )
         };
-        let mut packed = Packed { ring, driver, device, offered: 0, asked: Asked::default(), taken: 0 };
+        let mut packed = Packed { ring, driver, device, added: 0, asked: Asked::default(), popped: 0 };
         packed.forbid_interrupts();
         packed
     }
 
     #[inline(always)]
-    fn offer(&mut self, parts: &[Part]) {
-        let (id, first) = (parts[0].descriptor, self.place(self.offered));
+    fn add(&mut self, parts: &[Part]) {
+        let (id, first) = (parts[0].descriptor, self.place(self.added));
         let mut first_word = 0;
         for (index, part) in parts.iter().enumerate() {
-            let mut flags = if self.is_odd(self.offered) { AVAILABLE } else { USED };
+            let mut flags = if self.is_odd(self.added) { AVAILABLE } else { USED };
             flags |= if part.writable { WRITE } else { 0 };
             flags |= if index + 1 < parts.len() { NEXT } else { 0 };
             let word = u64::from(part.len) | u64::from(id) << 32 | u64::from(flags) << 48;
-            let descriptor = &self.ring[self.place(self.offered)];
+            let descriptor = &self.ring[self.place(self.added)];
             descriptor[0].store(part.address, Relaxed);
             if index == 0 {
                 first_word = word;
             } else {
                 descriptor[1].store(word, Relaxed);
             }
-            self.offered = self.offered.wrapping_add(1);
+            self.added = self.added.wrapping_add(1);
         }
         // The first descriptor last: its flags make the whole chain available (2.8.21.1).
         self.ring[first][1].store(first_word, Release);
@@ -101,56 +101,50 @@ impl Ring for Packed {
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
         // The device sees the descriptors already.
-        self.asked.ask(
-            self.offered,
-            self.ring.len(),
-            again,
-            || (),
-            |_| self.device[0].load(Relaxed) & WANTED != DISABLE,
-        )
+        self.asked.ask(self.added, self.ring.len(), again, || (), |_| self.device[0].load(Relaxed) & WANTED != DISABLE)
     }
 
     #[inline(always)]
-    fn finished(&mut self) -> Option<(u16, u32)> {
+    fn peek_used(&mut self) -> Option<(u16, u32)> {
         // Acquire: the packet is read after the flags.
-        let word = self.ring[self.place(self.taken)][1].load(Acquire);
-        (word & DONE == self.is_done(self.taken)).then_some(((word >> 32) as u16, word as u32))
+        let word = self.ring[self.place(self.popped)][1].load(Acquire);
+        (word & DONE == self.is_done(self.popped)).then_some(((word >> 32) as u16, word as u32))
     }
 
     #[inline(always)]
-    fn take(&mut self, descriptors: u16) {
-        self.taken = self.taken.wrapping_add(descriptors.into());
+    fn pop_used(&mut self, descriptors: u16) {
+        self.popped = self.popped.wrapping_add(descriptors.into());
     }
 
     #[inline(always)]
-    fn look(&mut self) {}
+    fn poll_used(&mut self) {}
 
     #[inline(always)]
-    fn turn(&self) -> usize {
-        self.place(self.taken)
+    fn used_index(&self) -> usize {
+        self.place(self.popped)
     }
 
     #[inline(always)]
-    fn to_take(&self, first: usize) -> Finished<'_> {
-        let key = self.is_done(self.taken) | (first as u64) << ID;
-        Finished { descriptors: &self.ring[self.place(self.taken)..], entries: &[], key }
+    fn used_run(&self, first: usize) -> UsedRun<'_> {
+        let key = self.is_done(self.popped) | (first as u64) << ID;
+        UsedRun { descriptors: &self.ring[self.place(self.popped)..], entries: &[], key }
     }
 
     #[inline(always)]
-    fn taken(&mut self, count: usize) {
-        self.taken = self.taken.wrapping_add(count);
+    fn advance_used(&mut self, count: usize) {
+        self.popped = self.popped.wrapping_add(count);
     }
 
     #[inline(always)]
-    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_> {
-        let flags = if self.is_odd(self.offered) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
+    fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_> {
+        let flags = if self.is_odd(self.added) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
         let second = u64::from(writable) | (first as u64) << ID | u64::from(flags) << 48;
-        Offered { descriptors: &self.ring[self.place(self.offered)..], available: &[], first, second }
+        AvailableRun { descriptors: &self.ring[self.place(self.added)..], available: &[], first, second }
     }
 
     #[inline(always)]
-    fn offered(&mut self, count: usize) {
-        self.offered = self.offered.wrapping_add(count);
+    fn advance_available(&mut self, count: usize) {
+        self.added = self.added.wrapping_add(count);
     }
 
     fn allow_interrupts(&mut self) {
@@ -177,47 +171,47 @@ mod tests {
     #[test]
     fn the_flags_invert_with_each_wrap() {
         let (mut ring, _memory): (Packed, _) = ring(4, false);
-        ring.offer(&[part(3), part(0), part(1)]);
+        ring.add(&[part(3), part(0), part(1)]);
         assert!(ring.publish(false) && !ring.publish(false));
         let word = |ring: &Packed, index: usize| ring.ring[index][1].load(Relaxed);
         assert_eq!(word(&ring, 0), 60 | 3 << 32 | u64::from(AVAILABLE | NEXT) << 48);
         assert_eq!(word(&ring, 2), 60 | 3 << 32 | u64::from(AVAILABLE) << 48);
-        assert_eq!(ring.finished(), None);
+        assert_eq!(ring.peek_used(), None);
         finish(&ring, 0, 3, true);
-        assert_eq!(ring.finished(), Some((3, 7)));
-        ring.take(3);
-        assert_eq!(ring.finished(), None);
+        assert_eq!(ring.peek_used(), Some((3, 7)));
+        ring.pop_used(3);
+        assert_eq!(ring.peek_used(), None);
         // One entry of the first round is left, then the ring wraps.
-        ring.offer(&[part(2), part(1)]);
+        ring.add(&[part(2), part(1)]);
         assert_eq!(word(&ring, 3), 60 | 2 << 32 | u64::from(AVAILABLE | NEXT) << 48);
         assert_eq!(word(&ring, 0), 60 | 2 << 32 | u64::from(USED) << 48);
         assert!(ring.publish(false));
         finish(&ring, 3, 2, true);
-        assert_eq!(ring.finished(), Some((2, 7)));
-        ring.take(2);
-        assert_eq!((ring.place(ring.taken), ring.is_odd(ring.taken)), (1, false));
-        assert_eq!(ring.finished(), None);
+        assert_eq!(ring.peek_used(), Some((2, 7)));
+        ring.pop_used(2);
+        assert_eq!((ring.place(ring.popped), ring.is_odd(ring.popped)), (1, false));
+        assert_eq!(ring.peek_used(), None);
     }
 
     #[test]
     fn the_device_says_whether_it_wants_notifications() {
         let (mut ring, _memory): (Packed, _) = ring(4, false);
         ring.device[0].store(DISABLE, Relaxed);
-        ring.offer(&[part(0)]);
+        ring.add(&[part(0)]);
         assert!(!ring.publish(false));
         ring.device[0].store(ENABLE, Relaxed);
-        ring.offer(&[part(1)]);
+        ring.add(&[part(1)]);
         assert!(ring.publish(false));
         assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
         // A check in passing is repeated until the device was asked with a fence.
         ring.device[0].store(DISABLE, Relaxed);
-        ring.offer(&[part(2)]);
+        ring.add(&[part(2)]);
         assert!(!ring.publish(true) && !ring.publish(true));
         ring.device[0].store(ENABLE, Relaxed);
         assert!(ring.publish(false) && !ring.publish(false));
         ring.device[0].store(DISABLE, Relaxed);
         for _ in 0..4 {
-            ring.offer(&[part(3)]);
+            ring.add(&[part(3)]);
             assert!(!ring.publish(true));
         }
         ring.device[0].store(ENABLE, Relaxed);

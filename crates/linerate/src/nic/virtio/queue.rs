@@ -168,9 +168,9 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         if self.missing > 0 || self.broken {
             return 0;
         }
-        self.ring.look();
+        self.ring.poll_used();
         let done = self.take_groups(slots, fresh);
-        if done > 0 && (done == slots.len() || self.ring.turn() == 0) {
+        if done > 0 && (done == slots.len() || self.ring.used_index() == 0) {
             return done;
         }
         if self.layout.separate || self.layout.offloads {
@@ -188,10 +188,10 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[inline(always)]
     fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
-        let first = self.ring.turn();
-        let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
+        let first = self.ring.used_index();
+        let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
         let view = self.pool.region().view();
-        let (done, bytes) = groups.take::<R>(finished, offered, &mut self.bufs[first..], slots, fresh, view);
+        let (done, bytes) = groups.take::<R>(used, available, &mut self.bufs[first..], slots, fresh, view);
         self.taken(done, bytes)
     }
 
@@ -200,13 +200,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     fn take_singly<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let (addresses, placement, longest) = (&self.addresses, self.placement, self.longest_single);
         let memory = self.pool.region().mapping();
-        let first = self.ring.turn();
-        let (finished, offered) = (self.ring.to_take(first), self.ring.to_offer(first, self.room));
-        let most = finished.len::<R>().min(offered.len::<R>()).min(slots.len());
-        let (finished, offered) = (finished.first::<R>(most), offered.first::<R>(most));
+        let first = self.ring.used_index();
+        let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
+        let most = used.len::<R>().min(available.len::<R>()).min(slots.len());
+        let (used, available) = (used.first::<R>(most), available.first::<R>(most));
         let (mut done, mut bytes) = (0, 0);
         for (at, ((slot, &new), buf)) in (0..most).zip(slots.iter_mut().zip(fresh).zip(&mut self.bufs[first..])) {
-            let Some(written) = finished.written::<R>(at) else { break };
+            let Some(written) = used.written::<R>(at) else { break };
             let length = (written as usize).wrapping_sub(HEADER);
             if length.wrapping_sub(1) >= longest {
                 break;
@@ -217,7 +217,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             }
             *slot = Slot::new(*buf, placement.offset(*buf) + HEADER, length as u16, false);
             *buf = new;
-            offered.put::<R>(at, addresses.locate(placement.data(new)), 0);
+            available.put::<R>(at, addresses.locate(placement.data(new)), 0);
             bytes += length;
             done += 1;
         }
@@ -227,8 +227,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Counts `count` packets as taken and their places as made available again.
     #[inline(always)]
     fn taken(&mut self, count: usize, bytes: usize) -> usize {
-        self.ring.taken(count);
-        self.ring.offered(count);
+        self.ring.advance_used(count);
+        self.ring.advance_available(count);
         self.counters.moved_packets(count, count, bytes);
         count
     }
@@ -261,16 +261,16 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         if separate {
             let (address, rest) = (address + u64::from(len), self.room - len);
             let data = Part { descriptor: descriptor + 1, address, len: rest, ..part };
-            self.ring.offer(&[Part { len, ..part }, data]);
+            self.ring.add(&[Part { len, ..part }, data]);
         } else {
-            self.ring.offer(&[part]);
+            self.ring.add(&[part]);
         }
     }
 
     /// Takes a packet of several buffers, or drops an invalid one. Returns false if nothing more can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
-        (self.ring.finished().is_some() || batch.ends_in_chain()) && !self.broken && self.take_chain(batch)
+        (self.ring.peek_used().is_some() || batch.ends_in_chain()) && !self.broken && self.take_chain(batch)
     }
 
     #[cold]
@@ -280,7 +280,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             return false;
         }
         loop {
-            let Some((id, written)) = self.ring.finished() else { return self.keep_beginning(batch) };
+            let Some((id, written)) = self.ring.peek_used() else { return self.keep_beginning(batch) };
             let Some(index) = self.index(id) else {
                 self.broken = true;
                 self.counters.dropped();
@@ -324,7 +324,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 continue;
             }
             self.bufs[index] = new;
-            self.ring.take(self.layout.descriptors());
+            self.ring.pop_used(self.layout.descriptors());
             self.refill(index);
             self.slots += 1;
             self.so_far += len as usize;
@@ -345,7 +345,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Returns a buffer to the device unchanged, and drops the beginning of its packet.
     fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
         batch.drop_beginning();
-        self.ring.take(self.layout.descriptors());
+        self.ring.pop_used(self.layout.descriptors());
         self.refill(index);
         self.missing = buffers - 1;
         self.dropping = self.missing > 0;
@@ -391,7 +391,7 @@ impl<R: Ring, L: Locate> TxRing for VirtioTx<R, L> {
 
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if self.ring.finished().is_some() {
+        if self.ring.peek_used().is_some() {
             self.reclaim(batch);
         }
         let mut taken = if self.broken { 0 } else { self.fill_run(batch.slots()) };
@@ -461,9 +461,9 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let (first, bufs, packets) = self.sent.places(slots.len());
-        let offered = self.ring.to_offer(first, 0);
-        let filled = groups.fill::<R>(offered, bufs, packets, slots, self.pool.region().view());
-        self.ring.offered(filled);
+        let available = self.ring.available_run(first, 0);
+        let filled = groups.fill::<R>(available, bufs, packets, slots, self.pool.region().view());
+        self.ring.advance_available(filled);
         self.sent.added(filled);
         filled
     }
@@ -474,10 +474,10 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         let region = self.pool.region();
         let (memory, addresses, longest) = (region.mapping(), &self.addresses, self.longest);
         let (first, bufs, packets) = self.sent.places(slots.len());
-        let offered = self.ring.to_offer(first, 0);
+        let available = self.ring.available_run(first, 0);
         let mut filled = 0;
-        let most = offered.len::<R>().min(slots.len());
-        let offered = offered.first::<R>(most);
+        let most = available.len::<R>().min(slots.len());
+        let available = available.first::<R>(most);
         for (at, ((slot, buf), packet)) in (0..most).zip(slots.iter().zip(bufs).zip(packets)) {
             let length = slot.whole_len();
             if length.wrapping_sub(1) >= longest || slot.offset() < HEADER {
@@ -486,10 +486,10 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - HEADER;
             memory.write(place, &[0; HEADER]);
             (*buf, *packet) = (slot.buf(), sent::SINGLE | length as u32);
-            offered.put::<R>(at, addresses.locate(place), (HEADER + length) as u32);
+            available.put::<R>(at, addresses.locate(place), (HEADER + length) as u32);
             filled += 1;
         }
-        self.ring.offered(filled);
+        self.ring.advance_available(filled);
         self.sent.added(filled);
         filled
     }
@@ -557,7 +557,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             add(address, slot.len() as u32 + with_header, slot.buf());
         }
         self.sent.note(needed, length);
-        self.ring.offer(&parts);
+        self.ring.add(&parts);
         count
     }
 

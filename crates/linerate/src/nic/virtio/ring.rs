@@ -29,7 +29,7 @@ pub(super) trait Ring: Send + 'static {
 
     /// Adds a chain; [`publish`](Ring::publish) exposes it to the device. The id is the first part's descriptor. At
     /// least `parts.len()` descriptors must be free.
-    fn offer(&mut self, parts: &[Part]);
+    fn add(&mut self, parts: &[Part]);
 
     /// Exposes the added chains to the device. Returns whether to notify the device.
     ///
@@ -38,32 +38,33 @@ pub(super) trait Ring: Send + 'static {
     /// ring of chains.
     fn publish(&mut self, again: bool) -> bool;
 
-    /// Returns the id of the oldest used chain that was not [taken](Ring::take), and the bytes that the device has
+    /// Returns the id of the oldest used chain that was not [popped](Ring::pop_used), and the bytes that the device has
     /// written.
-    fn finished(&mut self) -> Option<(u16, u32)>;
+    fn peek_used(&mut self) -> Option<(u16, u32)>;
 
     /// Advances past the oldest used chain, which has `descriptors` descriptors.
-    fn take(&mut self, descriptors: u16);
+    fn pop_used(&mut self, descriptors: u16);
 
     /// Reads how far the device has used chains, once all those of the last reading are taken.
-    fn look(&mut self);
+    fn poll_used(&mut self);
 
     /// Returns the index of the next used entry in the ring.
-    fn turn(&self) -> usize;
+    fn used_index(&self) -> usize;
 
-    /// Returns the used entries found by [`look`](Ring::look), up to the ring's end, for chains of one descriptor
-    /// whose ids count up from `first`. Report the count taken to [`taken`](Ring::taken).
-    fn to_take(&self, first: usize) -> Finished<'_>;
+    /// Returns the used entries found by [`poll_used`](Ring::poll_used), up to the ring's end, for chains of one
+    /// descriptor whose ids count up from `first`. Report the count taken to [`advance_used`](Ring::advance_used).
+    fn used_run(&self, first: usize) -> UsedRun<'_>;
 
-    /// Takes `count` chains of one descriptor.
-    fn taken(&mut self, count: usize);
+    /// Advances past `count` used chains of one descriptor.
+    fn advance_used(&mut self, count: usize);
 
-    /// Returns contiguous free entries for chains of one descriptor whose ids count up from `first`. The device
-    /// writes `writable` bytes to each, or reads it if 0. Report the count filled to [`offered`](Ring::offered).
-    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_>;
+    /// Returns contiguous free entries for chains of one descriptor whose ids count up from `first`. The device writes
+    /// `writable` bytes to each, or reads it if 0. Report the count filled to
+    /// [`advance_available`](Ring::advance_available).
+    fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_>;
 
-    /// Adds `count` chains of one descriptor.
-    fn offered(&mut self, count: usize);
+    /// Adds `count` chains of one descriptor, filled into [`available_run`](Ring::available_run).
+    fn advance_available(&mut self, count: usize);
 
     /// Asks the device for an interrupt when it uses the next chain.
     fn allow_interrupts(&mut self);
@@ -79,17 +80,17 @@ pub(super) struct Asked(usize);
 
 impl Asked {
     /// Publishes with `show` and reads the device's flag with `look`, which gets the count of chains that it was read
-    /// for before. `offered` counts all chains added; the ring holds `size`.
+    /// for before. `added` counts all chains; the ring holds `size`.
     #[inline(always)]
     pub fn ask(
         &mut self,
-        offered: usize,
+        added: usize,
         size: usize,
         again: bool,
         show: impl FnOnce(),
         look: impl FnOnce(usize) -> bool,
     ) -> bool {
-        let unasked = offered.wrapping_sub(self.0);
+        let unasked = added.wrapping_sub(self.0);
         if unasked == 0 {
             return false;
         }
@@ -102,7 +103,7 @@ impl Asked {
         }
         let wanted = look(self.0);
         if wanted || for_certain {
-            self.0 = offered;
+            self.0 = added;
         }
         wanted
     }
@@ -131,7 +132,7 @@ pub(super) const ID: u32 = 32;
 
 /// A run of entries that the device may have used.
 #[derive(Clone, Copy)]
-pub(super) struct Finished<'a> {
+pub(super) struct UsedRun<'a> {
     /// The descriptors of a packed queue.
     pub descriptors: &'a [[AtomicU64; 2]],
     /// The used elements of a split queue: id and length.
@@ -163,7 +164,7 @@ pub(super) fn key_step<R: Ring>() -> u64 {
     if R::is_packed() { 1 << ID } else { 1 }
 }
 
-impl<'a> Finished<'a> {
+impl<'a> UsedRun<'a> {
     /// Returns the number of entries.
     #[inline(always)]
     pub fn len<R: Ring>(&self) -> usize {
@@ -172,10 +173,10 @@ impl<'a> Finished<'a> {
 
     /// Limits the run to the first `count` entries.
     #[inline(always)]
-    pub fn first<R: Ring>(self, count: usize) -> Finished<'a> {
+    pub fn first<R: Ring>(self, count: usize) -> UsedRun<'a> {
         match R::is_packed() {
-            true => Finished { descriptors: &self.descriptors[..count], ..self },
-            false => Finished { entries: &self.entries[..count], ..self },
+            true => UsedRun { descriptors: &self.descriptors[..count], ..self },
+            false => UsedRun { entries: &self.entries[..count], ..self },
         }
     }
 
@@ -202,7 +203,7 @@ impl<'a> Finished<'a> {
 
 /// A run of free entries for chains to make available.
 #[derive(Clone, Copy)]
-pub(super) struct Offered<'a> {
+pub(super) struct AvailableRun<'a> {
     pub descriptors: &'a [[AtomicU64; 2]],
     /// The available ring of a split queue.
     pub available: &'a [AtomicU16],
@@ -219,7 +220,7 @@ pub(super) fn second_step<R: Ring>() -> u64 {
     if R::is_packed() { 1 << ID } else { 0 }
 }
 
-impl<'a> Offered<'a> {
+impl<'a> AvailableRun<'a> {
     /// Returns the number of entries.
     #[inline(always)]
     pub fn len<R: Ring>(&self) -> usize {
@@ -228,9 +229,9 @@ impl<'a> Offered<'a> {
 
     /// Limits the run to the first `count` entries.
     #[inline(always)]
-    pub fn first<R: Ring>(self, count: usize) -> Offered<'a> {
+    pub fn first<R: Ring>(self, count: usize) -> AvailableRun<'a> {
         let available = if R::is_packed() { self.available } else { &self.available[..count] };
-        Offered { descriptors: &self.descriptors[..count], available, ..self }
+        AvailableRun { descriptors: &self.descriptors[..count], available, ..self }
     }
 
     /// Fills entry `at`; `len` is the length of a device-readable buffer, 0 for a device-writable one.

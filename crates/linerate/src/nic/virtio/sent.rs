@@ -117,22 +117,22 @@ impl Sent {
         let mut returned = Returned::default();
         for _ in 0..self.len() {
             let oldest = self.place(self.clean);
-            ring.look();
-            let (finished, packets) = (ring.to_take(oldest), &mut self.packets[oldest..]);
-            let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(finished, packets));
+            ring.poll_used();
+            let (used, packets) = (ring.used_run(oldest), &mut self.packets[oldest..]);
+            let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(used, packets));
             while let Some(packet) = packets.get_mut(count)
-                && count < finished.len::<R>()
+                && count < used.len::<R>()
                 && *packet >> COUNT == 1
-                && finished.written::<R>(count).is_some()
+                && used.written::<R>(count).is_some()
             {
                 bytes += (std::mem::take(packet) & BYTES) as usize;
                 count += 1;
             }
-            ring.taken(count);
+            ring.advance_used(count);
             self.clean = self.clean.wrapping_add(count);
             returned.packets += count;
             returned.bytes += bytes;
-            let Some((id, _)) = ring.finished() else { break };
+            let Some((id, _)) = ring.peek_used() else { break };
             if count == 0 && !self.note_early(id.into(), ring) {
                 returned.lie = true;
                 break;
@@ -162,7 +162,7 @@ impl Sent {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
             return false;
         };
-        ring.take((*packet >> COUNT) as u16);
+        ring.pop_used((*packet >> COUNT) as u16);
         *packet |= EARLY;
         true
     }

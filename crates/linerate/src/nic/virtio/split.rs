@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::registers::legacy;
-use super::ring::{Asked, Finished, Layout, NEXT, Offered, Part, Ring, WRITE, passes};
+use super::ring::{Asked, AvailableRun, Layout, NEXT, Part, Ring, UsedRun, WRITE, passes};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 
 /// Both rings begin with flags and index.
@@ -32,10 +32,10 @@ pub(super) struct Split {
     event_idx: bool,
     // Counts of chains added, asked about, seen used, and popped. They never wrap to the ring's size; the rings have
     // their lower 16 bits. (Adjacent 16-bit fields would be loaded as one word, right behind a store to one of them.)
-    offered: usize,
+    added: usize,
     asked: Asked,
     seen: usize,
-    taken: usize,
+    popped: usize,
 }
 
 impl Ring for Split {
@@ -73,17 +73,17 @@ impl Ring for Split {
             notify_at,
             size: count,
             event_idx,
-            offered: 0,
+            added: 0,
             asked: Asked::default(),
             seen: 0,
-            taken: 0,
+            popped: 0,
         };
         split.forbid_interrupts();
         split
     }
 
     #[inline(always)]
-    fn offer(&mut self, parts: &[Part]) {
+    fn add(&mut self, parts: &[Part]) {
         for (index, part) in parts.iter().enumerate() {
             let next = parts.get(index + 1).map(|part| part.descriptor);
             let flags = if part.writable { WRITE } else { 0 } | if next.is_some() { NEXT } else { 0 };
@@ -92,87 +92,87 @@ impl Ring for Split {
             let word = u64::from(part.len) | u64::from(flags) << 32 | u64::from(next.unwrap_or(0)) << 48;
             descriptor[1].store(word, Relaxed);
         }
-        let place = RING + (self.offered & (self.size - 1));
+        let place = RING + (self.added & (self.size - 1));
         self.available[place].store(parts[0].descriptor, Relaxed);
-        self.offered = self.offered.wrapping_add(1);
+        self.added = self.added.wrapping_add(1);
     }
 
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
-        let index = self.offered as u16;
+        let index = self.added as u16;
         let show = || self.available[INDEX].store(index, Release);
-        self.asked.ask(self.offered, self.size, again, show, |asked| match self.event_idx {
+        self.asked.ask(self.added, self.size, again, show, |asked| match self.event_idx {
             true => passes(self.notify_at[0].load(Relaxed), asked as u16, index),
             false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
         })
     }
 
     #[inline(always)]
-    fn finished(&mut self) -> Option<(u16, u32)> {
-        self.look();
-        if self.seen == self.taken {
+    fn peek_used(&mut self) -> Option<(u16, u32)> {
+        self.poll_used();
+        if self.seen == self.popped {
             return None;
         }
-        let entry = self.taken & (self.size - 1);
+        let entry = self.popped & (self.size - 1);
         let [id, len] = &self.used_ring[entry];
         Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
     }
 
     #[inline(always)]
-    fn take(&mut self, _: u16) {
-        self.taken = self.taken.wrapping_add(1);
+    fn pop_used(&mut self, _: u16) {
+        self.popped = self.popped.wrapping_add(1);
     }
 
     #[inline(always)]
-    fn look(&mut self) {
-        if self.seen == self.taken {
+    fn poll_used(&mut self) {
+        if self.seen == self.popped {
             // Acquire: entry and packet are read after the index.
-            let more = self.used[INDEX].load(Acquire).wrapping_sub(self.taken as u16);
-            self.seen = self.taken.wrapping_add(more.into());
+            let more = self.used[INDEX].load(Acquire).wrapping_sub(self.popped as u16);
+            self.seen = self.popped.wrapping_add(more.into());
         }
     }
 
     #[inline(always)]
-    fn turn(&self) -> usize {
-        self.taken & (self.size - 1)
+    fn used_index(&self) -> usize {
+        self.popped & (self.size - 1)
     }
 
     #[inline(always)]
-    fn to_take(&self, first: usize) -> Finished<'_> {
-        let oldest = self.turn();
-        let count = self.seen.wrapping_sub(self.taken).min(self.size - oldest);
-        Finished { descriptors: &[], entries: &self.used_ring[oldest..][..count], key: first as u64 }
+    fn used_run(&self, first: usize) -> UsedRun<'_> {
+        let oldest = self.used_index();
+        let count = self.seen.wrapping_sub(self.popped).min(self.size - oldest);
+        UsedRun { descriptors: &[], entries: &self.used_ring[oldest..][..count], key: first as u64 }
     }
 
     #[inline(always)]
-    fn taken(&mut self, count: usize) {
-        self.taken = self.taken.wrapping_add(count);
+    fn advance_used(&mut self, count: usize) {
+        self.popped = self.popped.wrapping_add(count);
     }
 
     #[inline(always)]
-    fn to_offer(&self, first: usize, writable: u32) -> Offered<'_> {
-        let next = RING + (self.offered & (self.size - 1));
+    fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_> {
+        let next = RING + (self.added & (self.size - 1));
         let flags = if writable > 0 { WRITE } else { 0 };
         let second = u64::from(writable) | u64::from(flags) << 32;
         let (descriptors, available) = (&self.table[first..], &self.available[next..RING + self.size]);
-        Offered { descriptors, available, first, second }
+        AvailableRun { descriptors, available, first, second }
     }
 
     #[inline(always)]
-    fn offered(&mut self, count: usize) {
-        self.offered = self.offered.wrapping_add(count);
+    fn advance_available(&mut self, count: usize) {
+        self.added = self.added.wrapping_add(count);
     }
 
     fn allow_interrupts(&mut self) {
         self.available[FLAGS].store(0, Relaxed);
-        self.available[RING + self.size].store(self.taken as u16, Relaxed);
+        self.available[RING + self.size].store(self.popped as u16, Relaxed);
         full_fence();
     }
 
     fn forbid_interrupts(&mut self) {
         // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 entries.
         self.available[FLAGS].store(QUIET, Relaxed);
-        self.available[RING + self.size].store(self.taken.wrapping_sub(1) as u16, Relaxed);
+        self.available[RING + self.size].store(self.popped.wrapping_sub(1) as u16, Relaxed);
     }
 }
 
@@ -190,20 +190,20 @@ mod tests {
     #[test]
     fn chains_go_out_and_come_back_by_id() {
         let (mut ring, _memory): (Split, _) = ring(4, false);
-        ring.offer(&[part(2), part(3)]);
+        ring.add(&[part(2), part(3)]);
         assert_eq!(ring.available[INDEX].load(Relaxed), 0, "not published yet");
         assert!(ring.publish(false) && !ring.publish(false));
         assert_eq!((ring.available[INDEX].load(Relaxed), ring.available[RING].load(Relaxed)), (1, 2));
         assert_eq!(ring.table[2][1].load(Relaxed), 60 | u64::from(NEXT) << 32 | 3 << 48);
-        assert_eq!(ring.finished(), None);
+        assert_eq!(ring.peek_used(), None);
         ring.used_ring[0][0].store(2, Relaxed);
         ring.used_ring[0][1].store(7, Relaxed);
         ring.used[INDEX].store(1, Relaxed);
-        assert_eq!(ring.finished(), Some((2, 7)));
-        ring.take(2);
-        assert_eq!(ring.finished(), None);
+        assert_eq!(ring.peek_used(), Some((2, 7)));
+        ring.pop_used(2);
+        assert_eq!(ring.peek_used(), None);
         ring.used[FLAGS].store(QUIET, Relaxed);
-        ring.offer(&[part(0)]);
+        ring.add(&[part(0)]);
         assert!(!ring.publish(false), "the device wants no notification");
     }
 
@@ -211,19 +211,19 @@ mod tests {
     fn event_indexes_say_when_to_notify_and_to_interrupt() {
         let (mut ring, _memory): (Split, _) = ring(4, true);
         ring.notify_at[0].store(1, Relaxed);
-        ring.offer(&[part(0)]);
+        ring.add(&[part(0)]);
         assert!(!ring.publish(false));
-        ring.offer(&[part(1)]);
+        ring.add(&[part(1)]);
         assert!(ring.publish(false));
         // A check in passing counts only once the device was asked with a fence.
         for _ in 0..3 {
-            ring.offer(&[part(2)]);
+            ring.add(&[part(2)]);
             assert!(!ring.publish(true));
         }
         ring.notify_at[0].store(3, Relaxed);
         assert!(ring.publish(false) && !ring.publish(false));
         for _ in 0..4 {
-            ring.offer(&[part(2)]);
+            ring.add(&[part(2)]);
             assert!(!ring.publish(true));
         }
         ring.notify_at[0].store(6, Relaxed);

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::netmap::{Virtual, VirtualPort};
-use crate::port::{Config, Link, QueueCounters, Receive, Transmit};
+use crate::port::{Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
 use crate::share::protocol::layout::RingCounts;
@@ -17,7 +16,7 @@ use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
 
 /// A port that another process serves.
-pub type ServedPort = VirtualPort<Remote>;
+pub type ServedPort = SoftwarePort<Remote>;
 
 /// The connections of a served port.
 pub struct Remote {
@@ -53,11 +52,11 @@ impl ServedPort {
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
-        let slots = config.ring as u32;
+        let slots = config.ring() as u32;
         let rx_slots = slots.max(wanted.rings.rx_slots);
         let rings = RingCounts {
-            tx: config.tx_queues,
-            rx: config.rx_queues,
+            tx: config.options.tx_queues,
+            rx: config.options.rx_queues,
             tx_slots: slots,
             rx_slots,
             ..RingCounts::default()
@@ -73,9 +72,10 @@ impl ServedPort {
             client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
         };
         let rings = opened.port.rings();
-        let config = Config { tx_queues: rings.tx, rx_queues: rings.rx, ..config };
+        let options = Options { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
+        let config = Config { options, ..config };
         let mac = opened.port.mac();
-        Ok(Some(VirtualPort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
+        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
     }
 }
 
@@ -88,7 +88,7 @@ impl Remote {
     }
 }
 
-impl Virtual for Remote {
+impl PortKind for Remote {
     const DRIVER: &'static str = "served";
 
     fn description(&self) -> String {
@@ -97,7 +97,7 @@ impl Virtual for Remote {
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
-        let (sleeps, longest) = (config.interrupts.is_some(), config.max_frame);
+        let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
         Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
     }
 
@@ -107,8 +107,12 @@ impl Virtual for Remote {
             let why = "a monitor only receives; send on the port itself";
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
-        let (opened, longest) = (self.queue(queue, false)?, config.max_frame);
+        let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.link().map(drop)
     }
 
     /// Returns that the link is up, as long as the port is served.
@@ -123,7 +127,7 @@ impl Virtual for Remote {
         }
     }
 
-    fn check_mac(&self, config: &Config) -> Result<()> {
+    fn set_mac(&mut self, config: &Config, _: MacAddress) -> Result<()> {
         let why = "its server chooses the address";
         Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
     }

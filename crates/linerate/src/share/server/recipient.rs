@@ -172,7 +172,7 @@ mod tests {
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
     use crate::netmap::{Monitor, ValePort, delivery_of};
     use crate::offload::Offload;
-    use crate::port::{Config, Device, Port, TxQueue};
+    use crate::port::{Config, Device, Options, Port, TxQueue};
     use crate::share::protocol::connection::Connection;
     use crate::share::protocol::connection::tests::was_notified;
     use crate::share::protocol::layout::Offsets;
@@ -197,7 +197,7 @@ mod tests {
     fn config(name: &str) -> Config {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
-        Config { max_frame: 9000, ..Config::new(name, Pool::new(Region::new(&options).unwrap())) }
+        Options { max_frame: 9000, ..Options::default() }.of_port(name, Pool::new(Region::new(&options).unwrap()))
     }
 
     impl Bench {

@@ -70,13 +70,13 @@ impl State {
             devices: Vec::new(),
         };
         let mut begin = || -> Result<()> {
-            let mut device = (self.open)(port, &usual(port, rings))?;
+            let open = |name: &str| (self.open)(name, &usual(name, rings));
+            let mut device = open(port)?;
             // Packets for the hosts behind the other ports must come in as well.
             device.set_promiscuous(true)?;
-            attached.join(device, (self.open)(&name, &usual(&name, rings))?)?;
+            attached.join(device, open(&name)?)?;
             if host {
-                let (port, name) = (format!("{port}^"), format!("{name}^"));
-                attached.join((self.open)(&port, rings)?, (self.open)(&name, rings)?)?;
+                attached.join(open(&format!("{port}^"))?, open(&format!("{name}^"))?)?;
             }
             Ok(())
         };

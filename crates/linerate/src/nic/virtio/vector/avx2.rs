@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::ring::{Finished, LENGTH, Offered, Ring, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, LENGTH, Ring, UsedRun, halves, key, key_step, second_step};
 use super::super::sent;
 use super::{Rule, are_single};
 use crate::memory::{Locate, Placement, View};
@@ -21,18 +21,18 @@ const OFFSET: i32 = Slot::OFFSET as i32;
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx2")]
 pub fn take<R: Ring, L: Locate>(
-    finished: Finished<'_>,
-    offered: Offered<'_>,
+    used: UsedRun<'_>,
+    available: AvailableRun<'_>,
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
     rule: &Rule<L>,
     view: View<'_>,
 ) -> (usize, usize) {
-    let all = finished.len::<R>().min(offered.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
+    let all = used.len::<R>().min(available.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
-    let (mut expected, mut second) = (finished.expected_4::<R>(rule.header + 1), offered.second_4::<R>());
+    let (mut expected, mut second) = (used.expected_4::<R>(rule.header + 1), available.second_4::<R>());
     let (step, next) = (word(GROUP as u64 * key_step::<R>()), word(GROUP as u64 * second_step::<R>()));
     let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
     let (shift, lines) = rule.placement.bits();
@@ -45,7 +45,7 @@ pub fn take<R: Ring, L: Locate>(
         // view's region.
         unsafe {
             // Subtracting leaves 0 of an expected key, and the packet's length less one.
-            let left = _mm256_and_si256(_mm256_sub_epi32(finished.load_4::<R>(done), expected), looked_at);
+            let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), looked_at);
             let wrong = _mm256_xor_si256(left, _mm256_min_epu32(left, most));
             if _mm256_testz_si256(wrong, wrong) == 0 {
                 break;
@@ -71,7 +71,7 @@ pub fn take<R: Ring, L: Locate>(
             let new = _mm256_cvtepu32_epi64(_mm_shuffle_epi32::<WOVEN>(new));
             let data = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), headroom);
             let address = rule.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), data));
-            offered.store_4::<R>(done, address, second);
+            available.store_4::<R>(done, address, second);
             bytes = _mm256_add_epi64(bytes, length);
         }
         (expected, second) = (_mm256_add_epi64(expected, step), _mm256_add_epi64(second, next));
@@ -83,14 +83,14 @@ pub fn take<R: Ring, L: Locate>(
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx2")]
 pub fn fill<R: Ring, L: Locate>(
-    offered: Offered<'_>,
+    available: AvailableRun<'_>,
     bufs: &mut [u32],
     packets: &mut [u32],
     slots: &[Slot],
     rule: &Rule<L>,
     view: View<'_>,
 ) -> usize {
-    let all = offered.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
+    let all = available.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
     let (header, longest, one) = (word(rule.header as u64), word(rule.longest as u64), word(1));
@@ -99,7 +99,7 @@ pub fn fill<R: Ring, L: Locate>(
     const { assert!(sent::SINGLE as u16 == 0, "below it is the length") };
     const UPPER: i32 = 0b1010_1010;
     let (single, in_halves) = (_mm_set1_epi32(sent::SINGLE as i32), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-    let (second, next) = (offered.second_4::<R>(), word(GROUP as u64 * second_step::<R>()));
+    let (second, next) = (available.second_4::<R>(), word(GROUP as u64 * second_step::<R>()));
     let mut second = _mm256_add_epi64(second, header);
     // SAFETY: a header has more than four bytes, and a buffer more than that.
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
@@ -126,7 +126,7 @@ pub fn fill<R: Ring, L: Locate>(
             }
             let address = rule.addresses.locate_4(_mm256_permute4x64_epi64::<WOVEN>(place));
             let len = _mm256_add_epi64(_mm256_permute4x64_epi64::<WOVEN>(length), second);
-            offered.store_4::<R>(done, address, len);
+            available.store_4::<R>(done, address, len);
             let halves = _mm256_permutevar8x32_epi32(slot, in_halves);
             _mm_storeu_si128(bufs.as_mut_ptr().add(done).cast(), _mm256_castsi256_si128(halves));
             let packet = _mm_blend_epi16::<UPPER>(_mm256_extracti128_si256::<1>(halves), single);
@@ -140,10 +140,10 @@ pub fn fill<R: Ring, L: Locate>(
 
 /// As [`Groups::reclaim`](super::Groups::reclaim).
 #[target_feature(enable = "avx2")]
-pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, usize) {
-    let all = finished.len::<R>().min(packets.len());
+pub fn reclaim<R: Ring>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+    let all = used.len::<R>().min(packets.len());
     let all = all - all % GROUP; // whole groups
-    let mut expected = finished.expected_4::<R>(0);
+    let mut expected = used.expected_4::<R>(0);
     let step = _mm256_set1_epi64x((GROUP as u64 * key_step::<R>()) as i64);
     let (key, single) = (_mm256_set1_epi64x(halves::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
@@ -151,7 +151,7 @@ pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, 
         // SAFETY: a group lies inside both, by the condition above.
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
-            let left = _mm256_and_si256(_mm256_sub_epi32(finished.load_4::<R>(done), expected), key);
+            let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), key);
             // For a packet in one descriptor, no bits are left above its bytes.
             let length = _mm256_cvtepu32_epi64(_mm_xor_si128(_mm_loadu_si128(own), single));
             let others = _mm256_srli_epi64::<{ sent::COUNT as i32 }>(length);
@@ -183,7 +183,7 @@ fn count(first: u64, step: u64, woven: bool) -> __m256i {
     _mm256_add_epi64(_mm256_setr_epi64x(0, second, third, 3 * step), _mm256_set1_epi64x(first as i64))
 }
 
-impl Finished<'_> {
+impl UsedRun<'_> {
     /// Returns the first four words as expected, with `length` in their length halves; woven for descriptors.
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -225,7 +225,7 @@ impl Finished<'_> {
     }
 }
 
-impl Offered<'_> {
+impl AvailableRun<'_> {
     /// Returns the first four second words, woven.
     #[inline]
     #[target_feature(enable = "avx2")]

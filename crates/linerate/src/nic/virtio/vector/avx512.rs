@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::ring::{Finished, LENGTH, Offered, Ring, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, LENGTH, Ring, UsedRun, halves, key, key_step, second_step};
 use super::super::sent;
 use super::{Rule, are_single};
 use crate::memory::{Locate, Placement, View};
@@ -19,18 +19,18 @@ const LINE: u32 = Placement::LINE_SHIFT;
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx512f")]
 pub fn take<R: Ring, L: Locate>(
-    finished: Finished<'_>,
-    offered: Offered<'_>,
+    used: UsedRun<'_>,
+    available: AvailableRun<'_>,
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
     rule: &Rule<L>,
     view: View<'_>,
 ) -> (usize, usize) {
-    let all = finished.len::<R>().min(offered.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
+    let all = used.len::<R>().min(available.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
-    let (mut expected, mut second) = (finished.expected::<R>(rule.header + 1), offered.second::<R>());
+    let (mut expected, mut second) = (used.expected::<R>(rule.header + 1), available.second::<R>());
     let (step, next) = (word(GROUP as u64 * key_step::<R>()), word(GROUP as u64 * second_step::<R>()));
     let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
     let (shift, lines) = rule.placement.bits();
@@ -43,7 +43,7 @@ pub fn take<R: Ring, L: Locate>(
         // view's region.
         unsafe {
             // Subtracting leaves 0 of an expected key, and the packet's length less one.
-            let left = _mm512_and_si512(_mm512_sub_epi32(finished.load::<R>(done), expected), looked_at);
+            let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), looked_at);
             if _mm512_cmpneq_epi32_mask(left, _mm512_min_epu32(left, most)) != 0 {
                 break;
             }
@@ -67,7 +67,7 @@ pub fn take<R: Ring, L: Locate>(
             let new = _mm512_cvtepu32_epi64(new);
             let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), headroom);
             let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), data));
-            offered.store::<R>(done, address, second, expected);
+            available.store::<R>(done, address, second, expected);
             bytes = _mm512_add_epi64(bytes, length);
         }
         (expected, second) = (_mm512_add_epi64(expected, step), _mm512_add_epi64(second, next));
@@ -79,21 +79,21 @@ pub fn take<R: Ring, L: Locate>(
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx512f")]
 pub fn fill<R: Ring, L: Locate>(
-    offered: Offered<'_>,
+    available: AvailableRun<'_>,
     bufs: &mut [u32],
     packets: &mut [u32],
     slots: &[Slot],
     rule: &Rule<L>,
     view: View<'_>,
 ) -> usize {
-    let all = offered.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
+    let all = available.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
     let (header, longest, one) = (word(rule.header as u64), word(rule.longest as u64), word(1));
     let (length_mask, buffer_mask) = (word(Slot::WHOLE_LEN), word(u32::MAX.into()));
     let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
     let single = word(sent::SINGLE.into());
-    let (mut id, mut second) = (offered.ids(), _mm512_add_epi64(offered.second::<R>(), header));
+    let (mut id, mut second) = (available.ids(), _mm512_add_epi64(available.second::<R>(), header));
     let next = word(GROUP as u64 * second_step::<R>());
     // SAFETY: a header has more than four bytes, and a buffer more than that.
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
@@ -118,7 +118,7 @@ pub fn fill<R: Ring, L: Locate>(
                 starts.add(at as usize).cast::<u64>().write_unaligned(0);
                 ends.add(at as usize).cast::<u32>().write_unaligned(0);
             }
-            offered.store::<R>(done, rule.addresses.locate_8(place), _mm512_add_epi64(second, length), id);
+            available.store::<R>(done, rule.addresses.locate_8(place), _mm512_add_epi64(second, length), id);
             _mm256_storeu_si256(bufs.as_mut_ptr().add(done).cast(), _mm512_cvtepi64_epi32(slot));
             let packet = _mm512_cvtepi64_epi32(_mm512_or_si512(length, single));
             _mm256_storeu_si256(packets.as_mut_ptr().add(done).cast(), packet);
@@ -131,10 +131,10 @@ pub fn fill<R: Ring, L: Locate>(
 
 /// As [`Groups::reclaim`](super::Groups::reclaim).
 #[target_feature(enable = "avx512f")]
-pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, usize) {
-    let all = finished.len::<R>().min(packets.len());
+pub fn reclaim<R: Ring>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+    let all = used.len::<R>().min(packets.len());
     let all = all - all % GROUP; // whole groups
-    let mut expected = finished.expected::<R>(0);
+    let mut expected = used.expected::<R>(0);
     let step = _mm512_set1_epi64((GROUP as u64 * key_step::<R>()) as i64);
     let (key, single) = (_mm512_set1_epi64(halves::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
@@ -142,7 +142,7 @@ pub fn reclaim<R: Ring>(finished: Finished<'_>, packets: &mut [u32]) -> (usize, 
         // SAFETY: a group lies inside both, by the condition above.
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
-            let left = _mm512_and_si512(_mm512_sub_epi32(finished.load::<R>(done), expected), key);
+            let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), key);
             // For a packet in one descriptor, no bits are left above its bytes.
             let length = _mm512_cvtepu32_epi64(_mm256_xor_si256(_mm256_loadu_si256(own), single));
             let wrong = _mm512_or_si512(left, _mm512_srli_epi64::<{ sent::COUNT }>(length));
@@ -167,7 +167,7 @@ fn count(first: u64, step: u64) -> __m512i {
     _mm512_add_epi64(steps, _mm512_set1_epi64(first as i64))
 }
 
-impl Finished<'_> {
+impl UsedRun<'_> {
     /// Returns the first eight words as expected, with `length` in their length halves.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -209,7 +209,7 @@ impl Finished<'_> {
     }
 }
 
-impl Offered<'_> {
+impl AvailableRun<'_> {
     #[target_feature(enable = "avx512f")]
     fn ids(&self) -> __m512i {
         count(self.first as u64, 1)

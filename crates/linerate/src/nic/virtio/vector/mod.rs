@@ -10,7 +10,7 @@ mod avx512;
 
 #[cfg(target_arch = "x86_64")]
 use super::registers::header;
-use super::ring::{Finished, Offered, Ring};
+use super::ring::{AvailableRun, Ring, UsedRun};
 use crate::memory::{Locate, Placement, View};
 use crate::port::Vectors;
 #[cfg(target_arch = "x86_64")]
@@ -60,21 +60,21 @@ impl<L: Locate> Groups<L> {
     #[inline(always)]
     pub fn take<R: Ring>(
         &self,
-        finished: Finished<'_>,
-        offered: Offered<'_>,
+        used: UsedRun<'_>,
+        available: AvailableRun<'_>,
         bufs: &mut [u32],
         slots: &mut [Slot],
         fresh: &[u32],
         view: View<'_>,
     ) -> (usize, usize) {
-        if !finished.has_at_least::<R>(SMALLEST) {
+        if !used.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
         // SAFETY: `choose` checked for these instructions.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::take::<R, L>(finished, offered, bufs, slots, fresh, &self.rule, view),
-                _ => avx2::take::<R, L>(finished, offered, bufs, slots, fresh, &self.rule, view),
+                Vectors::Avx512 => avx512::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
+                _ => avx2::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
             }
         }
     }
@@ -84,7 +84,7 @@ impl<L: Locate> Groups<L> {
     #[inline(always)]
     pub fn fill<R: Ring>(
         &self,
-        offered: Offered<'_>,
+        available: AvailableRun<'_>,
         bufs: &mut [u32],
         packets: &mut [u32],
         slots: &[Slot],
@@ -93,8 +93,8 @@ impl<L: Locate> Groups<L> {
         // SAFETY: as above.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::fill::<R, L>(offered, bufs, packets, slots, &self.rule, view),
-                _ => avx2::fill::<R, L>(offered, bufs, packets, slots, &self.rule, view),
+                Vectors::Avx512 => avx512::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
+                _ => avx2::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
             }
         }
     }
@@ -102,15 +102,15 @@ impl<L: Locate> Groups<L> {
     /// Takes groups of used packets in order. Ends at a group with anything else, or at the end of a slice. Returns
     /// the count of packets and their bytes.
     #[inline(always)]
-    pub fn reclaim<R: Ring>(&self, finished: Finished<'_>, packets: &mut [u32]) -> (usize, usize) {
-        if !finished.has_at_least::<R>(SMALLEST) {
+    pub fn reclaim<R: Ring>(&self, used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+        if !used.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
         // SAFETY: as above.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::reclaim::<R>(finished, packets),
-                _ => avx2::reclaim::<R>(finished, packets),
+                Vectors::Avx512 => avx512::reclaim::<R>(used, packets),
+                _ => avx2::reclaim::<R>(used, packets),
             }
         }
     }
@@ -138,8 +138,8 @@ unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
 impl<L> Groups<L> {
     pub fn take<R: Ring>(
         &self,
-        _: Finished<'_>,
-        _: Offered<'_>,
+        _: UsedRun<'_>,
+        _: AvailableRun<'_>,
         _: &mut [u32],
         _: &mut [Slot],
         _: &[u32],
@@ -148,11 +148,11 @@ impl<L> Groups<L> {
         (0, 0)
     }
 
-    pub fn fill<R: Ring>(&self, _: Offered<'_>, _: &mut [u32], _: &mut [u32], _: &[Slot], _: View<'_>) -> usize {
+    pub fn fill<R: Ring>(&self, _: AvailableRun<'_>, _: &mut [u32], _: &mut [u32], _: &[Slot], _: View<'_>) -> usize {
         0
     }
 
-    pub fn reclaim<R: Ring>(&self, _: Finished<'_>, _: &mut [u32]) -> (usize, usize) {
+    pub fn reclaim<R: Ring>(&self, _: UsedRun<'_>, _: &mut [u32]) -> (usize, usize) {
         (0, 0)
     }
 }

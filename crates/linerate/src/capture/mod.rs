@@ -1,0 +1,41 @@
+//! Capture files: packets as others recorded them, and recordings that others read.
+//!
+//! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
+//! - [`Writer`]: writes pcap with times in nanoseconds
+//! - [`CapturePort`]: a file as a port, `pcap:FILE`
+//!
+//! The code is our own, 300 lines, because a stranger's file must neither stop nor mislead a program. pcap-file 2.0 repeats a
+//! malformed packet for ever, and scales times of pcapng wrongly. pcap-parser 0.17 refuses every resolution that is a power of
+//! two, and reads `if_tsoffset` in the wrong byte order.
+//!
+//! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng, whose sections are cited.
+
+mod pcapng;
+mod port;
+mod reader;
+mod writer;
+
+pub use port::CapturePort;
+pub use reader::{Reader, Record};
+pub use writer::Writer;
+
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = 1;
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing {
+    use super::Reader;
+
+    /// Reads a capture file: it ends, and yields no more bytes than it has.
+    pub fn capture(data: &[u8]) {
+        let Ok(mut reader) = Reader::new(std::io::Cursor::new(data.to_vec()), "fuzzed") else { return };
+        let (mut bytes, mut total, mut frames) = (Vec::new(), 0, 0);
+        while let Ok(Some(_)) = reader.next(&mut bytes) {
+            (total, frames) = (total + bytes.len(), frames + 1);
+            assert!(total + 16 * frames <= data.len(), "more than the file has");
+        }
+        assert!(matches!(reader.next(&mut bytes), Ok(None)), "the reader begins again");
+    }
+}

@@ -1,0 +1,217 @@
+//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
+
+use super::reader::{End, Record, Source, word};
+use super::{ETHERNET, SECOND};
+
+/// A section: its byte order, and its interfaces (section 4.1).
+pub(super) struct Section {
+    is_swapped: bool,
+    interfaces: Vec<Interface>,
+}
+
+/// An interface of a section (section 4.2).
+struct Interface {
+    is_ethernet: bool,
+    /// The most bytes of a packet; 0: unlimited.
+    snap_len: u32,
+    /// `if_tsresol`.
+    resolution: u8,
+    /// `if_tsoffset`, in seconds.
+    offset: u64,
+    /// `if_fcslen`, in bytes.
+    crc: usize,
+}
+
+// Types of blocks (sections 4.1 to 4.4), and the obsolete packet block.
+const SECTION: u32 = 0x0A0D_0D0A;
+const INTERFACE: u32 = 1;
+const OBSOLETE_PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+/// The magic number that shows a section's byte order.
+const BYTE_ORDER: u32 = 0x1A2B_3C4D;
+/// Type and length in front of a block's body, and the length behind it.
+const AROUND: u32 = 12;
+/// The longest block of interfaces and sections, and the most interfaces: far more than any has.
+const LONGEST: u32 = 1 << 20;
+const MOST_INTERFACES: usize = 1 << 16;
+
+type Read<T> = std::result::Result<T, End>;
+
+impl Section {
+    /// Reads the file's first section header, behind its type.
+    pub fn begin(source: &mut Source) -> Read<Section> {
+        let mut section = Section { is_swapped: false, interfaces: Vec::new() };
+        section.restart(source, 0)?;
+        Ok(section)
+    }
+
+    /// Reads a section header behind its type, which stands at `begin`.
+    fn restart(&mut self, source: &mut Source, begin: u64) -> Read<()> {
+        let mut head = [0; 8];
+        source.need(&mut head)?;
+        self.is_swapped = match word(false, &head, 4) {
+            BYTE_ORDER => false,
+            swapped if swapped == BYTE_ORDER.swap_bytes() => true,
+            _ => return Err(End::Malformed(begin, "a section without a byte order".to_string())),
+        };
+        self.interfaces.clear();
+        let len = self.check_len(word(self.is_swapped, &head, 0), begin)?;
+        if len < AROUND + 16 {
+            return Err(End::Malformed(begin, "a section header that is too short".to_string()));
+        }
+        source.skip(u64::from(len - AROUND - 4))?;
+        self.end(source, len, begin)
+    }
+
+    /// Reads up to the next packet of Ethernet.
+    pub fn next(&mut self, source: &mut Source, skipped: &mut u64, bytes: &mut Vec<u8>) -> Read<Option<Record>> {
+        loop {
+            let (begin, mut head) = (source.offset, [0; 4]);
+            if !source.fill(&mut head)? {
+                return Ok(None);
+            }
+            let kind = word(self.is_swapped, &head, 0);
+            // Its type is the same in both byte orders.
+            if kind == SECTION {
+                self.restart(source, begin)?;
+                continue;
+            }
+            source.need(&mut head)?;
+            let len = self.check_len(word(self.is_swapped, &head, 0), begin)?;
+            let body = len - AROUND;
+            let record = match kind {
+                INTERFACE => {
+                    self.add_interface(source, body, begin)?;
+                    None
+                }
+                SIMPLE_PACKET | ENHANCED_PACKET | OBSOLETE_PACKET => {
+                    let record = self.packet(source, kind, body, begin, bytes)?;
+                    *skipped += u64::from(record.is_none());
+                    record
+                }
+                _ => {
+                    source.skip(body.into())?;
+                    None
+                }
+            };
+            self.end(source, len, begin)?;
+            if record.is_some() {
+                return Ok(record);
+            }
+        }
+    }
+
+    /// Checks a block's length.
+    fn check_len(&self, len: u32, begin: u64) -> Read<u32> {
+        match len.is_multiple_of(4) && (AROUND..1 << 31).contains(&len) {
+            true => Ok(len),
+            false => Err(End::Malformed(begin, format!("a block of length {len}"))),
+        }
+    }
+
+    /// Reads the length at a block's end.
+    fn end(&self, source: &mut Source, len: u32, begin: u64) -> Read<()> {
+        let mut tail = [0; 4];
+        source.need(&mut tail)?;
+        match word(self.is_swapped, &tail, 0) {
+            same if same == len => Ok(()),
+            other => Err(End::Malformed(begin, format!("the lengths of a block differ: {len} and {other}"))),
+        }
+    }
+
+    fn add_interface(&mut self, source: &mut Source, len: u32, begin: u64) -> Read<()> {
+        if !(8..=LONGEST).contains(&len) || self.interfaces.len() == MOST_INTERFACES {
+            return Err(End::Malformed(begin, format!("an interface's block of {len} bytes")));
+        }
+        let mut body = vec![0; len as usize];
+        source.need(&mut body)?;
+        let is_ethernet = self.half(&body, 0) == ETHERNET as usize;
+        let snap_len = word(self.is_swapped, &body, 4);
+        let mut interface = Interface { is_ethernet, snap_len, resolution: 6, offset: 0, crc: 0 };
+        let mut options = &body[8..];
+        while options.len() >= 4 {
+            let (code, len) = (self.half(options, 0), self.half(options, 2));
+            let Some(value) = options.get(4..4 + len).filter(|_| code != 0) else { break };
+            match (code, value) {
+                (9, &[resolution]) => interface.resolution = resolution,
+                (13, &[crc]) => interface.crc = crc.into(),
+                (14, _) => {
+                    let offset = value.first_chunk().copied().map_or(0, u64::from_ne_bytes);
+                    interface.offset = if self.is_swapped { offset.swap_bytes() } else { offset };
+                }
+                _ => {}
+            }
+            options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        self.interfaces.push(interface);
+        Ok(())
+    }
+
+    /// Reads a packet's block into `bytes`; `None` if its interface is not Ethernet.
+    fn packet(
+        &self,
+        source: &mut Source,
+        kind: u32,
+        len: u32,
+        begin: u64,
+        bytes: &mut Vec<u8>,
+    ) -> Read<Option<Record>> {
+        let mut fixed = [0; 20];
+        let fixed = &mut fixed[..if kind == SIMPLE_PACKET { 4 } else { 20 }];
+        let Some(room) = (len as usize).checked_sub(fixed.len()) else {
+            return Err(End::Malformed(begin, "a packet's block that is too short".to_string()));
+        };
+        source.need(fixed)?;
+        let field = |at: usize| word(self.is_swapped, fixed, at);
+        let number = match kind {
+            ENHANCED_PACKET => field(0) as usize,
+            OBSOLETE_PACKET => self.half(fixed, 0),
+            _ => 0,
+        };
+        let Some(interface) = self.interfaces.get(number) else {
+            return Err(End::Malformed(begin, format!("a packet of interface {number}, which is not described")));
+        };
+        let (original, included) = match kind {
+            SIMPLE_PACKET => {
+                let snapped = if interface.snap_len == 0 { u32::MAX } else { interface.snap_len };
+                (field(0), field(0).min(snapped))
+            }
+            _ => (field(16), field(12)),
+        };
+        if included as usize > room {
+            return Err(End::Malformed(begin, format!("a packet of {included} bytes, longer than its block")));
+        }
+        if !interface.is_ethernet {
+            source.skip(room as u64)?;
+            return Ok(None);
+        }
+        source.frame(included as usize, begin, bytes)?;
+        source.skip((room - included as usize) as u64)?;
+        let original_len = (original as usize).max(bytes.len()).saturating_sub(interface.crc);
+        bytes.truncate(original_len);
+        let nanoseconds = match kind {
+            SIMPLE_PACKET => 0,
+            _ => interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8))),
+        };
+        Ok(Some(Record { nanoseconds, original_len }))
+    }
+
+    fn half(&self, bytes: &[u8], at: usize) -> usize {
+        let half = bytes[at..].first_chunk().copied().map_or(0, u16::from_ne_bytes);
+        usize::from(if self.is_swapped { half.swap_bytes() } else { half })
+    }
+}
+
+impl Interface {
+    /// Returns a time in nanoseconds since 1970 (section 4.2: a negative power of 10, or of 2 with the highest bit).
+    fn nanoseconds(&self, time: u64) -> u64 {
+        let exponent = u32::from(self.resolution & 0x7F);
+        let units = match self.resolution & 0x80 {
+            0 => 10u128.checked_pow(exponent),
+            _ => 1u128.checked_shl(exponent),
+        };
+        let nanoseconds = units.map_or(0, |units| u128::from(time) * u128::from(SECOND) / units);
+        (nanoseconds as u64).wrapping_add(self.offset.wrapping_mul(SECOND))
+    }
+}

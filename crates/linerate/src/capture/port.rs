@@ -1,0 +1,254 @@
+//! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Reader, Writer};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{Config, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
+
+/// A port on a capture file.
+///
+/// Frames that are read are padded to 60 bytes, as a card pads them. Options of its name: `loop=N` reads the file N times, 0 for
+/// ever; `speed=1x` keeps the file's times, `speed=2x` is twice as fast, and without it frames are given as fast as they are
+/// received. A file that is malformed or cut, or a disk that is full, is an error of
+/// [`Port::statistics`](crate::port::Port::statistics) from then on.
+pub type CapturePort = SoftwarePort<CaptureFile>;
+
+/// The file behind a [`CapturePort`].
+pub struct CaptureFile {
+    path: PathBuf,
+    /// Taken by the receive queue.
+    reader: Option<Replay>,
+    /// Taken by the transmit queue.
+    writer: Option<Writer>,
+    is_written: bool,
+    failure: Arc<Failure>,
+}
+
+/// The error that ended reading or writing.
+#[derive(Default)]
+struct Failure(Mutex<Option<Error>>);
+
+impl Failure {
+    fn note(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// The shortest frame without CRC.
+const SHORTEST: usize = 60;
+
+impl CapturePort {
+    /// Opens the file of a port's name.
+    ///
+    /// # Errors
+    /// [`Error::Capture`] if it cannot be read, [`Error::Recording`] if it cannot be written, [`Error::BadOption`], [`Error::TooManyQueues`] for more than one.
+    pub fn open(name: &PortName, config: Config) -> Result<CapturePort> {
+        for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
+            if queues > 1 {
+                return Err(Error::TooManyQueues { port: config.name, direction, queues, most: 1 });
+            }
+        }
+        let path = PathBuf::from(name.rest());
+        let is_written = name.switch("write", false)?;
+        let passes = name.number("loop", 1, 0..=usize::MAX)?;
+        let speed = match name.option("speed").map(|text| text.strip_suffix('x').unwrap_or(text).parse::<f64>()) {
+            None => None,
+            Some(Ok(speed)) if speed > 0.0 && speed.is_finite() => Some(speed),
+            Some(_) => return Err(name.bad_option("speed", "it must be a factor such as 1x or 0.5x")),
+        };
+        if is_written && (speed.is_some() || name.option("loop").is_some()) {
+            return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
+        }
+        let file = match is_written {
+            true => (None, Some(Writer::create(&path)?)),
+            false => (Some(Replay::open(&path, passes, speed)?), None),
+        };
+        let (reader, writer) = file;
+        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure: Arc::default() }))
+    }
+}
+
+impl PortKind for CaptureFile {
+    const DRIVER: &'static str = "pcap";
+
+    fn description(&self) -> String {
+        let does = if self.is_written { "records into" } else { "replays" };
+        format!("{does} {}", self.path.display())
+    }
+
+    fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        let (replay, failure) = (self.reader.take(), self.failure.clone());
+        Ok(Box::new(CaptureRx { replay, pool: config.pool.clone(), counters, failure }))
+    }
+
+    fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let (writer, failure) = (self.writer.take(), self.failure.clone());
+        Ok(Box::new(CaptureTx { writer, is_written: self.is_written, bytes: Vec::new(), counters, failure }))
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.failure.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Error::Capture { file, why }) => Err(Error::Capture { file: file.clone(), why: why.clone() }),
+            Some(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A file that is read once or several times, at a speed.
+struct Replay {
+    path: PathBuf,
+    reader: Reader,
+    /// Passes that are left after this one; `None`: without end.
+    passes: Option<usize>,
+    speed: Option<f64>,
+    /// The first frame of this pass: when it was given, and its time in the file.
+    begun: Option<(Instant, u64)>,
+    /// The frame that is next, and its time in the file; `None` before it was read.
+    next: Option<u64>,
+    bytes: Vec<u8>,
+    /// Frames of this pass.
+    frames: u64,
+}
+
+impl Replay {
+    fn open(path: &Path, passes: usize, speed: Option<f64>) -> Result<Replay> {
+        Ok(Replay {
+            path: path.to_path_buf(),
+            reader: Reader::open(path)?,
+            passes: passes.checked_sub(1),
+            speed,
+            begun: None,
+            next: None,
+            bytes: Vec::new(),
+            frames: 0,
+        })
+    }
+
+    /// Reads the next frame into `bytes` unless it is there, and returns whether it is due.
+    fn is_due(&mut self) -> Result<bool> {
+        let time = match self.next {
+            Some(time) => time,
+            None => match self.read()? {
+                Some(time) => time,
+                None => return Ok(false),
+            },
+        };
+        let Some(speed) = self.speed else { return Ok(true) };
+        let (start, first) = *self.begun.get_or_insert_with(|| (Instant::now(), time));
+        // Measured from the first frame, so that errors do not add up.
+        let due = Duration::from_nanos((time.saturating_sub(first) as f64 / speed) as u64);
+        Ok(start.elapsed() >= due)
+    }
+
+    /// Reads the next frame, of the next pass if this one is over. Returns its time.
+    fn read(&mut self) -> Result<Option<u64>> {
+        loop {
+            if let Some(record) = self.reader.next(&mut self.bytes)? {
+                self.bytes.resize(self.bytes.len().max(SHORTEST), 0);
+                self.frames += 1;
+                self.next = Some(record.nanoseconds);
+                return Ok(self.next);
+            }
+            if self.reader.is_cut() {
+                let why = format!("it is cut after frame {}", self.frames);
+                return Err(Error::Capture { file: self.path.display().to_string(), why });
+            }
+            match &mut self.passes {
+                Some(0) => return Ok(None),
+                Some(passes) => *passes -= 1,
+                // A file without frames is not read for ever.
+                None if self.frames == 0 => return Ok(None),
+                None => {}
+            }
+            (self.reader, self.frames, self.begun) = (Reader::open(&self.path)?, 0, None);
+        }
+    }
+}
+
+struct CaptureRx {
+    replay: Option<Replay>,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    failure: Arc<Failure>,
+}
+
+impl Receive for CaptureRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut bytes) = (batch.len(), 0, 0);
+        while batch.len() < batch.capacity() {
+            let Some(replay) = &mut self.replay else { break };
+            match replay.is_due() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    self.failure.note(error);
+                    self.counters.dropped();
+                    self.replay = None;
+                    break;
+                }
+            }
+            if !batch.push(&self.pool, &replay.bytes) {
+                if batch.can_hold(&self.pool, replay.bytes.len()) {
+                    self.counters.found_no_buffer();
+                    break;
+                }
+                self.counters.dropped();
+            } else {
+                (packets, bytes) = (packets + 1, bytes + replay.bytes.len());
+            }
+            replay.next = None;
+        }
+        self.counters.moved_packets(packets, batch.len() - before, bytes);
+        batch.len() - before
+    }
+}
+
+struct CaptureTx {
+    writer: Option<Writer>,
+    /// Packets are recorded, not only counted.
+    is_written: bool,
+    bytes: Vec<u8>,
+    counters: Arc<QueueCounters>,
+    failure: Arc<Failure>,
+}
+
+impl Transmit for CaptureTx {
+    /// All are taken: those that cannot be written are dropped, and counted.
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut packets, mut total) = (0, 0);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        for packet in batch.packets() {
+            self.bytes.clear();
+            packet.append_to(&mut self.bytes);
+            if let Some(writer) = &mut self.writer
+                && let Err(error) = writer.write(packet.timestamp().unwrap_or(now), &self.bytes)
+            {
+                self.failure.note(error);
+                self.writer = None;
+            }
+            if self.is_written && self.writer.is_none() {
+                self.counters.dropped();
+                continue;
+            }
+            (packets, total) = (packets + 1, total + packet.len());
+        }
+        let slots = batch.len();
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        slots
+    }
+}
+
+impl Drop for CaptureTx {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
+            self.failure.note(error);
+        }
+    }
+}

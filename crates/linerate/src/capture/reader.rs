@@ -1,0 +1,426 @@
+//! Reads capture files: pcap here, pcapng by its blocks.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use super::pcapng::Section;
+use super::{ETHERNET, SECOND};
+use crate::error::{Error, Result};
+
+/// Reads the Ethernet frames of a pcap or pcapng file, in either byte order, with times in any resolution.
+///
+/// After the last frame, or an error, it has no more frames.
+///
+/// ```no_run
+/// # fn main() -> linerate::Result<()> {
+/// let mut reader = linerate::capture::Reader::open("in.pcapng".as_ref())?;
+/// let mut bytes = Vec::new();
+/// while let Some(record) = reader.next(&mut bytes)? {
+///     println!("{} ns: {} of {} bytes", record.nanoseconds, bytes.len(), record.original_len);
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Reader {
+    source: Source,
+    format: Format,
+    /// Packets of interfaces that are not Ethernet.
+    skipped: u64,
+    is_cut: bool,
+    is_over: bool,
+}
+
+/// A frame's record in a capture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When the frame was captured, in nanoseconds since 1970; 0 if the file does not have it.
+    pub nanoseconds: u64,
+    /// The frame's length before it was cut to the capture's snap length.
+    pub original_len: usize,
+}
+
+/// The format of the file.
+enum Format {
+    Pcap {
+        is_swapped: bool,
+        /// Nanoseconds in a unit of the fraction.
+        unit: u64,
+        /// Bytes of a record's header: 16, or 24 of the "modified" format.
+        header: usize,
+        /// Bytes of a frame check sequence at each frame's end.
+        crc: usize,
+    },
+    Pcapng(Section),
+}
+
+/// The longest frame: libpcap's `MAXIMUM_SNAPLEN`.
+const LONGEST: usize = 256 << 10;
+
+/// The reason why reading ends before the file does.
+pub(super) enum End {
+    /// The file ends within a record.
+    Cut,
+    /// The record at this offset is malformed.
+    Malformed(u64, String),
+    Failed(std::io::Error),
+}
+
+/// The file's bytes, in order.
+pub(super) struct Source {
+    reader: Box<dyn Read + Send>,
+    name: String,
+    /// Bytes read so far.
+    pub offset: u64,
+}
+
+impl Source {
+    /// Reads `bytes.len()` bytes; false at the file's end.
+    pub fn fill(&mut self, bytes: &mut [u8]) -> std::result::Result<bool, End> {
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.reader.read(&mut bytes[read..]) {
+                Ok(0) if read == 0 => return Ok(false),
+                Ok(0) => return Err(End::Cut),
+                Ok(count) => (read, self.offset) = (read + count, self.offset + count as u64),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(End::Failed(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads `bytes.len()` bytes that must be there.
+    pub fn need(&mut self, bytes: &mut [u8]) -> std::result::Result<(), End> {
+        if bytes.is_empty() || self.fill(bytes)? { Ok(()) } else { Err(End::Cut) }
+    }
+
+    /// Skips `count` bytes.
+    pub fn skip(&mut self, mut count: u64) -> std::result::Result<(), End> {
+        let mut bytes = [0; 4096];
+        while count > 0 {
+            let now = count.min(bytes.len() as u64);
+            self.need(&mut bytes[..now as usize])?;
+            count -= now;
+        }
+        Ok(())
+    }
+
+    /// Reads a frame of `len` bytes into `bytes`.
+    pub fn frame(&mut self, len: usize, begin: u64, bytes: &mut Vec<u8>) -> std::result::Result<(), End> {
+        if len > LONGEST {
+            return Err(End::Malformed(begin, format!("a frame of {len} bytes; the most is {LONGEST}")));
+        }
+        bytes.resize(len, 0);
+        self.need(bytes)
+    }
+
+    fn error(&self, why: String) -> Error {
+        Error::Capture { file: self.name.clone(), why }
+    }
+}
+
+impl Reader {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error::Capture`] if it cannot be read, or is no capture of Ethernet frames.
+    pub fn open(path: &Path) -> Result<Reader> {
+        let name = path.display().to_string();
+        let cannot =
+            |error: std::io::Error| Error::Capture { file: name.clone(), why: format!("cannot read it: {error}") };
+        let file = File::open(path).map_err(cannot)?;
+        Reader::new(BufReader::with_capacity(64 << 10, file), &name)
+    }
+
+    /// Reads from `reader`; `name` is for messages.
+    ///
+    /// # Errors
+    /// As [`open`](Reader::open).
+    pub fn new(reader: impl Read + Send + 'static, name: &str) -> Result<Reader> {
+        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0 };
+        let mut magic = [0; 4];
+        let format = match source.need(&mut magic) {
+            Ok(()) => Format::begin(&mut source, magic),
+            Err(end) => Err(end),
+        };
+        match format {
+            Ok(format) => Ok(Reader { source, format, skipped: 0, is_cut: false, is_over: false }),
+            Err(End::Cut) => Err(source.error("it is too short for a capture file".to_string())),
+            Err(End::Malformed(_, why)) => Err(source.error(why)),
+            Err(End::Failed(error)) => Err(source.error(format!("cannot read it: {error}"))),
+        }
+    }
+
+    /// Reads the next frame into `bytes`; `None` after the last whole one.
+    ///
+    /// # Errors
+    /// [`Error::Capture`] with the offset of a malformed record. A file that ends within a record is no error: see
+    /// [`is_cut`](Reader::is_cut).
+    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Record>> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let next = match &mut self.format {
+            Format::Pcap { is_swapped, unit, header, crc } => {
+                next_of_pcap(&mut self.source, *is_swapped, *unit, *header, *crc, bytes)
+            }
+            Format::Pcapng(section) => section.next(&mut self.source, &mut self.skipped, bytes),
+        };
+        self.is_over = !matches!(next, Ok(Some(_)));
+        match next {
+            Ok(record) => Ok(record),
+            Err(End::Cut) => {
+                self.is_cut = true;
+                Ok(None)
+            }
+            Err(End::Malformed(at, why)) => Err(self.source.error(format!("malformed at byte {at}: {why}"))),
+            Err(End::Failed(error)) => Err(self.source.error(format!("cannot read it: {error}"))),
+        }
+    }
+
+    /// Returns whether the file ended within a record.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Returns the count of packets of interfaces that are not Ethernet, which were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+impl Format {
+    /// Reads the file's header, behind its first four bytes.
+    fn begin(source: &mut Source, magic: [u8; 4]) -> std::result::Result<Format, End> {
+        let (is_swapped, unit, header) = match u32::from_ne_bytes(magic) {
+            0xA1B2_C3D4 => (false, 1000, 16),
+            0xD4C3_B2A1 => (true, 1000, 16),
+            0xA1B2_3C4D => (false, 1, 16),
+            0x4D3C_B2A1 => (true, 1, 16),
+            0xA1B2_CD34 => (false, 1000, 24),
+            0x34CD_B2A1 => (true, 1000, 24),
+            0x0A0D_0D0A => return Section::begin(source).map(Format::Pcapng),
+            _ => return Err(End::Malformed(0, "it is neither pcap nor pcapng".to_string())),
+        };
+        let mut rest = [0; 20];
+        source.need(&mut rest)?;
+        // The upper bits tell of a frame check sequence (section 4).
+        let link = word(is_swapped, &rest, 16);
+        if link & 0xFFFF != ETHERNET {
+            return Err(End::Malformed(0, format!("link type {} is not Ethernet", link & 0xFFFF)));
+        }
+        let crc = if link & 1 << 26 != 0 { (link >> 28) as usize * 2 } else { 0 };
+        Ok(Format::Pcap { is_swapped, unit, header, crc })
+    }
+}
+
+fn next_of_pcap(
+    source: &mut Source,
+    is_swapped: bool,
+    unit: u64,
+    header: usize,
+    crc: usize,
+    bytes: &mut Vec<u8>,
+) -> std::result::Result<Option<Record>, End> {
+    let (begin, mut words) = (source.offset, [0; 24]);
+    if !source.fill(&mut words[..header])? {
+        return Ok(None);
+    }
+    let field = |at: usize| word(is_swapped, &words, at);
+    source.frame(field(8) as usize, begin, bytes)?;
+    let original_len = (field(12) as usize).max(bytes.len()).saturating_sub(crc);
+    bytes.truncate(original_len);
+    let nanoseconds = u64::from(field(0)) * SECOND + u64::from(field(4)) * unit;
+    Ok(Some(Record { nanoseconds, original_len }))
+}
+
+/// Reads 32 bits in the file's byte order.
+pub(super) fn word(is_swapped: bool, bytes: &[u8], at: usize) -> u32 {
+    let word = bytes[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
+    if is_swapped { word.swap_bytes() } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pcap file in a byte order.
+    fn pcap(magic: u32, is_big: bool, records: &[(u32, u32, &[u8])]) -> Vec<u8> {
+        let order = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let mut file = Vec::new();
+        for word in [magic, if is_big { 2 << 16 | 4 } else { 4 << 16 | 2 }, 0, 0, 65_535, 1] {
+            file.extend(order(word));
+        }
+        for (included, original, data) in records {
+            [3, 7, *included, *original].iter().for_each(|word: &u32| file.extend(order(*word)));
+            file.extend(*data);
+        }
+        file
+    }
+
+    /// Reads all of a file: the frames' lengths, their original lengths and times, and the end.
+    fn read(file: Vec<u8>) -> (Vec<(usize, usize, u64)>, String) {
+        let mut reader = match Reader::new(std::io::Cursor::new(file), "test.pcap") {
+            Ok(reader) => reader,
+            Err(error) => return (Vec::new(), error.to_string()),
+        };
+        let (mut all, mut bytes) = (Vec::new(), Vec::new());
+        let end = loop {
+            match reader.next(&mut bytes) {
+                Ok(Some(record)) => all.push((bytes.len(), record.original_len, record.nanoseconds)),
+                Ok(None) if reader.is_cut() => break "cut".to_string(),
+                Ok(None) => break format!("end, {} skipped", reader.skipped()),
+                Err(error) => break error.to_string(),
+            }
+        };
+        (0..3).for_each(|_| assert!(matches!(reader.next(&mut bytes), Ok(None)), "it begins again"));
+        (all, end)
+    }
+
+    const FRAME: [u8; 60] = [0x55; 60];
+
+    #[test]
+    fn pcap_is_read_in_both_orders_and_resolutions() {
+        for (magic, fraction) in [(0xA1B2_C3D4, 7_000), (0xA1B2_3C4D, 7)] {
+            for is_big in [false, true] {
+                let (all, end) = read(pcap(magic, is_big, &[(60, 60, &FRAME), (60, 1514, &FRAME)]));
+                let time = 3_000_000_000 + fraction;
+                assert_eq!(all, [(60, 60, time), (60, 1514, time)], "a snapped frame is no error");
+                assert_eq!(end, "end, 0 skipped");
+            }
+        }
+        // With a frame check sequence of four bytes.
+        let mut file = pcap(0xA1B2_C3D4, false, &[(60, 60, &FRAME), (40, 60, &FRAME[..40])]);
+        file[20..24].copy_from_slice(&(1u32 | 1 << 26 | 2 << 28).to_le_bytes());
+        assert_eq!(read(file).0.iter().map(|frame| frame.0).collect::<Vec<_>>(), [56, 40]);
+    }
+
+    #[test]
+    fn a_malformed_pcap_ends_with_its_offset() {
+        let good: (u32, u32, &[u8]) = (60, 60, &FRAME);
+        for (file, frames, end) in [
+            (pcap(0xA1B2_C3D4, false, &[good, (70_000, 70_000, &FRAME)]), 1, "cut"),
+            (pcap(0xA1B2_C3D4, false, &[good, (u32::MAX, 60, &FRAME), good]), 1, "malformed at byte 100:"),
+            (pcap(0xA1B2_C3D4, false, &[good, (60, 60, &FRAME[..59])]), 1, "cut"),
+            (pcap(0xA1B2_C3D4, false, &[good])[..30].to_vec(), 0, "cut"),
+            (pcap(0xA1B2_C3D4, false, &[])[..20].to_vec(), 0, "too short"),
+            (b"nonsense".to_vec(), 0, "neither pcap nor pcapng"),
+            (Vec::new(), 0, "too short"),
+        ] {
+            let (all, said) = read(file);
+            assert_eq!(all.len(), frames, "{said}");
+            assert!(said.contains(end), "{said}");
+        }
+        let mut file = pcap(0xA1B2_C3D4, false, &[good]);
+        file[20] = 113;
+        assert!(read(file).1.contains("link type 113 is not Ethernet"));
+    }
+
+    /// A pcapng file, block by block.
+    struct Blocks(Vec<u8>, bool);
+
+    impl Blocks {
+        fn word(&self, word: u32) -> [u8; 4] {
+            if self.1 { word.to_be_bytes() } else { word.to_le_bytes() }
+        }
+
+        fn half(&self, half: u16) -> [u8; 2] {
+            if self.1 { half.to_be_bytes() } else { half.to_le_bytes() }
+        }
+
+        fn add(&mut self, kind: u32, body: &[u8]) -> &mut Blocks {
+            let padded = body.len().next_multiple_of(4);
+            let len = self.word(12 + padded as u32);
+            self.0.extend(self.word(kind));
+            self.0.extend(len);
+            self.0.extend(body);
+            self.0.resize(self.0.len() + padded - body.len(), 0);
+            self.0.extend(len);
+            self
+        }
+
+        fn section(&mut self, is_big: bool) -> &mut Blocks {
+            self.1 = is_big;
+            let mut body = self.word(0x1A2B_3C4D).to_vec();
+            body.extend(self.word(if is_big { 1 << 16 } else { 1 }));
+            body.extend([0xFF; 8]);
+            self.add(0x0A0D_0D0A, &body)
+        }
+
+        fn interface(&mut self, link: u16, snap: u32, options: &[(u16, &[u8])]) -> &mut Blocks {
+            let mut body = [self.half(link), self.half(0)].concat();
+            body.extend(self.word(snap));
+            for (code, value) in options {
+                body.extend([self.half(*code), self.half(value.len() as u16)].concat());
+                body.extend(*value);
+                body.resize(body.len().next_multiple_of(4), 0);
+            }
+            self.add(1, &body)
+        }
+
+        fn packet(&mut self, interface: u32, time: u64, original: u32, data: &[u8]) -> &mut Blocks {
+            let words = [interface, (time >> 32) as u32, time as u32, data.len() as u32, original];
+            let mut body: Vec<u8> = words.iter().flat_map(|&word| self.word(word)).collect();
+            body.extend(data);
+            self.add(6, &body)
+        }
+    }
+
+    #[test]
+    fn pcapng_is_read_with_all_its_interfaces_and_sections() {
+        for is_big in [false, true] {
+            let mut file = Blocks(Vec::new(), is_big);
+            let offset = |seconds: u64| if is_big { seconds.to_be_bytes() } else { seconds.to_le_bytes() };
+            file.section(is_big).interface(1, 96, &[(2, b"eth0"), (1, b"a comment")]);
+            file.interface(1, 0, &[(9, &[9]), (14, &offset(100)), (0, b"")]);
+            file.interface(113, 0, &[]).interface(1, 0, &[(9, &[0x80 | 10])]);
+            file.add(5, &[0; 12]).add(0xBAD, b"a custom block!");
+            file.packet(0, 1_500_000, 1514, &FRAME).packet(1, 1_500_000_000, 60, &FRAME);
+            file.packet(2, 5, 60, &FRAME).packet(3, 1024 + 512, 60, &FRAME);
+            // A simple packet: of the first interface, cut to its snap length, without a time.
+            let original = file.word(1514);
+            file.add(3, &[&original[..], &[0x55; 96]].concat());
+            let (all, end) = read(file.0.clone());
+            let (long, half) = (1514, 1_500_000_000);
+            assert_eq!(all, [(60, long, half), (60, 60, 100 * SECOND + half), (60, 60, half), (96, long, 0)]);
+            assert_eq!(end, "end, 1 skipped");
+            // The next section has its own byte order and interfaces.
+            file.section(!is_big).interface(1, 0, &[]).packet(0, 2, 60, &FRAME);
+            assert_eq!(read(file.0.clone()).0[4], (60, 60, 2000));
+            let cut = file.0.len() - 7;
+            assert_eq!((read(file.0[..cut].to_vec()).0.len(), &*read(file.0[..cut].to_vec()).1), (4, "cut"));
+        }
+    }
+
+    #[test]
+    fn malformed_pcapng_ends_with_its_offset() {
+        let begun = || {
+            let mut file = Blocks(Vec::new(), false);
+            file.section(false).interface(1, 0, &[]);
+            file
+        };
+        let at = begun().0.len();
+        let bad = [
+            (begun().packet(1, 0, 60, &FRAME).0.clone(), "interface 1"),
+            (begun().add(6, &[0; 8]).0.clone(), "too short"),
+            ([&begun().0[..], &[6, 0, 0, 0, 13, 0, 0, 0]].concat(), "length 13"),
+            ([&begun().0[..], &[6, 0, 0, 0, 0, 0, 0, 0]].concat(), "length 0"),
+            ([&begun().0[..], &[6, 0, 0, 0, 0xFC, 0xFF, 0xFF, 0xFF]].concat(), "length"),
+            (begun().add(6, &[[0; 12], [0xFF; 12]].concat()).0.clone(), "longer than its block"),
+        ];
+        for (file, why) in bad {
+            let (all, said) = read(file);
+            assert!(
+                all.is_empty() && said.contains(&format!("malformed at byte {at}:")) && said.contains(why),
+                "{said}"
+            );
+        }
+        // The length at a block's end must be that at its beginning.
+        let mut file = begun();
+        file.packet(0, 0, 60, &FRAME).packet(0, 0, 60, &FRAME);
+        let len = file.0.len();
+        file.0[len - 4] += 4;
+        assert_eq!(read(file.0.clone()).0.len(), 1);
+        assert!(read(file.0).1.contains("differ"));
+    }
+}
