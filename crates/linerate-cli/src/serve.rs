@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use linerate::Error;
-use linerate::shared::{ANY, base, folder, socket_of};
+use linerate::share::{ANY, base, folder, socket_of};
 
 /// Serves until Ctrl-C, or for the time given.
 pub fn run(

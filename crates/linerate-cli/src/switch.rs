@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::shared::{Client, Rings, folder};
+use linerate::share::{Client, RingCounts, folder};
 use serde_json::json;
 
 use crate::Switch;
@@ -14,14 +14,14 @@ pub fn run(command: &Switch) -> Result<ExitCode, Error> {
         Switch::List { json } => list(*json)?,
         Switch::Attach { port, host } => {
             let (switch, port) = parts(port)?;
-            let number = client(switch)?.attach(switch, port, *host, Rings::default())?;
+            let number = client(switch)?.attach(switch, port, *host, RingCounts::default())?;
             println!("{switch}:{port} is port {number}");
         }
         Switch::Detach { port } => {
             let (switch, port) = parts(port)?;
             client(switch)?.detach(switch, port)?;
         }
-        Switch::Create { port } => client(port)?.create(port, Rings::default())?,
+        Switch::Create { port } => client(port)?.create(port, RingCounts::default())?,
         Switch::Destroy { port } => client(port)?.destroy(port)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -77,7 +77,7 @@ fn ports_of_other_processes_are_monitored() {
         let got = summary(said.as_bytes());
         let got = (code, got["ports"][0]["rx_packets"].as_u64(), got["reordered"].as_u64());
         assert_eq!(got, (Some(0), Some(COUNT), Some(0)), "{seen}: {said}");
-        assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor listens"));
+        assert!(world.fails(&format!("gen {seen} --count 1")).contains("a monitor only receives"));
     }
     assert!(world.fails("sink vale0:absent/r --seconds 1").contains("not open"));
 }
@@ -118,7 +118,7 @@ fn served_ports_are_listed_and_managed() {
     assert!(world.succeeds("switch list").contains("vale0:v1"));
     world.succeeds("switch detach vale0:v1");
     world.succeeds("switch destroy v1");
-    assert!(world.fails("switch destroy v1").contains("no such port"));
+    assert!(world.fails("switch destroy v1").contains("no such persistent port"));
     assert!(world.fails("switch detach vale0:v1").contains("not attached"));
     assert!(world.fails("switch attach vale0:nothing0").contains("no interface"));
     assert!(world.fails("switch attach nothing").contains("valeS:P"));

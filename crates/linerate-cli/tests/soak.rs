@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use kit::{Process, expect, linerate, summary};
-use linerate::shared::{ANY, Client};
+use linerate::share::{ANY, Client};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 mod kit;

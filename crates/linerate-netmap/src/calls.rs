@@ -1,11 +1,11 @@
-//! The functions of the C library that are answered here. A call that is not about `/dev/netmap` goes on to the C
-//! library's own function as it is, and is what it was: async-signal-safe, or a cancellation point.
+//! The functions of the C library that this object replaces. A call that is not about `/dev/netmap` goes to the C
+//! library's own function unchanged, and keeps its properties: it is async-signal-safe, or a cancellation point.
 //!
-//! A thread that is cancelled in the C library, or ends itself there, is unwound through the functions of this file: they
-//! are `C-unwind`, and where they call on they have nothing to drop. What is ours runs under `guarded`.
+//! A thread that is cancelled or ends in the C library is unwound through the functions of this file. They are
+//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs under `guarded`.
 //!
-//! `open`, `fcntl` and `ioctl` take more arguments in C than each call has. On Linux's ABIs those come in the same
-//! registers whether they are named or not, so that a function with all of them named is the same.
+//! `open`, `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as
+//! named ones, so that a function with all of them named is equivalent.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -22,7 +22,7 @@ use crate::{control, legacy, real, waiting};
 
 // Runs when the object is loaded.
 #[used]
-// SAFETY: the section has functions that the loader calls one by one.
+// SAFETY: the section contains functions that the loader calls one by one.
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -33,13 +33,13 @@ extern "C" fn start() {
     });
 }
 
-/// Reports an error: errno(3), and a line on stderr, since errno alone tells little.
+/// Reports an error: sets errno(3), and writes the message to stderr.
 pub fn refuse(error: &Error) -> c_int {
-    real::tell(&error.with_hint());
-    fail(linerate::shared::errno(error))
+    real::report(&error.with_hint());
+    fail(linerate::share::netmap_object::errno(error))
 }
 
-/// Opens a descriptor, if the path is netmap's.
+/// Opens a descriptor, if the path is `/dev/netmap`.
 fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
     if !is_device(path) {
         return None;
@@ -106,14 +106,14 @@ extern "C-unwind" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
     open!(path, 0, creat64(path, mode))
 }
 
-/// Returns whether a path is netmap's.
+/// Returns whether a path is `/dev/netmap`.
 fn is_device(path: *const c_char) -> bool {
     real::is_text(path, b"/dev/netmap\0")
 }
 
-/// Says what `/dev/netmap` is: a character device that all may read and write, of the kind `misc`.
-fn tell_device(at: *mut libc::stat) -> c_int {
-    // SAFETY: integers.
+/// Describes `/dev/netmap`: a character device of the kind `misc`, which all users may read and write.
+fn stat_device(at: *mut libc::stat) -> c_int {
+    // SAFETY: all fields are integers.
     let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
     status.st_mode = libc::S_IFCHR | 0o666;
     status.st_nlink = 1;
@@ -121,9 +121,9 @@ fn tell_device(at: *mut libc::stat) -> c_int {
     if real::store(at as u64, &status) { 0 } else { fail(libc::EFAULT) }
 }
 
-macro_rules! tell {
+macro_rules! describe {
     ($is_ours:expr, $at:expr, $($next:tt)*) => {
-        if $is_ours { guarded(-1, || tell_device($at)) } else { next!($($next)*) }
+        if $is_ours { guarded(-1, || stat_device($at)) } else { next!($($next)*) }
     };
 }
 
@@ -132,42 +132,42 @@ type Stat = libc::stat;
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn stat(path: *const c_char, at: *mut Stat) -> c_int {
-    tell!(is_device(path), at, stat(path, at))
+    describe!(is_device(path), at, stat(path, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn stat64(path: *const c_char, at: *mut Stat) -> c_int {
-    tell!(is_device(path), at, stat64(path, at))
+    describe!(is_device(path), at, stat64(path, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn lstat(path: *const c_char, at: *mut Stat) -> c_int {
-    tell!(is_device(path), at, lstat(path, at))
+    describe!(is_device(path), at, lstat(path, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn lstat64(path: *const c_char, at: *mut Stat) -> c_int {
-    tell!(is_device(path), at, lstat64(path, at))
+    describe!(is_device(path), at, lstat64(path, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstatat(folder: c_int, path: *const c_char, at: *mut Stat, flags: c_int) -> c_int {
-    tell!(is_device(path), at, fstatat(folder, path, at, flags))
+    describe!(is_device(path), at, fstatat(folder, path, at, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstatat64(folder: c_int, path: *const c_char, at: *mut Stat, flags: c_int) -> c_int {
-    tell!(is_device(path), at, fstatat64(folder, path, at, flags))
+    describe!(is_device(path), at, fstatat64(folder, path, at, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat(fd: c_int, at: *mut Stat) -> c_int {
-    tell!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat(fd, at))
+    describe!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat(fd, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat64(fd: c_int, at: *mut Stat) -> c_int {
-    tell!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat64(fd, at))
+    describe!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat64(fd, at))
 }
 
 #[unsafe(no_mangle)]
@@ -182,7 +182,7 @@ extern "C-unwind" fn statx(
         return next!(statx(folder, path, flags, mask, at));
     }
     guarded(-1, || {
-        // SAFETY: integers.
+        // SAFETY: all fields are integers.
         let mut status = unsafe { std::mem::zeroed::<libc::statx>() };
         status.stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK;
         status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
@@ -192,7 +192,7 @@ extern "C-unwind" fn statx(
     })
 }
 
-/// All may read and write `/dev/netmap`, and none execute it.
+/// Answers access(2): all users may read and write `/dev/netmap`, and none execute it.
 fn may(mode: c_int) -> c_int {
     if mode & libc::X_OK == 0 { 0 } else { fail(libc::EACCES) }
 }
@@ -223,7 +223,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
         return next!(close(fd));
     }
     guarded(-1, || {
-        // The number may be another thread's as soon as it is closed.
+        // Another thread may get the number as soon as it is closed.
         let forgotten = table::forget(fd);
         let result = call!(libc::SYS_close, fd) as c_int;
         let errno = errno();
@@ -232,7 +232,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     })
 }
 
-/// Removes descriptors of ours that are closed now. The answer and errno(3) stay as they are.
+/// Removes numbers from the table that are closed now. Keeps the answer and errno(3).
 fn swept(answer: c_int) -> c_int {
     if table::any() {
         let errno = errno();
@@ -318,15 +318,15 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     next!(ioctl(fd, request, argument))
 }
 
-/// The requests that a descriptor of netmap takes.
+/// The requests of netmap.
 const REQUESTS: [u64; 5] = [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO];
 
-/// Answers an ioctl(2) of netmap's.
+/// Answers an ioctl(2) of netmap.
 fn control(held: &Held, request: u64, argument: u64) -> c_int {
     let answer = match request {
         NIOCTXSYNC | NIOCRXSYNC => match held.bound() {
             None => return fail(libc::ENXIO),
-            // The loop syncs.
+            // Only the loop syncs.
             Some(bound) if bound.has_entries() => return fail(libc::EBUSY),
             Some(bound) => {
                 let synced = match request {
@@ -349,7 +349,7 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
     match answer {
         Ok(()) => 0,
         Err(Error::BadRing) => fail(libc::EINVAL),
-        // The end of a list is no error, and a bad pointer needs no words.
+        // The end of a list is no error, and for a bad pointer errno suffices.
         Err(Error::Refused { errno: errno @ (libc::ENOENT | libc::EFAULT), .. }) => fail(errno),
         Err(error) => refuse(&error),
     }
@@ -357,8 +357,8 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
 
 fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
     let map = |fd: c_int| call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void;
-    // An allocator may map memory before there is anything else: the C library is not asked. A socket cannot be mapped: what
-    // the kernel refuses for that reason may be a descriptor that this process does not know yet.
+    // An allocator may map anonymous memory early, so that the C library must not be called. mmap(2) of a socket fails
+    // with ENODEV: then the number may be a descriptor that this process does not know yet.
     if flags & libc::MAP_ANONYMOUS != 0 || !table::may_be_ours(fd) {
         let mapped = map(fd);
         if mapped != libc::MAP_FAILED || flags & libc::MAP_ANONYMOUS != 0 || errno() != libc::ENODEV {
@@ -370,7 +370,8 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
         let seen = held.bound().map(|bound| bound.port().region().1);
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
         match (seen, end) {
-            (Some(seen), Some(end)) if end <= seen => match linerate::shared::memory_of(real::bell(fd)) {
+            (Some(seen), Some(end)) if end <= seen => match linerate::share::netmap_object::memory_of(real::borrow(fd))
+            {
                 Ok(Some(memory)) => map(memory.as_raw_fd()),
                 Ok(None) => {
                     refuse(&crate::descriptor::gone());
@@ -413,7 +414,7 @@ extern "C-unwind" fn mmap64(
     map(address, len, protection, flags, fd, offset)
 }
 
-/// Answers a call that waits, or calls on.
+/// Answers a call that waits, or calls the C library's function.
 macro_rules! wait {
     ($ours:expr, $($next:tt)*) => {
         match $ours {

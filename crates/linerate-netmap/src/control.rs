@@ -4,9 +4,8 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linerate::shared::{
-    Choice, Client, Offsets, Plan, Rings, STATE, SharedPort, Wanted, Which, folder, memory_of, open_by,
-};
+use linerate::share::netmap_object::{MemoryChoice, Offsets, Plan, STATE, SharedPort, memory_of, open_by};
+use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, folder};
 use linerate::{Error, Result};
 
 use crate::csb;
@@ -15,19 +14,19 @@ use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
-use crate::real::{Plain, bell, call, fetch, store};
+use crate::real::{Plain, borrow, call, fetch, store};
 use crate::table::Held;
 
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
     Err(Error::Refused { why: why.into(), errno })
 }
 
-/// The error of an address where the program has no memory.
+/// Returns the error for an address outside the program's memory.
 pub fn fault<T>() -> Result<T> {
     refused("an address is not in the program's memory", libc::EFAULT)
 }
 
-/// Works on a copy of a structure of the program's, which is put back whatever comes of it.
+/// Calls `work` with a copy of the program's structure, and writes the copy back, also after an error.
 ///
 /// # Errors
 /// `EFAULT`, and those of `work`.
@@ -37,7 +36,7 @@ pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> 
     if store(address, &value) { result } else { fault() }
 }
 
-/// Works on a copy of a request or a request's body, as [`with`].
+/// As [`with`], for a request or its body.
 ///
 /// # Errors
 /// `EINVAL` if the address is null, and those of [`with`].
@@ -48,17 +47,17 @@ pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> 
     with(address, work)
 }
 
-/// `NIOCCTRL`, with a header in the program's memory.
+/// Answers `NIOCCTRL`, with a header in the program's memory.
 ///
 /// # Errors
-/// As netmap.
+/// As in netmap.
 pub fn answer_at(descriptor: &Held, address: u64) -> Result<()> {
     body(address, |header| answer(descriptor, header))
 }
 
 pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
     if !(API..=MOST_API).contains(&header.version) {
-        let why = format!("the program wants version {} of netmap's API, and this is {API}", header.version);
+        let why = format!("the program asks for version {} of netmap's API; this is {API}", header.version);
         header.version = API;
         return refused(why, libc::EINVAL);
     }
@@ -94,10 +93,10 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
     }
 }
 
-/// An option, and where the program has it.
+/// An option, and its address.
 pub type At = (u64, NmOption);
 
-/// The options of a request, in their order: at most as many as a request has room for.
+/// Returns the options of a request in order, at most as many as fit a request.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -111,32 +110,32 @@ pub fn options(first: u64) -> Result<Vec<At>> {
     Ok(options)
 }
 
-/// Tells the program what became of an option.
+/// Writes the status of an option; returns the same result.
 ///
 /// # Errors
 /// The same, or `EFAULT`.
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
-    let status = result.as_ref().err().map_or(0, |error| linerate::shared::errno(error) as u32);
+    let status = result.as_ref().err().map_or(0, |error| linerate::share::netmap_object::errno(error) as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
     if store(place, &status) { result } else { fault() }
 }
 
-/// A request has at most so many bytes, all options included (`NETMAP_REQ_MAXSIZE`), each of which costs a pointer, too.
+/// Bytes of the longest request with all of its options (`NETMAP_REQ_MAXSIZE`). Each option counts with a pointer.
 const LONGEST_REQUEST: u64 = 4096;
 const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();
 
-/// What the options of a registration say.
+/// The options of a registration.
 #[derive(Default)]
 struct Chosen {
-    /// Memory by this plan, over the program's own at this address; and where the option is.
+    /// External memory: its address in the program, its plan, and the address of the option.
     external: Option<(u64, Plan, u64)>,
     csb: Option<At>,
     offsets: Offsets,
-    /// The option, and the last place where a packet may begin.
+    /// The address of the option, and the greatest offset of a packet.
     max_offset: Option<(u64, u64)>,
 }
 
-/// Takes the options one by one. Each can be there once.
+/// Reads the options one by one. An option must not occur twice.
 fn choose(first: u64) -> Result<Chosen> {
     let (mut chosen, mut seen) = (Chosen::default(), 0u32);
     let mut bytes = (size_of::<Header>() + size_of::<Register>()) as u64;
@@ -149,7 +148,7 @@ fn choose(first: u64) -> Result<Chosen> {
         if is_known && seen & 1 << kind != 0 {
             let mut result = Ok(Chosen::default());
             for (at, _) in options.iter().filter(|(_, same)| same.reqtype == kind) {
-                result = set_status(*at, refused("an option is there twice", libc::EINVAL));
+                result = set_status(*at, refused("an option occurs twice", libc::EINVAL));
             }
             return result;
         }
@@ -173,7 +172,7 @@ fn choose(first: u64) -> Result<Chosen> {
                 chosen.csb = Some((at, option));
                 Ok(())
             }
-            _ => refused("this option is not there for a registration", libc::EOPNOTSUPP),
+            _ => refused("a registration does not have this option", libc::EOPNOTSUPP),
         };
         set_status(at, result)?;
     }
@@ -192,21 +191,21 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
     }
     let chosen = choose(first)?;
     if register.mode == mode::NULL && register.mem_id == 0 && chosen.external.is_none() {
-        return refused("memory alone is memory that is there: its number is missing", libc::EINVAL);
+        return refused("memory without a port must exist: its number is missing", libc::EINVAL);
     }
     let bind = || {
         let wanted = wanted(name, register)?;
-        let memory = Choice {
+        let memory = MemoryChoice {
             number: register.mem_id,
             process: process(),
             plan: chosen.external.map(|(_, plan, _)| plan),
             extra: register.extra_bufs,
             offsets: chosen.offsets,
         };
-        let (fd, folder) = (bell(descriptor.fd), folder());
+        let (fd, folder) = (borrow(descriptor.fd), folder());
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
-        // The server has bound the socket to the port: without the port the descriptor needs another one.
+        // The server has bound the socket to the port. Without the port the descriptor needs another socket.
         complete(descriptor, port, &chosen, register).inspect_err(|_| descriptor.renew())
     };
     match descriptor.bind(bind) {
@@ -234,36 +233,39 @@ fn complete(descriptor: &Held, port: SharedPort, chosen: &Chosen, register: &mut
     Ok(bound)
 }
 
-/// Packets begin where slots say.
+/// Reads the offsets of packets.
 fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
     let bits = if option.bits == 0 { 64 } else { option.bits };
     if bits > 64 || option.tx_align > 64 || option.initial_offset > option.max_offset || option.max_offset >= 65_536 {
-        return refused("packets cannot begin there", libc::EINVAL);
+        return refused(
+            "invalid packet offsets: bits and tx_align are at most 64, and initial_offset <= max_offset < 65536",
+            libc::EINVAL,
+        );
     }
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
     if option.max_offset > mask {
-        return refused("so many bits cannot say where packets begin", libc::EINVAL);
+        return refused("max_offset does not fit the offset's bits", libc::EINVAL);
     }
     option.bits = bits;
     Ok(Offsets { mask, first: option.initial_offset })
 }
 
-/// What a registration asks for.
-fn wanted(name: &str, register: &Register) -> Result<Wanted> {
+/// Converts a registration to a request.
+fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
     let which = match register.mode {
-        mode::ALL_NIC => Which::All,
-        mode::SW => Which::Host,
-        mode::NIC_SW => Which::AllAndHost,
-        mode::ONE_NIC => Which::One(register.ringid & 0xFFF),
-        mode::ONE_SW => Which::OneOfHost(register.ringid & 0xFFF),
-        mode::NULL => Which::Memory,
+        mode::ALL_NIC => RingSelection::All,
+        mode::SW => RingSelection::Host,
+        mode::NIC_SW => RingSelection::AllAndHost,
+        mode::ONE_NIC => RingSelection::One(register.ringid & 0xFFF),
+        mode::ONE_SW => RingSelection::OneOfHost(register.ringid & 0xFFF),
+        mode::NULL => RingSelection::Memory,
         other => return refused(format!("there is no mode {other} (NR_REG_*)"), libc::EINVAL),
     };
     if name.ends_with(['{', '}']) {
-        return refused(format!("'{name}' is no pipe: its number is missing"), libc::EINVAL);
+        return refused(format!("the number of pipe '{name}' is missing"), libc::EINVAL);
     }
     let has = |flag: u64| register.flags & flag != 0;
-    Ok(Wanted {
+    Ok(OpenRequest {
         name: name.to_string(),
         which,
         receive_only: has(flag::RX_RINGS_ONLY),
@@ -272,7 +274,7 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
         monitor_tx: has(flag::MONITOR_TX) || has(flag::ZCOPY_MON),
         zero_copy: has(flag::ZCOPY_MON),
         exclusive: has(flag::EXCLUSIVE),
-        rings: Rings {
+        rings: RingCounts {
             tx: register.tx_rings,
             rx: register.rx_rings,
             host_tx: register.host_tx_rings,
@@ -286,7 +288,7 @@ fn wanted(name: &str, register: &Register) -> Result<Wanted> {
     })
 }
 
-/// What there is now.
+/// Writes the port's actual values.
 fn fill(register: &mut Register, port: &SharedPort) {
     let (rings, (number, len)) = (port.rings(), port.region());
     register.offset = port.placed().at as u64;
@@ -297,12 +299,12 @@ fn fill(register: &mut Register, port: &SharedPort) {
     register.mem_id = number;
 }
 
-/// Plans memory of the program's own (EXTMEM): the port's memory takes its place, at the same addresses, shared with the
-/// server.
+/// Plans external memory (EXTMEM): the port's memory replaces the program's own at the same addresses, and is shared
+/// with the server.
 fn external(option: &mut OptExtmem) -> Result<Plan> {
     let info = &mut option.info;
     let mut plan = Plan::default();
-    // How many there can be, and how long each, as in netmap.
+    // The limits of numbers and sizes, as in netmap.
     for (objects, count, size, most, longest) in [
         (&mut plan.ports, info.if_total, info.if_size, 10_000, 4096),
         (&mut plan.rings, info.ring_total, info.ring_size, 1024, 32 * 4096),
@@ -318,9 +320,9 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
     if info.ring_size != 0 {
         plan.rings.size += STATE;
     }
-    // The rest of the last page may have something else of the program's.
+    // The rest of the last page may contain other data of the program.
     let len = info.memsize as usize / PAGE * PAGE;
-    // Where nothing was asked for, rings take an eighth at most.
+    // Without a requested number, rings take an eighth of the memory at most.
     if info.ring_total == 0 {
         plan.rings.count = plan.rings.count.min((len / 8 / plan.rings.size).max(8));
     }
@@ -328,9 +330,9 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
         return refused("the external memory is too small for a port, its rings and their buffers", libc::ENOMEM);
     };
     if !option.usrptr.is_multiple_of(PAGE as u64) || option.usrptr == 0 {
-        return refused("external memory begins with a page", libc::EINVAL);
+        return refused("external memory must begin at a page", libc::EINVAL);
     }
-    // Memory that is not the program's to write is not made so.
+    // Memory that the program cannot write must not become writable.
     match is_all_writable(option.usrptr, plan.len() as u64) {
         true => Ok(plan),
         false => fault(),
@@ -339,9 +341,9 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
 
 const PAGE: usize = 4096;
 
-/// Puts a port's memory where the program has memory of its own.
+/// Maps a port's memory over the program's own.
 fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
-    let memory = memory_of(bell(descriptor.fd))?.ok_or_else(gone)?;
+    let memory = memory_of(borrow(descriptor.fd))?.ok_or_else(gone)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
     let mapped = call!(libc::SYS_mmap, address, len, protection, flags, memory.as_raw_fd(), 0);
     match mapped as u64 == address {
@@ -350,7 +352,7 @@ fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
     }
 }
 
-/// Whether the program may write to all of this memory, as the kernel lists it (`/proc/self/maps`, proc(5)).
+/// Returns whether the program may write to all of this memory, as listed by the kernel (`/proc/self/maps`, proc(5)).
 fn is_all_writable(address: u64, len: u64) -> bool {
     let Some(end) = address.checked_add(len) else { return false };
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
@@ -384,14 +386,14 @@ fn pools_of(plan: &Plan, number: u16) -> PoolsInfo {
     }
 }
 
-/// Returns what the server knows the program's memory by: a number chosen at random, which the program's children have as well,
-/// with the memory that it has mapped.
+/// Returns the random number by which the server identifies the program's memory. The program's children have the same
+/// number, and the memory that it has mapped.
 fn process() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     if NUMBER.load(Relaxed) == 0 {
         let mut number = 0u64;
         call!(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), 0);
-        // Of two threads, one sets it. Numbers of processes are smaller.
+        // If two threads get here, one sets it. Numbers of processes are smaller.
         let _ = NUMBER.compare_exchange(0, number | 1 << 63, Relaxed, Relaxed);
     }
     NUMBER.load(Relaxed)
@@ -416,7 +418,7 @@ fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
     info.mem_id = number;
     let rings = match descriptor.bound() {
         Some(bound) => *bound.port().rings(),
-        // Of the memory alone.
+        // Only the memory's values.
         None if name.is_empty() => return Ok(()),
         None => server.info(name)?,
     };
@@ -426,17 +428,18 @@ fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
     Ok(())
 }
 
-/// Who serves ports of this name already: what is asked for would be gone with this process.
+/// Connects to the server of a name, without starting one: a request that changes or describes ports needs a server
+/// that exists.
 fn find(name: &str) -> Result<Client> {
     let folder = folder();
     Client::find(&folder, name)?.ok_or(Error::NoServer { name: name.to_string(), folder })
 }
 
-/// A switch's name and its port's.
+/// Splits a name into that of a switch and that of its port.
 fn parts(name: &str) -> Result<(&str, &str)> {
     match name.split_once(':') {
         Some(parts) if name.starts_with("vale") => Ok(parts),
-        _ => refused(format!("'{name}' is no port of a switch: valeS:P"), libc::EINVAL),
+        _ => refused(format!("'{name}' is not a port of a switch (valeS:P)"), libc::EINVAL),
     }
 }
 
@@ -444,7 +447,7 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let (switch, port) = parts(name)?;
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
-    let rings = Rings { tx: register.tx_rings, rx: register.rx_rings, ..Rings::default() };
+    let rings = RingCounts { tx: register.tx_rings, rx: register.rx_rings, ..RingCounts::default() };
     request.port_index = client(name)?.attach(switch, port, host, rings).map_err(|error| match &error {
         Error::Refused { why, errno: libc::ENXIO } => Error::Refused { why: why.clone(), errno: libc::EINVAL },
         _ => error,
@@ -458,20 +461,20 @@ fn detach(name: &str, request: &mut ValeDetach) -> Result<()> {
     Ok(())
 }
 
-/// The number of a port that is not there (`NM_BDG_NOPORT`).
+/// The number of a missing port (`NM_BDG_NOPORT`).
 const NO_PORT: u32 = 254;
 
-/// Where a port is, or the next of all from a bridge and a port on.
+/// Finds a port by its name; without a name, the next one from a bridge and a port number on.
 fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     let mut all = Vec::new();
     for client in Client::all(&folder())? {
         all.extend(client.list()?);
     }
     all.retain(|port| port.name.starts_with("vale"));
-    all.sort_by(|a, b| (linerate::shared::base(&a.name), a.number).cmp(&(linerate::shared::base(&b.name), b.number)));
-    let mut bridges: Vec<String> = all.iter().map(|port| linerate::shared::base(&port.name).to_string()).collect();
+    all.sort_by(|a, b| (linerate::share::base(&a.name), a.number).cmp(&(linerate::share::base(&b.name), b.number)));
+    let mut bridges: Vec<String> = all.iter().map(|port| linerate::share::base(&port.name).to_string()).collect();
     bridges.dedup();
-    let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::shared::base(name)).unwrap_or(0);
+    let bridge_of = |name: &str| bridges.iter().position(|bridge| bridge == linerate::share::base(name)).unwrap_or(0);
     let name = text(&header.name);
     let found = match name.is_empty() {
         false => all.iter().find(|port| port.name == name),
@@ -497,14 +500,14 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     Ok(())
 }
 
-/// The length of a header of virtio-net's in front of each packet.
+/// Sets the length of the virtio-net header in front of each packet.
 fn set_header(name: &str, request: &mut PortHdr) -> Result<()> {
     request.hdr_len = find(name)?.header(name, Some(request.hdr_len as usize))?;
     Ok(())
 }
 
 fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
-    let rings = Rings {
+    let rings = RingCounts {
         tx: request.tx_rings,
         rx: request.rx_rings,
         host_tx: 0,
@@ -517,7 +520,7 @@ fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
     Ok(())
 }
 
-/// Threads that poll an attached port: it has some already, which sleep while nothing comes.
+/// Accepts requests for threads that poll an attached port. The port has threads already, which sleep without packets.
 fn polling(name: &str, request: &ValePolling) -> Result<()> {
     if !(1..=2).contains(&request.mode) {
         return refused("a mode of polling is 1 (one processor) or 2 (several)", libc::EINVAL);
@@ -525,14 +528,16 @@ fn polling(name: &str, request: &ValePolling) -> Result<()> {
     is_polled(name)
 }
 
-/// Checks that a port of a switch is an interface's: others have nothing to be polled.
+/// Checks that a port of a switch is an interface's: only those can be polled.
 fn is_polled(name: &str) -> Result<()> {
     let (_, port) = parts(name)?;
     if !find(name)?.list()?.iter().any(|there| there.name == name) {
-        return refused(format!("'{name}' is not there"), libc::ENXIO);
+        return refused(format!("there is no port '{name}'"), libc::ENXIO);
     }
     match linerate::kernel::Interface::open(port).is_ok() {
         true => Ok(()),
-        false => refused(format!("'{name}' is no interface's: there is nothing to be polled"), libc::EOPNOTSUPP),
+        false => {
+            refused(format!("'{name}' is not the port of an interface: there is nothing to poll"), libc::EOPNOTSUPP)
+        }
     }
 }

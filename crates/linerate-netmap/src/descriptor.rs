@@ -1,37 +1,38 @@
-//! What a descriptor of `/dev/netmap` stands for.
+//! The port that a descriptor of `/dev/netmap` is bound to.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use linerate::shared::{Client, SharedPort, folder, is_served};
+use linerate::share::netmap_object::{SharedPort, is_served};
+use linerate::share::{Client, folder};
 use linerate::{Error, Result};
 
 use crate::csb::Entries;
 use crate::header::flag;
-use crate::real::bell;
+use crate::real::borrow;
 use crate::server;
 
-/// A port, and how its descriptor waits.
+/// A port, and the options of its descriptor.
 pub struct Bound {
     port: SharedPort,
-    /// Waiting for packets sends as well, unless this is set (`NR_NO_TX_POLL`).
+    /// A wait for packets does not send (`NR_NO_TX_POLL`).
     pub no_tx_poll: bool,
-    /// Waiting for anything receives as well (`NR_DO_RX_POLL`).
+    /// Every wait receives (`NR_DO_RX_POLL`).
     pub do_rx_poll: bool,
     /// No other descriptor has the port.
     pub exclusive: bool,
-    /// Where its program keeps head, cur and tail, if not in the rings.
+    /// The entries of a program in CSB mode, which has head, cur and tail there.
     pub entries: OnceLock<Entries>,
-    /// Whether a loop syncs, and shall end.
+    /// Whether a loop syncs, and whether it must end.
     pub kloop: AtomicU32,
-    /// The program was told that the server is gone.
+    /// The loss of the server was reported.
     pub is_gone: AtomicBool,
     /// Syncs since the server was last checked.
     syncs: AtomicU32,
 }
 
-/// How many syncs pass between two checks of the server.
+/// Syncs between two checks of the server.
 const LOOK: u32 = 256;
 
 impl Bound {
@@ -49,7 +50,7 @@ impl Bound {
         }
     }
 
-    /// True where head, cur and tail are elsewhere: then only the loop syncs.
+    /// Returns whether the program is in CSB mode, where only the loop syncs.
     pub fn has_entries(&self) -> bool {
         self.entries.get().is_some()
     }
@@ -61,9 +62,9 @@ impl Bound {
     /// Syncs transmit rings.
     ///
     /// # Errors
-    /// Where head or cur cannot be.
+    /// [`Error::BadRing`] if head or cur is invalid.
     pub fn sync_tx(&self, fd: c_int) -> Result<()> {
-        self.port.sync_tx(bell(fd), crate::real::read)
+        self.port.sync_tx(borrow(fd), crate::real::read)
     }
 
     /// Syncs receive rings.
@@ -71,32 +72,35 @@ impl Bound {
     /// # Errors
     /// As [`sync_tx`](Bound::sync_tx).
     pub fn sync_rx(&self, fd: c_int) -> Result<()> {
-        self.port.sync_rx(bell(fd))
+        self.port.sync_rx(borrow(fd))
     }
 
-    /// An error if the server of the port is gone. It is looked after once in a while, and always if it `must`.
+    /// Checks that the server is there: at every [`LOOK`]th call, or always with `must`.
+    ///
+    /// # Errors
+    /// Those of [`gone`].
     pub fn check(&self, fd: c_int, must: bool) -> Result<()> {
         if !must && !self.syncs.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) {
             return Ok(());
         }
-        match is_served(bell(fd)) {
+        match is_served(borrow(fd)) {
             true => Ok(()),
             false => Err(gone()),
         }
     }
 }
 
-/// The error of a port whose server is gone.
+/// Returns the error of a port whose server is gone.
 pub fn gone() -> Error {
     Error::Refused { why: "the process that served the port is gone; open it again".to_string(), errno: libc::ENXIO }
 }
 
-/// Works with a server: where there is none for the name, one is started.
+/// Calls `work` until it finds a server. A missing server is started.
 ///
 /// # Errors
 /// Those of `work`, and [`Error::NoServer`].
 pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    // A server that no program uses ends, perhaps at this very moment.
+    // An unused server ends, perhaps at this moment.
     for _ in 0..4 {
         if let Some(done) = work()? {
             return Ok(done);
@@ -106,7 +110,7 @@ pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -
     Err(Error::NoServer { name: name.to_string(), folder: folder() })
 }
 
-/// Connects to the server of a name. Where there is none, one is started.
+/// Connects to the server of a name. A missing server is started.
 ///
 /// # Errors
 /// As [`with_server`].

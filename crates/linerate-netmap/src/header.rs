@@ -1,4 +1,5 @@
-//! `net/netmap.h` of API 14 and `net/netmap_legacy.h`: what programs hand over, written from netmap(4) and the header.
+//! Structures and numbers of `net/netmap.h`, API 14, and of `net/netmap_legacy.h`, written after netmap(4) and the
+//! headers.
 
 #![allow(unsafe_code)]
 
@@ -63,7 +64,7 @@ pub mod option {
     pub const OFFSETS: u32 = 5;
 }
 
-/// `struct nmreq_option`, in front of each.
+/// `struct nmreq_option`, the beginning of each option.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NmOption {
@@ -254,7 +255,7 @@ pub struct SyncKloopStart {
     pub _pad: u32,
 }
 
-/// `struct nmreq` of the API before.
+/// `struct nmreq` of the older API.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Nmreq {
@@ -275,7 +276,7 @@ pub struct Nmreq {
     pub _spare: u32,
 }
 
-/// Of `Nmreq::ringid`.
+/// Bits of `Nmreq::ringid`.
 pub mod ringid {
     pub const MASK: u16 = 0x0FFF;
     pub const NO_TX_POLL: u16 = 0x1000;
@@ -284,7 +285,7 @@ pub mod ringid {
     pub const DO_RX_POLL: u16 = 0x8000;
 }
 
-/// Of `Nmreq::cmd`.
+/// Values of `Nmreq::cmd`.
 pub mod command {
     pub const BDG_ATTACH: u16 = 1;
     pub const BDG_DETACH: u16 = 2;
@@ -297,11 +298,11 @@ pub mod command {
     pub const VNET_HDR_GET: u16 = 12;
 }
 
-/// Structures of the program's, which are copied from its memory and back.
+/// Structures that are copied from and to the program's memory.
 macro_rules! plain {
     ($($structure:ty),*) => {
         $(
-            // SAFETY: integers, arrays of them, and structures of nothing else.
+            // SAFETY: integers, arrays of integers, and structures of these.
             unsafe impl Plain for $structure {}
         )*
     };
@@ -327,13 +328,13 @@ plain!(
     Nmreq
 );
 
-/// Of a name that ends with a zero, or fills its place.
+/// Reads a name, which ends with a zero or at the end of its field.
 pub fn text(name: &[c_char]) -> String {
     let bytes = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect::<Vec<_>>();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The other way round; cut where it is too long.
+/// Writes a name, and cuts it to its field.
 pub fn set_text(name: &mut [c_char], text: &str) {
     let most = name.len() - 1;
     name.fill(0);

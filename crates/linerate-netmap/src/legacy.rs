@@ -1,4 +1,4 @@
-//! `NIOCREGIF` and `NIOCGINFO`: what the API was before version 12, in the terms of the one after it.
+//! `NIOCREGIF` and `NIOCGINFO`: the API before version 12, translated to the later one.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ use crate::header::{
 use crate::real::Plain;
 use crate::table::Held;
 
-/// The version that the last programs of the API before were written for.
+/// The last version of the older API.
 const LEAST_API: u32 = 11;
 
 fn header(name: &[c_char], reqtype: u16, body: u64) -> Header {
@@ -21,10 +21,10 @@ fn header(name: &[c_char], reqtype: u16, body: u64) -> Header {
     header
 }
 
-/// `NIOCREGIF` or `NIOCGINFO`, with a request in the program's memory.
+/// Answers `NIOCREGIF` or `NIOCGINFO`, with a request in the program's memory.
 ///
 /// # Errors
-/// As netmap.
+/// As in netmap.
 pub fn answer_at(address: u64, answer: impl FnOnce(&mut Nmreq) -> Result<()>) -> Result<()> {
     body(address, answer)
 }
@@ -36,9 +36,9 @@ fn ask<T: Plain>(descriptor: &Held, name: &[c_char], reqtype: u16, body: &mut T)
 }
 
 fn check(nmreq: &mut Nmreq) -> Result<()> {
-    // A later program knows this API as well.
+    // Programs of later versions may use this API as well.
     if nmreq.version < LEAST_API {
-        let why = format!("the program wants version {} of netmap's API, and this is {API}", nmreq.version);
+        let why = format!("the program asks for version {} of netmap's API; this is {API}", nmreq.version);
         nmreq.version = API.into();
         return refused(why, libc::EINVAL);
     }
@@ -124,7 +124,7 @@ pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
 fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = registration(nmreq);
     let mut header = header(&nmreq.name, request::REGISTER, std::ptr::from_mut(&mut body) as u64);
-    // The old way to name a pipe.
+    // The older names of pipes.
     let end = match body.mode {
         mode::PIPE_MASTER => Some('{'),
         mode::PIPE_SLAVE => Some('}'),
@@ -136,7 +136,7 @@ fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     }
     control::answer(descriptor, &mut header)?;
     let Ok(memsize) = u32::try_from(body.memsize) else {
-        return refused("the memory is longer than the old API can say", libc::ENOMEM);
+        return refused("the memory is longer than the older API can report", libc::ENOMEM);
     };
     (nmreq.offset, nmreq.memsize, nmreq.version) = (body.offset as u32, memsize, API.into());
     (nmreq.tx_slots, nmreq.rx_slots) = (body.tx_slots, body.rx_slots);
@@ -145,7 +145,7 @@ fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-/// The same in the terms of the API after it.
+/// Translates a registration.
 fn registration(nmreq: &Nmreq) -> Register {
     const MODES: u32 = 0xF;
     let mode = match (nmreq.flags & MODES, nmreq.ringid) {

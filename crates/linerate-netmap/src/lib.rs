@@ -1,20 +1,21 @@
 //! `liblinerate_netmap.so`: netmap's programs without its kernel module.
 //!
-//! Preloaded (or linked before the C library), it answers what a program asks of `/dev/netmap` (netmap(4)); all else goes
-//! on to the kernel. Ports are served by [`linerate::shared`]: by `linerate serve`, or by a process that this object starts.
+//! Preloaded, or linked before the C library, it answers a program's calls for `/dev/netmap` (netmap(4)). All other
+//! calls go to the kernel. Ports are served by [`linerate::share`]: by `linerate serve`, or by a process that this
+//! object starts.
 //!
-//! A descriptor of `/dev/netmap` is a socket that is connected to the server. It means the same in each process that has it:
-//! a child, a program that it was passed to, one that was executed.
+//! A descriptor of `/dev/netmap` is a socket that is connected to the server. It means the same in each process that
+//! has it: in a child, in a program that it was passed to, and in a program that was executed.
 //!
-//! - `calls`: the functions of the C library that are answered here, and which of their calls are for us
-//! - `table`: which numbers of descriptors are ours
-//! - `descriptor`: what a descriptor of `/dev/netmap` is bound to
-//! - `server`: starts a server where there is none, and is it
-//! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the API before it
+//! - `calls`: the functions of the C library that this object replaces
+//! - `table`: the numbers that are descriptors of `/dev/netmap`
+//! - `descriptor`: the port that a descriptor is bound to
+//! - `server`: starts a server if there is none, and is that server
+//! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the older API
 //! - `csb`: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them
 //! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
 //! - `header`: the structures and numbers of `net/netmap.h`
-//! - `real`: the C library and the kernel behind the functions that are answered here, and the program's memory
+//! - `real`: the replaced functions of the C library, system calls, and access to the program's memory
 
 mod calls;
 mod control;

@@ -1,5 +1,5 @@
-//! The functions of the C library that ours stand in front of, system calls past both, and the program's memory by way of
-//! the kernel.
+//! The C library's own functions behind the replaced ones, system calls, and access to the program's memory through the
+//! kernel.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
 
-/// A system call that answers with an int; errno(3) is set where it fails.
+/// Makes a system call that returns an int; sets errno(3) if it fails.
 macro_rules! call {
     ($number:expr, $($argument:expr),* $(,)?) => {
-        // SAFETY: the kernel checks what the arguments point at.
+        // SAFETY: the kernel checks the memory that the arguments point at.
         unsafe { libc::syscall($number, $($argument as libc::c_long),*) }
     };
 }
 
-/// Calls the function of this name behind ours.
+/// Calls the C library's function of this name.
 ///
 /// It may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
-/// has nothing to drop then.
+/// must have nothing to drop.
 macro_rules! next {
     ($name:ident($($argument:expr),*)) => {
         match $crate::real::$name() {
@@ -36,9 +36,9 @@ macro_rules! next {
 
 pub(crate) use {call, next};
 
-/// Returns the address of this function in the next object after ours; null if there is none.
+/// Returns the address of this function in the next object; null if there is none.
 fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a zero.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -48,7 +48,7 @@ macro_rules! functions {
             pub fn $name() -> Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?> {
                 let mut address = found::$name.load(Ordering::Relaxed);
                 if address.is_null() {
-                    // An object that was initialised before ours calls it.
+                    // The caller is an object that was initialised before this one.
                     address = find(const { name(concat!(stringify!($name), "\0")) });
                     found::$name.store(address, Ordering::Relaxed);
                 }
@@ -124,9 +124,10 @@ functions! {
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
 }
 
-/// Borrows a number of the program's for a call that it is used in.
-pub fn bell<'a>(fd: c_int) -> BorrowedFd<'a> {
-    // SAFETY: it is not -1, since it was found in the table; a program that closes it meanwhile gets the kernel's errors.
+/// Borrows a number of the program's for the duration of a call.
+pub fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: it is not -1, since it was found in the table. A program that closes it meanwhile gets the kernel's
+    // errors.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -138,7 +139,7 @@ pub fn start() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Device and inode of what was stderr when the program began; zeros if nothing was.
+/// Device and inode of stderr when the program began; zeros if it was closed.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn file_of(fd: c_int) -> Option<(u64, u64)> {
@@ -147,14 +148,14 @@ fn file_of(fd: c_int) -> Option<(u64, u64)> {
     if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
         return None;
     }
-    // SAFETY: it was filled in.
+    // SAFETY: fstat(2) has filled it in.
     let status = unsafe { status.assume_init() };
     Some((status.st_dev, status.st_ino))
 }
 
-/// Writes a line to stderr, if that is still the file that it was when the program began: another one may be the program's
-/// data. A line that cannot be written is lost.
-pub fn tell(line: &str) {
+/// Writes a line to stderr, if stderr is the same file as when the program began: another file may contain the
+/// program's data. A line that cannot be written is lost.
+pub fn report(line: &str) {
     let was = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
     if was != (0, 0) && file_of(libc::STDERR_FILENO) == Some(was) {
         let line = format!("linerate: {line}\n");
@@ -162,9 +163,9 @@ pub fn tell(line: &str) {
     }
 }
 
-/// Sets errno(3), and returns what a call answers then.
+/// Sets errno(3); returns -1.
 pub fn fail(errno: c_int) -> c_int {
-    // SAFETY: the place of this thread's errno is always there.
+    // SAFETY: this thread's errno always exists.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
@@ -184,11 +185,12 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 /// Ends the thread if it is cancelled. The caller must have nothing to drop.
 pub fn cancellation_point() {
-    // SAFETY: it asks for nothing.
+    // SAFETY: it has no requirements.
     unsafe { pthread_testcancel() };
 }
 
-/// Runs work of ours in a thread of the program's. The thread is not cancelled meanwhile; a panic ends here, as `EIO`.
+/// Runs this object's code in a thread of the program. The thread is not cancelled meanwhile. A panic ends here, as
+/// `EIO`.
 pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     let mut before = 0;
     // SAFETY: there is room for the state.
@@ -197,19 +199,19 @@ pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
         fail(libc::EIO);
         panicked
     });
-    // SAFETY: the state that it had.
+    // SAFETY: the thread's previous state.
     unsafe { pthread_setcancelstate(before, null_mut()) };
     result
 }
 
-/// The most bytes that are copied by ourselves.
+/// The most bytes that are copied without the kernel.
 const FEW: usize = 16 << 10;
 
-/// Copies to or from the program's memory, and returns how many bytes it could.
+/// Copies to or from the program's memory; returns the number of copied bytes.
 ///
-/// process_vm_readv(2) costs as much as a sync. So the kernel is only asked whether the pages are there, by a system call
-/// that fails for another reason if they are, and the copy is ours. A program that unmaps its memory at this very moment
-/// ends, as it would in the C library.
+/// process_vm_readv(2) costs as much as a sync. So the kernel is only asked whether the pages exist, by a system call
+/// that fails for another reason if they do, and the copy is made here. A program that unmaps its memory at this moment
+/// is killed, as it would be in the C library.
 fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> usize {
     let is_read = number == libc::SYS_process_vm_readv;
     let is_there = if is_read { is_there(address, len) } else { is_writable(address, len) };
@@ -221,18 +223,19 @@ fn copy(number: libc::c_long, address: u64, ours: *mut c_void, len: usize) -> us
         if copied >= 0 {
             return copied as usize;
         }
-        // The address cannot be checked then, and is believed as the C library does.
+        // The address cannot be checked then, and is used unchecked, as in the C library.
         is_copied = is_forbidden() && address > u64::from(u16::MAX);
     }
     if !is_copied {
         return 0;
     }
-    // SAFETY: `ours` has `len` bytes; the program's memory is there, as the kernel has just found, or is believed to be.
+    // SAFETY: `ours` has `len` bytes; the program's memory exists, as the kernel has just found, or as the C library
+    // assumes.
     unsafe { if is_read { std::ptr::copy(to, ours, len) } else { std::ptr::copy(ours, to, len) } }
     len
 }
 
-/// Asks the kernel to look at the 8 bytes at each of these addresses; true if they are all there.
+/// Asks the kernel for 8 bytes in each page of this memory; returns whether they are all there.
 fn look(address: u64, len: usize, mut is_there: impl FnMut(u64) -> bool) -> Option<bool> {
     const PAGE: u64 = 4096;
     let Some(end) = address.checked_add(len as u64).filter(|_| address >= PAGE) else { return Some(len == 0) };
@@ -247,55 +250,56 @@ fn look(address: u64, len: usize, mut is_there: impl FnMut(u64) -> bool) -> Opti
     Some(true)
 }
 
-/// Returns whether memory can be read; `None` if that is not known.
+/// Returns whether memory can be read; `None` if that is unknown.
 fn is_there(address: u64, len: usize) -> Option<bool> {
     if len > FEW {
         return None;
     }
-    // sigprocmask(2) with a set, and no known way to use it. A signal's handler may leave an errno of its own: asked again.
+    // sigprocmask(2) with a set, and an invalid operation. A signal's handler may change errno, so the call is
+    // repeated.
     let ask = |at: u64| if call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) < 0 { errno() } else { 0 };
     look(address, len, |at| {
         (0..8).map(|_| ask(at)).find(|answer| matches!(*answer, libc::EINVAL | libc::EFAULT)) == Some(libc::EINVAL)
     })
 }
 
-/// Returns whether memory can be written, of which all is about to be; `None` if that is not known.
+/// Returns whether memory can be written; `None` if that is unknown. The caller writes to all of it.
 fn is_writable(address: u64, len: usize) -> Option<bool> {
-    // The 8 bytes that are written in each page must be among those.
+    // The 8 bytes that are written in each page must be inside the memory.
     let in_first = 4096 - address as usize % 4096;
     let in_last = address.wrapping_add(len as u64).wrapping_sub(1) as usize % 4096 + 1;
     if !(8..=FEW).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
         return None;
     }
-    // sigprocmask(2) with a place for the set that there is.
+    // sigprocmask(2), which writes the current set there.
     look(address, len, |at| call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0)
 }
 
-/// Returns whether the kernel does not copy for us: in a sandbox, or where it is built without that.
+/// Returns whether the kernel refuses to copy: in a sandbox, or where it is built without these calls.
 fn is_forbidden() -> bool {
     matches!(errno(), libc::EPERM | libc::ENOSYS)
 }
 
-/// Fills `bytes` with those of the program's memory; false if they are not there. The kernel copies, so that a wrong
-/// address harms nobody.
+/// Reads the program's memory; false if it cannot be read. The kernel checks the address, so that a wrong one has no
+/// effect.
 pub fn read_into(address: u64, bytes: &mut [u8]) -> bool {
     copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr().cast(), bytes.len()) == bytes.len()
 }
 
-/// Returns bytes of the program's memory; `None` if they are not there.
+/// Reads `len` bytes of the program's memory; `None` if they cannot be read.
 pub fn read(address: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; len];
     read_into(address, &mut bytes).then_some(bytes)
 }
 
-/// Writes to the program's memory; false if it cannot be.
+/// Writes to the program's memory; false if it cannot be written.
 pub fn write(address: u64, bytes: &[u8]) -> bool {
     copy(libc::SYS_process_vm_writev, address, bytes.as_ptr().cast_mut().cast(), bytes.len()) == bytes.len()
 }
 
-/// Writes each value to its own address; false if one cannot be.
+/// Writes each value to its own address; false if one cannot be written.
 pub fn write_each<T: Plain>(values: &[(u64, T)]) -> bool {
-    // What one call takes (UIO_MAXIOV).
+    // The limit of one call (UIO_MAXIOV).
     values.chunks(1024).all(|values| {
         let ours: Vec<T> = values.iter().map(|(_, value)| *value).collect();
         let len = size_of_val(&ours[..]);
@@ -309,13 +313,13 @@ pub fn write_each<T: Plain>(values: &[(u64, T)]) -> bool {
     })
 }
 
-/// A type of C whose values any bytes are, as a program hands it over.
+/// A type of C for which any bytes are a value, as programs hand it over.
 ///
 /// # Safety
 /// Every pattern of bytes is a value of the type.
 pub unsafe trait Plain: Copy {}
 
-// SAFETY: integers, and structures of nothing else; so are the kernel's below.
+// SAFETY: integers, and structures of integers; so are the kernel's below.
 unsafe impl Plain for i16 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}
@@ -336,7 +340,7 @@ unsafe impl Plain for libc::stat {}
 // SAFETY: as above.
 unsafe impl Plain for libc::statx {}
 
-/// Copies `count` values from the program's memory; `None` if they are not there.
+/// Reads `count` values from the program's memory; `None` if they cannot be read.
 pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
     let len = count.checked_mul(size_of::<T>())?;
     let mut values: Vec<T> = Vec::with_capacity(count);
@@ -348,7 +352,7 @@ pub fn fetch_all<T: Plain>(address: u64, count: usize) -> Option<Vec<T>> {
     Some(values)
 }
 
-/// Copies a value from the program's memory; `None` if it is not there.
+/// Reads a value from the program's memory; `None` if it cannot be read.
 pub fn fetch<T: Plain>(address: u64) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let len = size_of::<T>();
@@ -357,16 +361,16 @@ pub fn fetch<T: Plain>(address: u64) -> Option<T> {
         .then(|| unsafe { value.assume_init() })
 }
 
-/// Copies a value to the program's memory; false if it cannot be.
+/// Writes a value to the program's memory; false if it cannot be written.
 pub fn store<T: Plain>(address: u64, value: &T) -> bool {
     let len = size_of::<T>();
     copy(libc::SYS_process_vm_writev, address, std::ptr::from_ref(value).cast_mut().cast(), len) == len
 }
 
-/// Copies a value from the program's memory; a null pointer has none.
+/// Reads a value from the program's memory; `None` for a null pointer.
 ///
 /// # Errors
-/// [`Fault`] if it is not there.
+/// [`Fault`] if it cannot be read.
 pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
     if address.is_null() { Ok(None) } else { fetch(address as u64).map(Some).ok_or(Fault) }
 }
@@ -375,9 +379,9 @@ pub fn fetch_optional<T: Plain>(address: *const T) -> Result<Option<T>, Fault> {
 #[derive(Debug)]
 pub struct Fault;
 
-/// Returns whether the program's string is this one. `text` includes the zero.
+/// Returns whether the program's string equals `text`, which includes the zero.
 pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
-    // The page behind the string need not be there: it is looked at when the string may be this one so far.
+    // The page behind the string may not exist: it is read only if the beginning is equal.
     const PART: usize = 8;
     let (errno, mut bytes) = (errno(), [0u8; PART]);
     let same = text.chunks(PART).enumerate().all(|(n, part)| {

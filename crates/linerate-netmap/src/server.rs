@@ -1,7 +1,8 @@
-//! The server of ports, where there is no other: a process of its own, which the first program starts and which ends
-//! when no program has used it for a while. It outlives that program, since descriptors do.
+//! The server of ports where there is no other: a process of its own, which the first program starts, and which ends
+//! when no program has used it for some time. It outlives that program, as descriptors do.
 //!
-//! It runs this object: the dynamic loader takes a shared object in a program's place (ld.so(8)), and starts it at its entry.
+//! The process runs this object: the dynamic loader accepts a shared object in place of a program (ld.so(8)), and
+//! starts it at its entry point.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,20 +13,21 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use linerate::shared::own_socket;
+use linerate::share::netmap_object::own_socket;
 use linerate::{Error, Result};
 
 use crate::real::call;
 
-/// How long the server stays when nobody uses it.
+/// How long the server stays unused before it ends.
 const IDLE: Duration = Duration::from_secs(3);
-/// How long it may take to begin.
+/// The longest start of a server.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// What it says when it listens.
+/// The server's message when it listens.
 const READY: &str = "ready";
 
-// As the C library's own: argc is at the top of the stack, argv behind it, and rdx or x0 is to be called at the end.
+// As in the C library's own start: argc is at the top of the stack, argv behind it, and rdx or x0 is to be called at
+// the end.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl linerate_netmap_start",
@@ -66,26 +68,26 @@ std::arch::global_asm!(
     main = sym main,
 );
 
-/// Serves. Its argument is the number of a socket that it says there how it went.
+/// Serves. Its argument is the number of the socket for its message.
 extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: as the C library calls it.
+    // SAFETY: the C library calls it with these arguments.
     let arguments = unsafe { std::slice::from_raw_parts(arguments, count.max(0) as usize) };
     let Some(last) = arguments.last() else { return 2 };
     // SAFETY: an argument is a string.
     let number = unsafe { CStr::from_ptr(*last) }.to_str().ok().and_then(|number| number.parse::<c_int>().ok());
     let Some(number) = number else {
-        eprintln!("liblinerate_netmap.so is preloaded: LD_PRELOAD=liblinerate_netmap.so PROGRAM");
+        eprintln!("preload this object: LD_PRELOAD=liblinerate_netmap.so PROGRAM");
         return 2;
     };
-    // SAFETY: it was left to this process alone.
-    let mut said = UnixStream::from(unsafe { OwnedFd::from_raw_fd(number) });
+    // SAFETY: only this process has the socket.
+    let mut reply = UnixStream::from(unsafe { OwnedFd::from_raw_fd(number) });
     let mut server = linerate::server();
     let begun = own_socket().and_then(|socket| server.listen(&socket, None, 0o600, None));
     let _ = match &begun {
-        Ok(()) => said.write_all(READY.as_bytes()),
-        Err(error) => said.write_all(error.with_hint().as_bytes()),
+        Ok(()) => reply.write_all(READY.as_bytes()),
+        Err(error) => reply.write_all(error.with_hint().as_bytes()),
     };
-    drop(said);
+    drop(reply);
     if begun.is_err() {
         return 1;
     }
@@ -98,10 +100,10 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     }
 }
 
-/// Starts a server, or finds that another program has just done so.
+/// Starts a server, or finds that another program has just started one.
 ///
 /// # Errors
-/// Why it does not serve.
+/// The reason why it does not serve.
 pub fn start() -> Result<()> {
     let system = |call: &'static str| move |error| Error::System { call, source: error };
     let (mut ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
@@ -109,11 +111,11 @@ pub fn start() -> Result<()> {
     let text = |text: String| CString::new(text).unwrap_or_default();
     let (loader, object) = match (loader(), object()) {
         (Some(loader), Some(object)) => (text(loader), text(object)),
-        _ => return Err(failed("it cannot find itself in memory")),
+        _ => return Err(failed("the object does not find itself in memory")),
     };
-    // The process's own number of the socket; others are closed.
-    const SAID: c_int = 3;
-    let number = text(SAID.to_string());
+    // The socket's number in the new process, which closes all others.
+    const REPLY: c_int = 3;
+    let number = text(REPLY.to_string());
     let arguments = [loader.as_ptr(), object.as_ptr(), number.as_ptr(), std::ptr::null()];
     let variables: Vec<CString> = std::env::vars_os()
         .filter(|(name, _)| name != "LD_PRELOAD")
@@ -125,13 +127,13 @@ pub fn start() -> Result<()> {
         loader: loader.as_ptr(),
         arguments: arguments.as_ptr(),
         environment: environment.as_ptr(),
-        said: theirs.as_raw_fd(),
+        reply: theirs.as_raw_fd(),
     })?;
     drop(theirs);
     let mut answer = String::new();
     match ours.read_to_string(&mut answer) {
         Ok(_) if answer == READY => Ok(()),
-        // Another program's server was faster.
+        // Another program has started a server at the same time.
         Ok(_) if answer.contains("another process serves it") => Ok(()),
         Ok(0) => Err(failed("it has ended at once")),
         Ok(_) => Err(failed(&answer)),
@@ -144,21 +146,21 @@ fn failed(why: &str) -> Error {
     Error::Refused { why, errno: libc::ENXIO }
 }
 
-/// What a process is to execute.
+/// A program to execute.
 struct Image {
     loader: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
-    said: c_int,
+    reply: c_int,
 }
 
-/// Executes an image in a process that is nobody's child: the program's wait(2) does not find it, nor does a signal tell of
-/// it.
+/// Executes an image in a process that is not the program's child: wait(2) does not find it, and its end causes no
+/// signal.
 fn spawn(image: &Image) -> Result<()> {
     const STACK: usize = 64 << 10;
     let mut stack = vec![MaybeUninit::<u128>::uninit(); STACK / 16];
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
-    // No signal comes to the child, which has the program's handlers and memory until it executes.
+    // The child has the program's handlers and memory until it executes, so it must not get a signal.
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset(3) fills the set in.
@@ -166,40 +168,40 @@ fn spawn(image: &Image) -> Result<()> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // No signal at its end, so that an ordinary wait(2) does not see it.
+    // Its end causes no signal, so that an ordinary wait(2) does not find it.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
     let argument = std::ptr::from_ref(image).cast_mut().cast();
-    // SAFETY: the child has a stack of its own, and the parent waits until it has ended (CLONE_VFORK); it makes system calls
-    // alone.
+    // SAFETY: the child has a stack of its own, and the parent waits for its end (CLONE_VFORK); the child makes only
+    // system calls.
     let child = unsafe { libc::clone(child, top, flags, argument) };
     let error = std::io::Error::last_os_error();
     if child > 0 {
         call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0);
     }
-    // SAFETY: the set that there was.
+    // SAFETY: the previous set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     if child < 0 { Err(Error::System { call: "clone", source: error }) } else { Ok(()) }
 }
 
-/// The first child: makes the second one, which executes the image when this one has ended.
+/// Runs in the first child: makes the second one, which executes the image. The first one ends at once.
 extern "C" fn child(image: *mut c_void) -> c_int {
     call!(libc::SYS_setsid,);
-    // It has the parent's memory; the second one has a copy.
+    // The first child shares the parent's memory; the second one has a copy.
     if call!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
-        // SAFETY: the parent waits for the first child, and has it until then; this is a copy of its memory.
+        // SAFETY: the parent waits for the first child, and keeps the image until then; this is a copy of its memory.
         execute(unsafe { &*image.cast::<Image>() });
     }
     0
 }
 
 fn execute(image: &Image) -> ! {
-    call!(libc::SYS_dup3, image.said, 3, 0);
+    call!(libc::SYS_dup3, image.reply, 3, 0);
     call!(libc::SYS_close_range, 4, libc::c_uint::MAX, 0);
     for fd in 0..3 {
         call!(libc::SYS_close, fd);
     }
     let flags = libc::O_RDWR;
-    // The lowest numbers that are free: 0, 1 and 2.
+    // They get the lowest free numbers: 0, 1 and 2.
     call!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0);
     call!(libc::SYS_dup, 0);
     call!(libc::SYS_dup, 0);
@@ -212,20 +214,20 @@ fn execute(image: &Image) -> ! {
     }
 }
 
-/// The dynamic loader's path, as the kernel lists it where it has loaded it.
+/// Returns the dynamic loader's path, as the kernel lists it for the loader's address.
 fn loader() -> Option<String> {
-    // SAFETY: asks for a word.
+    // SAFETY: it only returns a word.
     let base = unsafe { libc::getauxval(libc::AT_BASE) };
     mapped_at(|from, _| from == base)
 }
 
-/// This object's path.
+/// Returns this object's path.
 fn object() -> Option<String> {
     let here = object as *const () as u64;
     mapped_at(|from, to| (from..to).contains(&here))
 }
 
-/// The file that is mapped where `is_it` says (`/proc/self/maps`, proc(5)).
+/// Returns the file that is mapped at the range for which `is_it` is true (`/proc/self/maps`, proc(5)).
 fn mapped_at(is_it: impl Fn(u64, u64) -> bool) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {

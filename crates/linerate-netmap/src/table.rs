@@ -1,11 +1,11 @@
-//! The table of descriptors that are ours, by number.
+//! The table of descriptors of `/dev/netmap`, by number.
 //!
-//! A number may be closed past the functions of `calls`, and be another file's then. So each use compares the number's
-//! socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
+//! A program may close a number without the functions of `calls`, so that the number becomes another file's. So each
+//! use compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
 //!
-//! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs with
-//! threads. A place of the table is one word. The descriptor that it points at is never freed, only used again, so that a
-//! thread can look at it while another one closes it; its uses are counted.
+//! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs
+//! with threads. A place of the table is one word. The descriptor that it points at is reused, but never freed, so that
+//! a thread can look at it while another thread closes it. Its uses are counted.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -15,30 +15,31 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::descriptor::Bound;
-use crate::real::{bell, call, errno, fail};
+use crate::real::{borrow, call, errno, fail};
 
 /// A socket that stands for `/dev/netmap`: free, or bound to a port.
 pub struct Descriptor {
-    /// The descriptor that was made before this one.
+    /// The descriptor that was allocated before this one.
     next: AtomicPtr<Descriptor>,
-    /// The numbers that are this descriptor, and the calls that use it now.
+    /// Number of numbers that stand for it, and of calls that use it now.
     uses: AtomicU32,
     cookie: AtomicU64,
     /// The process that has opened it.
     process: AtomicU32,
     is_binding: AtomicBool,
-    /// What an epoll(7) waits for, as bits of poll(2): its server is to send a token whenever that is there.
+    /// The events that an epoll(7) waits for, as bits of poll(2). The server sends a token whenever one of them is
+    /// there.
     pub watched: AtomicU32,
     bound: AtomicPtr<Bound>,
 }
 
-/// A value of `uses`: one thread alone has the descriptor, to make it or to end it. 0: the descriptor is free.
+/// A value of `uses`: one thread is making or ending the descriptor. 0: the descriptor is free.
 const ALONE: u32 = u32::MAX;
 
 /// All descriptors, the newest first.
 static ALL: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
 
-/// A use of a descriptor, by one of its numbers. The last one that is dropped ends the descriptor.
+/// A use of a descriptor, by one of its numbers. Dropping the last use ends the descriptor.
 pub struct Held {
     descriptor: &'static Descriptor,
     /// The number.
@@ -46,7 +47,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Makes a descriptor for a new socket, of a free one if there is any.
+    /// Takes a free descriptor for a new socket, or allocates one.
     fn new(fd: c_int, cookie: u64) -> Held {
         // SAFETY: null, or a descriptor, which is never freed.
         let mut free = unsafe { ALL.load(Acquire).as_ref() };
@@ -108,8 +109,8 @@ impl Descriptor {
         self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held { descriptor: self, fd })
     }
 
-    /// Forgets the port; the server closes it when the kernel has closed the last descriptor of all processes. A child leaves
-    /// what it has inherited as it is: the child of a program with threads cannot free memory.
+    /// Drops the port. The server closes it when the kernel has closed the last descriptor of all processes. A child
+    /// only leaves what it has inherited: in the child of a program with threads memory cannot be freed.
     fn end(&self) {
         if self.process.load(Relaxed) != std::process::id() {
             return;
@@ -117,7 +118,7 @@ impl Descriptor {
         self.cookie.store(0, Relaxed);
         let bound = self.bound.swap(null_mut(), AcqRel);
         if !bound.is_null() {
-            // SAFETY: it came out of a box in `bind`; nothing uses the descriptor, so that nothing refers to it.
+            // SAFETY: it was made from a box in `bind`; the descriptor has no use, so that there is no reference to it.
             drop(unsafe { Box::from_raw(bound) });
         }
         self.uses.store(0, Release);
@@ -130,11 +131,11 @@ impl Descriptor {
 
     /// Returns the port that it is bound to.
     pub fn bound(&self) -> Option<&Bound> {
-        // SAFETY: null, or a box's, which is freed after the last use of the descriptor: the caller has one.
+        // SAFETY: null, or made from a box, which is freed after the last use of the descriptor; the caller has a use.
         unsafe { self.bound.load(Acquire).as_ref() }
     }
 
-    /// Binds it, once. `None` if it is bound already, or by another thread at this moment.
+    /// Binds it, once. `None` if it is bound already, or another thread is binding it.
     ///
     /// # Errors
     /// Those of `bind`.
@@ -157,7 +158,7 @@ impl Descriptor {
 }
 
 impl Held {
-    /// Replaces the socket of this number by one that has no port; the server closes the port of the old one.
+    /// Replaces the socket of this number by a new one without a port; the server closes the port of the old one.
     pub fn renew(&self) {
         let status = call!(libc::SYS_fcntl, self.fd, libc::F_GETFL, 0);
         let closes_on_exec = call!(libc::SYS_fcntl, self.fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as i64 != 0;
@@ -173,23 +174,24 @@ impl Held {
     }
 }
 
-/// Makes a socket for a descriptor: it has an identity, epoll(7) accepts it, and it will be connected to the port's server.
+/// Makes a socket for a descriptor. A socket has an identity, epoll(7) accepts it, and it will be connected to the
+/// port's server.
 fn socket(closes_on_exec: bool) -> c_int {
     let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
     call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | close, 0) as c_int
 }
 
-/// The numbers of a page of the table, and its pages: 1,048,576 numbers, the most that Linux gives a process by default.
+/// Numbers in a page of the table, and pages: 1,048,576 numbers, the most that Linux gives a process by default.
 const PAGE: usize = 1024;
 
 type Place = AtomicPtr<Descriptor>;
 
 static PAGES: [AtomicPtr<[Place; PAGE]>; PAGE] = [const { AtomicPtr::new(null_mut()) }; PAGE];
 
-/// The numbers that stand for descriptors.
+/// The count of numbers in the table.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns false if no descriptor is ours: then nothing else needs to be asked.
+/// Returns whether the table has a number. If not, no call is for this object.
 pub fn any() -> bool {
     COUNT.load(Relaxed) > 0
 }
@@ -204,25 +206,25 @@ fn place(fd: c_int) -> Option<&'static Place> {
     page(fd / PAGE)?.get(fd % PAGE)
 }
 
-/// As [`place`]; makes the page of the table where it is missing.
+/// As [`place`]; allocates the page of the table if it is missing.
 fn place_to_be(fd: c_int) -> Option<&'static Place> {
     let to_be = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
     if to_be.load(Acquire).is_null() {
         let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
         if to_be.compare_exchange(null_mut(), page, AcqRel, Acquire).is_err() {
-            // SAFETY: it came out of a box, and another thread's page is in its place.
+            // SAFETY: it was made from a box, and another thread's page is in its place.
             drop(unsafe { Box::from_raw(page) });
         }
     }
     place(fd)
 }
 
-/// Returns whether the table has something for a number, which may be out of date.
+/// Returns whether the table has an entry for a number. The entry may be out of date.
 pub fn may_be_ours(fd: c_int) -> bool {
     place(fd).is_some_and(|place| !place.load(Relaxed).is_null())
 }
 
-/// Returns the cookie of a number's socket; `None` if it is no socket. errno(3) stays as it is.
+/// Returns the cookie of a number's socket; `None` if it is no socket. Keeps errno(3).
 fn cookie_of(fd: c_int) -> Option<u64> {
     let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
     let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
@@ -231,7 +233,7 @@ fn cookie_of(fd: c_int) -> Option<u64> {
     found.then_some(cookie)
 }
 
-/// Returns the descriptor that a number stands for; `None` if it is none of ours, or not any more.
+/// Returns the descriptor that a number stands for; `None` if it stands for none.
 pub fn get(fd: c_int) -> Option<Held> {
     if !any() {
         return None;
@@ -243,7 +245,7 @@ pub fn get(fd: c_int) -> Option<Held> {
     if cookie_of(fd) == Some(held.cookie()) {
         return Some(held);
     }
-    // The number was closed past us.
+    // The number was closed without the functions of `calls`.
     if is_ours_to_change() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
         COUNT.fetch_sub(1, Relaxed);
         drop(Held { descriptor: held.descriptor, fd });
@@ -259,8 +261,8 @@ fn taken(before: *mut Descriptor, fd: c_int) -> Option<Held> {
     Some(Held { descriptor: before, fd })
 }
 
-/// Removes a number that is about to be closed, without asking the kernel. Its port is closed when the result is dropped, if
-/// that was the last use.
+/// Removes a number that is about to be closed, without asking the kernel. If that was the last use, the port is
+/// dropped with the result.
 pub fn forget(fd: c_int) -> Option<Held> {
     let place = place(fd)?;
     if place.load(Relaxed).is_null() || !is_ours_to_change() {
@@ -273,19 +275,20 @@ fn put(fd: c_int, descriptor: Held) -> bool {
     let Some(place) = place_to_be(fd) else { return false };
     COUNT.fetch_add(1, Relaxed);
     let before = place.swap(std::ptr::from_ref(descriptor.descriptor).cast_mut(), AcqRel);
-    // The use is the table's from now on.
+    // The table has the use now.
     std::mem::forget(descriptor);
     drop(taken(before, fd));
     true
 }
 
-/// Returns the numbers that the table has something for.
+/// Returns the numbers in the table, and their places.
 fn filled() -> impl Iterator<Item = (usize, &'static Place)> {
     let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, page(number)?)));
     pages.flat_map(|(at, page)| (at..).zip(page)).filter(|(_, place)| !place.load(Relaxed).is_null())
 }
 
-/// Opens a descriptor; -1 as open(2). `None` in a child that borrows its parent's memory, where there can be none.
+/// Opens a descriptor; returns -1 as open(2) does. `None` in a child that borrows its parent's memory, which cannot
+/// have one.
 pub fn open(closes_on_exec: bool) -> Option<c_int> {
     if !is_ours_to_change() {
         return None;
@@ -311,8 +314,8 @@ fn option_of(fd: c_int, option: c_int) -> Option<c_int> {
     found.then_some(value)
 }
 
-/// Takes up a descriptor of netmap's that another process has opened, or this one before it was executed. `None` if it is
-/// none. errno(3) stays as it is.
+/// Adds a descriptor that another process has opened, or this process before exec. `None` if it is no descriptor of
+/// `/dev/netmap`. Keeps errno(3).
 pub fn adopt(fd: c_int) -> Option<Held> {
     if fd < 0 || !is_ours_to_change() {
         return None;
@@ -327,12 +330,12 @@ pub fn adopt(fd: c_int) -> Option<Held> {
 
 fn adopt_socket(fd: c_int) -> Option<Held> {
     let descriptor = Held::new(fd, cookie_of(fd)?);
-    // One that is not connected is bound to nothing yet.
-    if linerate::shared::server_of(bell(fd)).is_some() {
-        let port = linerate::shared::adopt(bell(fd)).ok()??;
+    // A socket that is not connected is not bound yet.
+    if linerate::share::netmap_object::server_of(borrow(fd)).is_some() {
+        let port = linerate::share::netmap_object::adopt(borrow(fd)).ok()??;
         descriptor.bind(|| Ok::<_, ()>(Bound::new(port)))?.ok()?;
     }
-    // Whoever has opened or duplicated the number meanwhile knows better what it is.
+    // A thread that has opened or duplicated the number meanwhile has entered it.
     let place = place_to_be(fd)?;
     let adopted = std::ptr::from_ref(descriptor.descriptor).cast_mut();
     if place.compare_exchange(null_mut(), adopted, AcqRel, Relaxed).is_ok() {
@@ -358,7 +361,7 @@ pub fn duplicate(from: c_int, to: c_int) {
     drop(before);
 }
 
-/// Removes all numbers that were closed past us.
+/// Removes all numbers that were closed without the functions of `calls`.
 pub fn sweep() {
     if !any() {
         return;
@@ -366,11 +369,11 @@ pub fn sweep() {
     filled().for_each(|(n, _)| drop(get(n as c_int)));
 }
 
-/// The process that the table is of, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`). In a
-/// child that borrows its parent's memory, by vfork(2) or posix_spawn(3), it is the parent.
+/// The process that owns the table, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`). A
+/// child that borrows its parent's memory, by vfork(2) or posix_spawn(3), sees the parent there.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// Returns whether the table is this process's. A child that borrows its parent's memory must not change it.
+/// Returns whether this process owns the table. A child that borrows its parent's memory must not change it.
 fn is_ours_to_change() -> bool {
     // SAFETY: null, or a word of a page that is never unmapped.
     let Some(owner) = (unsafe { OWNER.load(Acquire).as_ref() }) else { return false };
@@ -381,7 +384,7 @@ fn is_ours_to_change() -> bool {
     }
 }
 
-/// Prepares the table, when the object is loaded: before the process has children.
+/// Prepares the table when the object is loaded, before the process has children.
 pub fn start() {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let page = call!(libc::SYS_mmap, 0, 4096, protection, flags, -1, 0);
@@ -389,11 +392,11 @@ pub fn start() {
         OWNER.store(page as *mut AtomicU32, Release);
     }
     is_ours_to_change();
-    // SAFETY: a function that takes nothing and touches one word.
+    // SAFETY: the function has no arguments and accesses one word.
     unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
 }
 
-/// Makes the table a child's own, after fork(2), before the child can have children that borrow it.
+/// Makes a child the table's owner after fork(2), before it can have children that borrow its memory.
 unsafe extern "C" fn begin_child() {
     is_ours_to_change();
 }

@@ -1,9 +1,9 @@
-//! Waiting for descriptors of `/dev/netmap` among others. Their rings are synced here, as the kernel module does it in
-//! poll(2); a program sleeps only if none of its descriptors has anything.
+//! Waiting for descriptors of `/dev/netmap` among others. Their rings are synced here, as the kernel module does in
+//! poll(2); a program sleeps only if none of its descriptors is ready.
 //!
-//! A call goes in turns: look, and sleep if nothing is there. A thread may be cancelled while it sleeps (pthreads(7)), and
-//! is then unwound through frames that must have nothing to drop. So what a call has is kept by its thread ([`CALLS`]),
-//! and the sleep itself is in [`answer`], which has nothing.
+//! A call alternates between a look at all descriptors and a sleep. A thread may be cancelled while it sleeps
+//! (pthreads(7)), and is then unwound through frames that must have nothing to drop. So the state of a call belongs to
+//! its thread ([`CALLS`]), and the sleep itself is in [`answer`], which has no state.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -18,8 +18,8 @@ use linerate::port::Patience;
 
 use crate::descriptor::{Bound, gone};
 use crate::real::{
-    Fault, bell, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next,
-    store, tell, timespec, write, write_each,
+    Fault, borrow, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next,
+    report, store, timespec, write, write_each,
 };
 use crate::table::{self, Held};
 
@@ -28,9 +28,9 @@ const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// The most descriptors, and events, of a call that is answered here.
 const MOST: usize = 1 << 20;
 
-/// How long a call waits at most; `None`: for ever.
+/// The longest wait of a call; `None`: without an end.
 type Longest = Option<Duration>;
-/// An answer, or errno(3).
+/// A result, or errno(3).
 type Answer<T = c_int> = Result<T, c_int>;
 
 impl From<Fault> for c_int {
@@ -43,7 +43,7 @@ pub fn milliseconds(timeout: c_int) -> Longest {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// Reads a time of the program's.
+/// Reads a time in the program's memory.
 ///
 /// # Errors
 /// `EFAULT` and `EINVAL`.
@@ -73,7 +73,7 @@ fn wait(fd: c_int) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Syncs what `events` are about, and returns which of them are there. `must` checks the server in any case.
+/// Syncs the rings for these events, and returns those that are there. `must` checks the server in any case.
 fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
@@ -91,22 +91,23 @@ fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
     keep_armed(held, bound);
     if bound.check(held.fd, must).is_err() {
         if !bound.is_gone.swap(true, Ordering::Relaxed) {
-            tell(&gone().to_string());
+            report(&gone().to_string());
         }
         good = false;
     }
     if good { there } else { libc::POLLERR }
 }
 
-/// Where an epoll(7) has the descriptor, the kernel knows whether something is there: a token is, or the server will send one.
+/// If an epoll(7) watches the descriptor, keeps the kernel informed of its state: a token is there, or the server will
+/// send one.
 pub fn keep_armed(held: &Held, bound: &Bound) {
     let watched = held.watched.load(Ordering::Relaxed) as i16;
     if watched != 0 {
-        bound.port().keep_armed(bell(held.fd), watched & OUT != 0, watched & IN != 0);
+        bound.port().keep_armed(borrow(held.fd), watched & OUT != 0, watched & IN != 0);
     }
 }
 
-/// A descriptor that is ours, and the events that a call waits for.
+/// A descriptor of `/dev/netmap`, and the events that a call waits for.
 struct Ours {
     descriptor: Held,
     events: i16,
@@ -117,27 +118,27 @@ impl Ours {
         self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(&self.descriptor, bound, self.events, must))
     }
 
-    /// Asks for a token, by which the kernel wakes the thread. Look once more after this. `is_in_vain`: the last one has
-    /// brought nothing.
+    /// Asks for a token, by which the kernel wakes the thread. Look once more after this. `is_in_vain`: the last token
+    /// has brought nothing.
     fn arm(&self, is_in_vain: bool) {
         if let Some(bound) = self.descriptor.bound() {
-            bound.port().arm(bell(self.descriptor.fd), self.events & OUT != 0, self.events & IN != 0, is_in_vain);
+            bound.port().arm(borrow(self.descriptor.fd), self.events & OUT != 0, self.events & IN != 0, is_in_vain);
         }
     }
 }
 
-/// What a call asks for.
+/// The descriptors and events of a call.
 trait Question {
-    /// Looks at everything; `None` if nothing is there, unless the time `is_over`. `has_slept` checks the servers.
+    /// Looks at all descriptors; `None` if none is ready, unless the time `is_over`. `has_slept` checks the servers.
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer>;
 
-    /// Returns what is ours of it.
+    /// Returns the descriptors of `/dev/netmap`.
     fn ours(&self) -> &[Ours];
 
-    /// Returns what is the kernel's.
+    /// Returns the kernel's descriptors.
     fn others(&self) -> Vec<pollfd>;
 
-    /// Ends the call, with this time left.
+    /// Ends the call, with the rest of its time.
     fn end(&self, _left: Longest) {}
 }
 
@@ -146,14 +147,14 @@ struct Call {
     question: Box<dyn Question>,
     end: Option<Instant>,
     mask: *const sigset_t,
-    /// The kernel's question while the thread sleeps.
+    /// The arguments of ppoll(2) while the thread sleeps.
     events: Vec<pollfd>,
     has_slept: bool,
 }
 
 thread_local! {
-    /// The calls that this thread is in: one, unless a signal handler waits as well. If the thread is cancelled they go
-    /// with it.
+    /// The calls that this thread is in: one, or more if a signal handler waits as well. They are dropped if the thread
+    /// is cancelled.
     static CALLS: Calls = const { Calls(RefCell::new(Vec::new())) };
 }
 
@@ -165,11 +166,11 @@ impl Drop for Calls {
     }
 }
 
-/// What comes next in a call.
+/// The next step of a call.
 #[derive(Clone, Copy)]
 enum Turn {
     Done(c_int),
-    /// ppoll(2) with these. They stay where they are until [`woken`].
+    /// Call ppoll(2) with these arguments, which stay valid until [`woken`].
     Sleep {
         events: *mut pollfd,
         count: usize,
@@ -182,15 +183,15 @@ fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
     CALLS.try_with(|calls| calls.0.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
 }
 
-/// Begins a call; false if the thread has ended so far that it can have none.
+/// Begins a call; false if the thread is ending, so that it can have none.
 fn begin(question: Box<dyn Question>, longest: Longest, mask: *const sigset_t) -> bool {
-    // A time that no clock can show is for ever.
+    // A time beyond the clock is without an end.
     let end = longest.and_then(|longest| Instant::now().checked_add(longest));
     let call = Call { question, end, mask, events: Vec::new(), has_slept: false };
     last(|calls| calls.push(call)).is_some()
 }
 
-/// Ends the thread's last call. What it has is dropped here, where the thread's calls are not borrowed.
+/// Ends the thread's last call. Its state is dropped here, where the thread's calls are not borrowed.
 fn end(answer: Answer) -> Turn {
     if let Some(call) = last(Vec::pop).flatten() {
         call.question.end(call.left());
@@ -201,10 +202,10 @@ fn end(answer: Answer) -> Turn {
 /// Below this duration a sleep costs more than yielding the processor.
 const SHORT: Duration = Duration::from_micros(100);
 
-/// A thread's waiting before its sleeps.
+/// A thread's polling before it sleeps.
 struct Waiting {
     patience: Patience,
-    /// The last sleep was short, or the last wait succeeded.
+    /// The last sleep was short, or the last polling succeeded.
     is_worth_it: bool,
     slept_at: Option<Instant>,
 }
@@ -214,7 +215,8 @@ thread_local! {
         const { RefCell::new(Waiting { patience: Patience::new(SHORT), is_worth_it: false, slept_at: None }) };
 }
 
-/// Accesses this thread's waiting. Returns `None` in a signal handler that interrupted another access, and at the thread's end.
+/// Accesses this thread's state of polling. Returns `None` in a signal handler that interrupted another access, and at
+/// the thread's end.
 fn waiting<T>(work: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
     WAITING.try_with(|waiting| waiting.try_borrow_mut().ok().map(|mut waiting| work(&mut waiting))).ok().flatten()
 }
@@ -224,7 +226,7 @@ impl Call {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks again between yields, while packets come in quick succession.
+    /// Polls between yields, while packets come in quick succession.
     fn wait(&mut self) -> Option<Answer> {
         waiting(|waiting| waiting.patience.reset());
         while waiting(|waiting| waiting.is_worth_it && waiting.patience.wait()) == Some(true) {
@@ -246,7 +248,7 @@ impl Call {
             return Some(answer);
         }
         self.question.ours().iter().for_each(|one| one.arm(self.has_slept));
-        // What came before that is found now.
+        // Packets that came before the request are found now.
         if let Some(answer) = self.question.look(false, self.has_slept) {
             return Some(answer);
         }
@@ -268,10 +270,10 @@ impl Call {
 }
 
 fn turn() -> Turn {
-    // It is not borrowed while it looks: a signal handler may begin another call.
+    // The calls are not borrowed during the look, so that a signal handler may begin another call.
     let Some(Some(mut call)) = last(Vec::pop) else { return Turn::Done(fail(libc::ENOMEM)) };
     let answer = call.turn();
-    // What a sleep points at is in the call's own memory, which stays where it is.
+    // The arguments of a sleep are in the call's own memory, which stays where it is.
     let sleep = call.sleep();
     let is_kept = last(|calls| calls.push(call)).is_some();
     match answer {
@@ -281,7 +283,7 @@ fn turn() -> Turn {
     }
 }
 
-/// Goes on after the kernel has answered, unless with an error: a signal, most likely.
+/// Continues after the kernel's answer. An error, mostly of a signal, ends the call.
 fn woken(result: c_int) -> Turn {
     if result < 0 {
         return end(Err(errno()));
@@ -292,8 +294,8 @@ fn woken(result: c_int) -> Turn {
     turn()
 }
 
-/// Answers the call that `question` makes, if anything in it is ours. It must have nothing to drop where it sleeps: the
-/// thread may be cancelled.
+/// Answers the call that `question` returns, if it has a descriptor of `/dev/netmap`. Nothing is dropped around the
+/// sleep: the thread may be cancelled there.
 fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     let begun = guarded(Some(-1), || match question() {
         Err(errno) => Some(fail(errno)),
@@ -324,20 +326,20 @@ fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     }
 }
 
-/// An answer that no call has.
+/// A value that no call returns.
 const NOT_OURS: c_int = c_int::MIN;
 
-/// A call that is for us.
+/// A call that is answered here.
 struct Begun {
     question: Box<dyn Question>,
     longest: Longest,
     mask: *const sigset_t,
 }
 
-/// A call of poll(2) or select(2), with descriptors of ours among others.
+/// A call of poll(2) or select(2), with descriptors of `/dev/netmap` among others.
 struct Poll {
     events: Vec<pollfd>,
-    /// The places of those that are ours.
+    /// The places of descriptors of `/dev/netmap`.
     places: Vec<usize>,
     ours: Vec<Ours>,
     report: Report,
@@ -345,16 +347,16 @@ struct Poll {
     is_fresh: bool,
 }
 
-/// Where the program wants its answer.
+/// Where the program expects its answer.
 enum Report {
     /// poll(2): the address of the events.
     Events(u64),
-    /// select(2): the addresses of the sets, and of the time left.
+    /// select(2): the addresses of the sets, and of the remaining time.
     Sets { sets: [u64; 3], words: usize, time: *mut libc::timeval },
 }
 
 impl Poll {
-    /// `None` if none is ours.
+    /// `None` if no descriptor is one of `/dev/netmap`.
     fn new(events: Vec<pollfd>, report: Report) -> Option<Poll> {
         let found = |(place, event): (usize, &pollfd)| {
             let descriptor = table::get(event.fd)?;
@@ -426,7 +428,7 @@ impl Question for Poll {
         &self.ours
     }
 
-    /// All events. Ours have the descriptor -1, which the kernel passes over.
+    /// Returns all events. Descriptors of `/dev/netmap` are -1, which the kernel skips.
     fn others(&self) -> Vec<pollfd> {
         let mut others: Vec<pollfd> = self.events.iter().map(|event| pollfd { revents: 0, ..*event }).collect();
         self.places.iter().for_each(|place| others[*place].fd = -1);
@@ -438,7 +440,7 @@ impl Question for Poll {
             && !time.is_null()
         {
             let left = libc::timeval { tv_sec: left.as_secs() as _, tv_usec: left.subsec_micros().into() };
-            // Where it cannot be written the program does not learn it, as with Linux.
+            // If it cannot be written, the program is not informed, as in Linux.
             let before = errno();
             store(*time as u64, &left);
             fail(before);
@@ -446,28 +448,28 @@ impl Question for Poll {
     }
 }
 
-/// Answers poll(2) and ppoll(2); `None` if no descriptor is ours.
+/// Answers poll(2) and ppoll(2); `None` if no descriptor is one of `/dev/netmap`.
 pub fn poll(
     events: *mut pollfd,
     count: libc::nfds_t,
     longest: impl FnOnce() -> Answer<Longest>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // What is more is an error, or none of our programs.
+    // A greater number is an error, or not meant for this object.
     if !table::any() || count == 0 || count as usize > MOST {
         return None;
     }
     answer(|| {
         let longest = longest()?;
         let count = count as usize;
-        // The kernel looks at the events first: then they are there, and can be written.
+        // The kernel reads and writes the events first, which shows that they can be.
         let now = timespec(Duration::ZERO);
         if call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) < 0 {
             return Err(errno());
         }
         let mut all: Vec<pollfd> = Vec::with_capacity(count);
-        // SAFETY: ppoll(2) has read as many events there a moment ago. They are copied as bytes, whatever their alignment,
-        // and any bytes are events.
+        // SAFETY: ppoll(2) has read `count` events there a moment ago. They are copied as bytes, whatever their
+        // alignment, and any bytes are events.
         unsafe {
             std::ptr::copy(events.cast::<u8>(), all.as_mut_ptr().cast(), count * size_of::<pollfd>());
             all.set_len(count);
@@ -478,10 +480,10 @@ pub fn poll(
     })
 }
 
-/// By set of select(2).
+/// The events of each set of select(2).
 const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 
-/// Returns how much of a set there can be. Programs may say more, and the kernel reads no further than this.
+/// Returns the length of a set. Programs may pass more, but the kernel reads no further.
 fn most_descriptors(count: c_int) -> usize {
     let count = usize::try_from(count).unwrap_or(0);
     if count <= libc::FD_SETSIZE {
@@ -492,7 +494,8 @@ fn most_descriptors(count: c_int) -> usize {
     count.min(size.unwrap_or(libc::FD_SETSIZE))
 }
 
-/// Answers select(2) and pselect(2); `None` if no descriptor is ours. The time left is written to `time`.
+/// Answers select(2) and pselect(2); `None` if no descriptor is one of `/dev/netmap`. Writes the remaining time to
+/// `time`.
 pub fn select(
     count: c_int,
     sets: [*mut libc::fd_set; 3],
@@ -521,8 +524,8 @@ pub fn select(
     })
 }
 
-/// A descriptor of ours that an epoll(7) of the program's watches. The kernel's epoll has it as well, for tokens: so that the
-/// kernel knows which epoll watches what, whatever has become of their numbers, and wakes whoever waits for that epoll.
+/// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches its tokens: so the kernel keeps
+/// the relation, whatever becomes of the numbers, and wakes threads that wait for the epoll.
 #[derive(Clone, Copy)]
 struct Watched {
     epoll: c_int,
@@ -530,18 +533,18 @@ struct Watched {
     cookie: u64,
     events: u32,
     data: u64,
-    /// What the kernel has in the place of `data`.
+    /// The kernel's value in place of `data`.
     tag: u64,
-    /// It was reported once (`EPOLLONESHOT`), and is silent until the program changes it.
+    /// It was reported once (`EPOLLONESHOT`), and is not reported until the program changes it.
     is_off: bool,
 }
 
-/// In front of a tag's number: no program's data begins like this.
+/// The upper half of a tag. A program's data should not begin like this.
 const TAG: u64 = 0x6E6D_7C21_0000_0000;
 const TAGS: u64 = 0xFFFF_FFFF_0000_0000;
 static LAST_TAG: AtomicU32 = AtomicU32::new(0);
 
-/// Nothing is dropped while it is locked: these are numbers.
+/// It contains only numbers, so that nothing is dropped while it is locked.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 fn watched() -> MutexGuard<'static, Vec<Watched>> {
@@ -553,7 +556,7 @@ fn kernel_change(epoll: c_int, change: c_int, fd: c_int, one: &Watched) -> c_int
     call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int
 }
 
-/// Answers epoll_ctl(2) for a descriptor of ours.
+/// Answers epoll_ctl(2) for a descriptor of `/dev/netmap`.
 pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event) -> Option<c_int> {
     let descriptor = table::get(fd)?;
     let event = match change {
@@ -578,7 +581,7 @@ pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event)
         drop(all);
         descriptor.watched.store(waits_for & (IN | OUT) as u32, Ordering::Relaxed);
         if let Some(bound) = descriptor.bound() {
-            // The kernel tells at once what is there now.
+            // The kernel must know the present state at once.
             let (before, events) = (errno(), waits_for as i16 & (IN | OUT));
             ready(&descriptor, bound, events, false);
             fail(before);
@@ -601,7 +604,8 @@ static LOOKS: AtomicU32 = AtomicU32::new(0);
 const MOST_EVENTS: usize = 1024;
 
 impl Epoll {
-    /// Takes events from the kernel, up to `most`, and returns them without those of ours, and whether there were such.
+    /// Takes events from the kernel, up to `most`. Returns them without those of ports, and whether there were any of
+    /// ports.
     ///
     /// # Errors
     /// errno(3).
@@ -624,7 +628,7 @@ impl Epoll {
         Ok((events, is_ours))
     }
 
-    /// Returns what this epoll(7) watches of ours, and removes what was closed or replaced past us.
+    /// Returns the ports that this epoll(7) watches, and forgets those that were closed or replaced.
     fn watched(&self) -> Vec<(Watched, Held)> {
         let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
@@ -639,13 +643,13 @@ impl Epoll {
         all.into_iter().filter_map(still).collect()
     }
 
-    /// What is there of ours.
+    /// Returns the events of ports.
     fn found(&mut self, must: bool) -> Vec<(Watched, epoll_event)> {
         let watched_now = self.watched();
         self.ours.clear();
         let mut found = Vec::new();
         for (one, descriptor) in watched_now.into_iter().filter(|(one, _)| !one.is_off) {
-            // The events of epoll(7) have the numbers of poll(2)'s.
+            // The events of epoll(7) have the numbers of those of poll(2).
             let ours = Ours { descriptor, events: one.events as i16 & (IN | OUT) };
             let there = ours.ready(must);
             if there != 0 && found.len() < self.most {
@@ -697,7 +701,7 @@ impl Question for Epoll {
             found.extend(last);
         }
         if found.is_empty() && others.is_empty() && is_ours {
-            // A token that has brought nothing is read, so that the kernel does not go on telling of it.
+            // A token that has brought nothing is read, so that the kernel stops reporting it.
             self.ours.iter().for_each(|one| one.arm(true));
             found = self.found(true);
         }
@@ -716,7 +720,7 @@ impl Question for Epoll {
     }
 }
 
-/// Answers epoll_wait(2) and its kin; `None` if they watch nothing of ours.
+/// Answers epoll_wait(2) and its variants; `None` if the epoll watches no port.
 pub fn epoll(
     epoll: c_int,
     events: *mut epoll_event,

@@ -3,8 +3,8 @@
  *
  *     calls CASE [PORT ...]
  *
- * It says "fine" in the end and exits with 0, or says what was wrong and exits with 1. A case that hangs is ended by
- * SIGALRM. PORT is a name without suffixes; "/x" behind it asks for the port alone.
+ * It prints "fine" at the end and exits with 0, or prints the failed check and exits with 1. A case that hangs is
+ * ended by SIGALRM. PORT is a name without suffixes; "/x" behind it opens the port exclusively.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -51,7 +51,7 @@ struct port {
 	uint16_t mem_id;
 };
 
-/* NIOCCTRL's registration; 0 or -1. */
+/* Registers by NIOCCTRL; returns 0 or -1. */
 static int bind_port(int fd, const char *name, struct nmreq_register *reg, void *options)
 {
 	struct nmreq_header header = {.nr_version = NETMAP_API, .nr_reqtype = NETMAP_REQ_REGISTER};
@@ -92,13 +92,13 @@ static void send_one(struct port *port)
 	CHECK(ioctl(port->fd, NIOCTXSYNC, NULL) == 0);
 }
 
-/* True if the descriptor is a port that works. */
+/* Returns whether the descriptor is a port that works. */
 static int is_bound(int fd)
 {
 	return ioctl(fd, NIOCTXSYNC, NULL) == 0;
 }
 
-/* Waits until a thread of this process sleeps in one of the calls that wait for descriptors, or a lock of a file. */
+/* Waits until a thread of this process sleeps in a call that waits for descriptors, or for a lock of a file. */
 static void wait_until_asleep(pid_t thread)
 {
 	static const long sleeping[] = {
@@ -170,7 +170,7 @@ static int poll_for_ever(int fd)
 	return poll(&event, 1, -1);
 }
 
-/* One thread waits, another one tries and gives up: the first is woken all the same. */
+/* One thread waits, and another one times out: the first is woken all the same. */
 static void wakeup(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -183,7 +183,7 @@ static void wakeup(char **ports)
 	CHECK(sleeper.result == 1);
 }
 
-/* Packets are left where they are until all threads have seen them. */
+/* Packets stay in the ring until all threads have seen them. */
 static void wakeups(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -222,7 +222,7 @@ static void epoll_by_line(char **ports)
 
 static int volatile stopped;
 
-/* Duplicates a descriptor without end. */
+/* Duplicates a descriptor again and again. */
 static void *duplicates(void *fd)
 {
 	while (!stopped)
@@ -270,7 +270,7 @@ static void *churns(void *argument)
 		struct nmreq_register reg = {0};
 		int fd = open("/dev/netmap", O_RDWR);
 		CHECK(fd >= 0);
-		/* The other thread may be in a call with the last one, which is closed when that ends. */
+		/* The other thread may be in a call with the last descriptor, which is closed at the end of the call. */
 		while (bind_port(fd, name, &reg, NULL) < 0)
 			CHECK(errno == EBUSY);
 		int copy = round % 2 ? dup(fd) : fcntl(fd, F_DUPFD, 100 + round);
@@ -285,7 +285,7 @@ static void *churns(void *argument)
 	return NULL;
 }
 
-/* Uses numbers that may be any thread's. */
+/* Uses numbers that may belong to any thread. */
 static void *guesses(void *argument)
 {
 	(void)argument;
@@ -316,7 +316,7 @@ static void churn(char **ports)
 
 extern char **environ;
 
-/* What a child that borrows our memory closes is not closed here. */
+/* A number that a child with borrowed memory closes stays open here. */
 static void borrow(int fd)
 {
 	pid_t child = vfork();
@@ -341,7 +341,7 @@ static void vforks(char **ports)
 {
 	struct port port = open_port(ports[0]);
 	borrow(port.fd);
-	/* A child with memory of its own goes on with the port until it closes it, and has such children as well. */
+	/* A child with memory of its own uses the port until it closes it, and has such children as well. */
 	pid_t child = fork();
 	if (child == 0) {
 		borrow(port.fd);
@@ -354,7 +354,7 @@ static void vforks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
-/* A child shares the ports that it opens as its parent has; others are in memory of their own. */
+/* A child shares ports that it opens in the same way as its parent; others have memory of their own. */
 static void child_opens(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -367,7 +367,7 @@ static void child_opens(char **ports)
 		int fd = open("/dev/netmap", O_RDWR);
 		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == 0 && reg.nr_mem_id == port.mem_id);
 		struct port own = open_port(ports[1]);
-		/* One number is one memory, for programs that exchange buffers. */
+		/* Equal numbers mean the same memory to programs that exchange buffers. */
 		CHECK(own.mem_id != port.mem_id);
 		struct netmap_ring *ring = NETMAP_TXRING(own.nifp, 0);
 		buffer = ring->slot[0].buf_idx;
@@ -413,7 +413,7 @@ static void by_dup2(int fd)
 	CHECK(dup2(2, fd) == fd && close(fd) == 0);
 }
 
-/* However a descriptor is closed, its number is another file's then, and the port is free. */
+/* However a descriptor is closed, its number can become another file's, and the port is free. */
 static void closes(char **ports)
 {
 	static const struct {
@@ -428,7 +428,7 @@ static void closes(char **ports)
 	int file = mkstemp(path);
 	CHECK(file >= 0 && unlink(path) == 0 && write(file, "a plain file", 12) == 12);
 	for (unsigned n = 0; n < sizeof ways / sizeof *ways; n++) {
-		/* Above what the port itself needs, which closefrom would close as well. */
+		/* Above the port's own descriptors, which closefrom would close as well. */
 		int fd = open("/dev/netmap", O_RDWR), high = 200;
 		struct nmreq_register reg = {0};
 		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == 0);
@@ -443,7 +443,7 @@ static void closes(char **ports)
 		munmap(bytes, 4096);
 		CHECK(!is_bound(high));
 		CHECK(syscall(SYS_close, high) == 0);
-		/* The port's memory has gone with it. */
+		/* The port's memory is freed with it. */
 		reg.nr_mem_id = 0;
 		if ((fd = open("/dev/netmap", O_RDWR)) < 0 || bind_port(fd, ports[0], &reg, NULL) < 0) {
 			fprintf(stderr, "%s: the port is not free\n", ways[n].name);
@@ -453,10 +453,10 @@ static void closes(char **ports)
 	}
 }
 
-/* A program that closes all numbers but the port's, or all, cannot know which of them the library has. */
+/* A program that closes all numbers but the port's, or all, does not know the library's numbers. */
 static void closes_all(char **ports)
 {
-	/* What was inherited. */
+	/* Inherited numbers. */
 	closefrom(3);
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
 	for (int fd = 3; fd < 256; fd++)
@@ -466,19 +466,19 @@ static void closes_all(char **ports)
 	CHECK((first + 1 == second || close_range(first + 1, second - 1, 0) == 0) && close_range(second + 1, ~0U, 0) == 0);
 	send_one(&from);
 	CHECK(poll_for_ever(to.fd) == 1);
-	/* All of them: the ports are free, and others can be opened. */
+	/* All numbers: the ports are free, and others can be opened. */
 	closefrom(3);
 	CHECK(!is_bound(to.fd) && errno == EBADF);
 	char alone[64];
 	snprintf(alone, sizeof alone, "%s/x", ports[0]);
 	open_port(alone);
-	/* A child with memory of its own may really close them. */
+	/* A child with memory of its own closes its own numbers. */
 	pid_t child = fork();
 	if (child == 0) {
 		closefrom(3);
 		for (int fd = 3; fd < 256; fd++)
 			CHECK(fcntl(fd, F_GETFD) == -1);
-		/* And what they were before means nothing then. */
+		/* Their former meaning is forgotten. */
 		int files[64];
 		for (int n = 0; n < 64; n++)
 			CHECK((files[n] = open("/dev/null", O_RDONLY)) >= 0);
@@ -491,7 +491,7 @@ static void closes_all(char **ports)
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Calls that wait for a descriptor that nothing ever comes from, each a cancellation point. */
+/* Calls that wait for a descriptor that never becomes ready, each a cancellation point. */
 static int ppoll_for_ever(int fd)
 {
 	struct pollfd event = {.fd = fd, .events = POLLIN};
@@ -581,7 +581,7 @@ static void *closes_cancelled(void *fd)
 	return NULL;
 }
 
-/* Of a program that has nothing to do with netmap. */
+/* In a program without descriptors of netmap. */
 static void cancel(char **ports)
 {
 	(void)ports;
@@ -601,7 +601,7 @@ static void cancel(char **ports)
 	CHECK(joined(thread) == PTHREAD_CANCELED);
 }
 
-/* Of threads that wait for a port, or for another file beside it: the port goes on, and is free when it is closed. */
+/* In threads that wait for a port, or for another file beside it: the port works on, and is free when it is closed. */
 static void cancel_ports(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -664,7 +664,7 @@ static void duplicated(char **ports)
 	CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, port.fd, &event) == 0);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, port.fd, NULL) == 0);
-	/* Another instance of epoll(7) takes the place of the one that watched. */
+	/* Another instance of epoll(7) takes the place of the watching one. */
 	port = open_port(ports[0]);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, port.fd, &event) == 0);
 	int other = epoll_create1(0);
@@ -672,7 +672,7 @@ static void duplicated(char **ports)
 	CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
 }
 
-/* Serves its port by itself, by threads of ours. */
+/* Opens a port, whose server the library starts. */
 static void serves(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -682,7 +682,7 @@ static void serves(char **ports)
 	pause();
 }
 
-/* A program that takes one event at a time is told of every descriptor. */
+/* A program that takes one event at a time gets the events of every descriptor. */
 static void fair(char **names)
 {
 	enum { ALL = 4, TIMES = 10 };
@@ -704,7 +704,7 @@ static void fair(char **names)
 		CHECK(count[n] > TIMES / 2);
 }
 
-/* `struct nmreq_option` and the options of a registration, as bytes of known places. */
+/* `struct nmreq_option` and the options of a registration, as bytes at known offsets. */
 struct option {
 	uint64_t next;
 	uint32_t reqtype, status;
@@ -713,7 +713,7 @@ struct option {
 	uint64_t gap;
 };
 
-/* A request; 0, or what errno(3) says. */
+/* Sends a request; returns 0, or errno(3). */
 static int request(int fd, unsigned type, const char *name, void *body, uint32_t reserved, struct option *option)
 {
 	struct nmreq_header header = {.nr_version = NETMAP_API, .nr_reqtype = type, .nr_reserved = reserved};
@@ -723,7 +723,7 @@ static int request(int fd, unsigned type, const char *name, void *body, uint32_t
 	return ioctl(fd, NIOCCTRL, &header) < 0 ? errno : 0;
 }
 
-/* A registration; the same. */
+/* Registers; returns 0, or errno(3). */
 static int bind_as(int fd, const char *name, uint32_t mode, uint64_t flags, struct option *option)
 {
 	struct nmreq_register reg = {.nr_mode = mode, .nr_flags = flags};
@@ -782,7 +782,7 @@ static void refusals(char **names)
 	CHECK(poll(&event, 1, 0) == 1 && event.revents == POLLERR && ring->head == 0);
 }
 
-/* Memory of which the second half is not there. */
+/* Memory without its second half. */
 static char *half_there(void)
 {
 	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -835,21 +835,21 @@ static void pointers(char **ports)
 		CHECK(errno == EFAULT || errno == ENXIO || errno == EINVAL);
 		CHECK(close(other) == 0);
 	}
-	/* Options that are not there, and half of one. */
+	/* Missing options, and half an option. */
 	for (int n = 0; n < 2; n++) {
 		struct nmreq_register reg = {0};
 		int other = open("/dev/netmap", O_RDWR);
 		FAULTS(bind_port(other, "valePt:b", &reg, n ? half : bad));
 		CHECK(close(other) == 0);
 	}
-	/* A path that ends where memory does. */
+	/* A path that ends at the end of memory. */
 	memcpy(bad - 5, "/dev", 5);
 	CHECK(open(bad - 5, O_RDONLY | O_DIRECTORY) >= 0);
 	memcpy(bad - 12, "/dev/netmap", 12);
 	CHECK(open(bad - 12, O_RDWR) >= 0);
 }
 
-/* A sandbox that does not let the kernel copy for us: a program goes on all the same. */
+/* A sandbox in which the kernel may not copy for the library: the program works all the same. */
 static void confined(char **ports)
 {
 	struct sock_filter filter[] = {
@@ -927,7 +927,7 @@ static int maps(void)
 
 static void external(char **ports)
 {
-	/* The last page is the memory's in its first hundred bytes only. */
+	/* Only the first hundred bytes of the last page belong to the memory. */
 	size_t whole = 8 << 20, len = whole + 100;
 	int count = 0;
 	for (int round = 0; round < 20; round++) {
@@ -955,14 +955,14 @@ static void external(char **ports)
 		fprintf(stderr, "memory is never freed: %d mappings, %d before\n", maps(), count);
 		exit(1);
 	}
-	/* Memory that is not there cannot be shared. */
+	/* Missing memory cannot be shared. */
 	char *hole = half_there();
 	struct external option = {.type = 1, .size = sizeof option - 24, .address = (uintptr_t)hole + 4096};
 	option.pools.memsize = whole;
 	struct nmreq_register reg = {0};
 	int fd = open("/dev/netmap", O_RDWR);
 	FAULTS(bind_port(fd, ports[0], &reg, &option));
-	/* Nor memory that the program may not write to. */
+	/* Neither can memory that the program may not write to. */
 	int protections[] = {PROT_READ, PROT_NONE, PROT_READ | PROT_EXEC};
 	for (int n = 0; n < 3; n++) {
 		char *fixed = mmap(NULL, whole, protections[n], MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -972,7 +972,7 @@ static void external(char **ports)
 	}
 }
 
-/* Takes up a port by a descriptor that another process, or another program, has opened. */
+/* Uses a port by a descriptor that another process, or another program, has opened. */
 static struct port taken_up(int fd, size_t len, size_t offset)
 {
 	struct port port = {.fd = fd, .len = len};
@@ -987,7 +987,7 @@ static size_t offset_of(const struct port *port)
 	return (char *)port->nifp - port->memory;
 }
 
-/* What a program does with a descriptor that it has got: calls inherited FD LEN OFFSET. */
+/* Uses a descriptor that the program has inherited: calls inherited FD LEN OFFSET. */
 static void inherited(char **arguments)
 {
 	struct port port = taken_up(atoi(arguments[0]), strtoul(arguments[1], NULL, 0), strtoul(arguments[2], NULL, 0));
@@ -1028,7 +1028,7 @@ static void took(struct port *port)
 	CHECK(ioctl(port->fd, NIOCRXSYNC, NULL) == 0);
 }
 
-/* A descriptor means the same in a program that is executed, and lives as long as anybody has it. */
+/* A descriptor means the same in an executed program, and lives as long as a process has it. */
 static void executes(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -1036,11 +1036,11 @@ static void executes(char **ports)
 	CHECK(close(from.fd) == 0);
 	ended_well(child);
 	took(&to);
-	/* Whoever opens the port now is the only one. */
+	/* The port can be opened exclusively now. */
 	char alone[64];
 	snprintf(alone, sizeof alone, "%s/x", ports[1]);
 	struct port again = open_port(alone);
-	/* By a number that none of the C library's functions has made. */
+	/* By a number that was made without the C library. */
 	int high = syscall(SYS_dup, again.fd);
 	CHECK(high >= 0 && is_bound(high));
 	ended_well(run_inherited(&again, high));
@@ -1078,7 +1078,7 @@ static void passes(char **ports)
 	pid_t opener = fork();
 	if (opener == 0) {
 		struct port port = open_port(ports[1]);
-		/* One that is bound to nothing, too. */
+		/* Also a descriptor that is not bound. */
 		send_descriptor(ends[1], open("/dev/netmap", O_RDWR));
 		send_descriptor(ends[1], port.fd);
 		size_t told[2] = {port.len, offset_of(&port)};
@@ -1100,17 +1100,17 @@ static void passes(char **ports)
 	snprintf(alone, sizeof alone, "%s/x", ports[1]);
 	CHECK(bind_port(unbound, alone, &reg, NULL) == -1 && errno == EBUSY);
 	CHECK(close(fd) == 0 && bind_port(unbound, alone, &reg, NULL) == 0 && is_bound(unbound));
-	/* What is none of netmap's stays what it is. */
+	/* Other sockets are not affected. */
 	CHECK(ioctl(ends[0], NIOCTXSYNC, NULL) == -1 && errno == ENOTTY);
 	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, ends[0], 0) == MAP_FAILED && errno == ENODEV);
 }
 
-/* A port that a program and its children send on: each frame comes out once. */
+/* A program and its children send on one port: each frame arrives once. */
 static void shared_by_children(char **ports)
 {
 	enum { CHILDREN = 3, FRAMES = 3000 };
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
-	/* They take turns, as they must with netmap. */
+	/* They take turns, as netmap requires. */
 	int turn[2];
 	CHECK(pipe(turn) == 0 && write(turn[1], "t", 1) == 1);
 	pid_t children[CHILDREN];
@@ -1136,7 +1136,7 @@ static void shared_by_children(char **ports)
 	CHECK(ioctl(to.fd, NIOCRXSYNC, NULL) == 0 && nm_ring_empty(NETMAP_RXRING(to.nifp, 0)));
 }
 
-/* Whatever waits for an epoll that waits for a port is woken, as long as there is something, and not longer. */
+/* Each call that waits for an epoll of a port is woken, as long as the port has a packet, and not longer. */
 static void nested(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -1151,17 +1151,17 @@ static void nested(char **ports)
 		send_one(&from);
 		if (round % 2)
 			CHECK(poll(&waits, 1, -1) == 1);
-		/* It is there until it is taken. */
+		/* The packet is reported until it is taken. */
 		for (int again = 0; again < 2; again++) {
 			CHECK(epoll_wait(outer, got, 3, -1) == 1 && got[0].data.u64 == 6);
 			CHECK(epoll_wait(inner, got, 3, -1) == 1 && got[0].data.u64 == 5 && got[0].events == EPOLLIN);
 		}
 		took(&to);
-		/* The token of what was there may still be. */
+		/* The token of the last packet may still be there. */
 		while (epoll_wait(outer, got, 3, 0) == 1)
 			CHECK(epoll_wait(inner, got, 3, 0) == 0);
 	}
-	/* Others' events are as they were. */
+	/* Events of other descriptors are not affected. */
 	int ends[2];
 	CHECK(pipe(ends) == 0);
 	event.data.u64 = 7;
@@ -1172,7 +1172,7 @@ static void nested(char **ports)
 		;
 }
 
-/* netmap's device is a file of its kind for who asks. */
+/* stat(2), access(2) and their variants report netmap's device. */
 static void looks(char **ports)
 {
 	(void)ports;

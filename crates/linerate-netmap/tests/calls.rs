@@ -1,5 +1,5 @@
-//! The functions of the C library that are answered here, as programs use them (`calls.c`): with threads, forks,
-//! cancellation, and pointers and numbers that are wrong.
+//! The functions of the C library that the object replaces, as programs use them (`calls.c`): with threads, forks and
+//! cancellation, and with invalid pointers and numbers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 #[allow(dead_code)] // each test uses a part of it
 mod kit;
 
-/// Runs a case of the program; its ports are served by this process.
+/// Runs a case of the program, with ports that are served by this process.
 #[track_caller]
 fn fine(words: &str) {
     let world = World::served(0o600);
@@ -30,7 +30,7 @@ fn every_thread_that_waits_for_a_port_is_woken() {
     fine("wakeups valeC2:b valeC2:a");
 }
 
-/// Monitors come and go, so that the pipe's memory for copies is opened and closed inside epoll_wait(2).
+/// Monitors begin and end, so that the pipe's memory for copies is opened and closed inside epoll_wait(2).
 #[test]
 fn epoll_wait_does_not_wait_for_itself() {
     let world = World::served(0o600);
@@ -45,7 +45,7 @@ fn epoll_wait_does_not_wait_for_itself() {
     for round in 0..20 {
         let _monitor = world.start("open w{1/t");
         input.write_all(b"\n").unwrap();
-        // If it hangs, SIGALRM ends it.
+        // A hanging call is ended by SIGALRM.
         assert_eq!(line(), "waited\n", "in round {round}");
     }
     drop(input);
@@ -59,7 +59,7 @@ fn a_child_of_a_program_with_threads_can_close() {
 }
 
 #[test]
-fn what_a_child_closes_its_parent_keeps() {
+fn a_parent_keeps_numbers_that_its_child_closes() {
     fine("vforks valeC4:a/x");
 }
 
@@ -81,7 +81,7 @@ fn a_descriptor_means_the_same_in_a_process_that_it_is_passed_to() {
 }
 
 #[test]
-fn what_a_program_and_its_children_send_comes_out_once() {
+fn frames_of_a_program_and_its_children_arrive_once() {
     fine("shared-by-children x{19 x}19");
 }
 
@@ -92,22 +92,22 @@ fn an_epoll_that_waits_for_an_epoll_is_woken() {
 }
 
 #[test]
-fn the_device_is_there_for_who_looks() {
+fn stat_and_access_find_the_device() {
     fine("looks");
 }
 
 #[test]
-fn a_number_that_is_closed_in_any_way_is_not_ours_any_more() {
+fn a_number_closed_in_any_way_is_free() {
     fine("closes valeC5:a/x");
 }
 
 #[test]
-fn a_program_that_closes_everything_leaves_its_ports_whole() {
+fn a_program_may_close_all_numbers() {
     fine("closes-all valeC14:b valeC14:a");
 }
 
 #[test]
-fn threads_open_and_close_ports_beside_each_other() {
+fn threads_open_and_close_ports_concurrently() {
     fine("churn valeC15:a/x valeC15:b/x valeC15:c/x valeC15:d/x");
 }
 
@@ -122,7 +122,7 @@ fn threads_that_wait_for_ports_can_be_cancelled() {
 }
 
 #[test]
-fn a_timeout_may_be_longer_than_time() {
+fn a_timeout_may_be_longer_than_the_clock() {
     fine("timeouts valeC7:a");
 }
 
@@ -131,7 +131,8 @@ fn descriptors_are_duplicated_and_replaced_by_every_call() {
     fine("duplicated valeC8:a/x");
 }
 
-/// The server is a process of its own, which is no child of the program's: it has none of its threads, signals, descriptors.
+/// The server is a process of its own, and not the program's child: it has none of its threads, signals and
+/// descriptors.
 #[test]
 fn a_server_is_started_beside_the_program() {
     let world = World::new();
@@ -149,7 +150,7 @@ fn a_server_is_started_beside_the_program() {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_string();
     assert_ne!(field("PPid:"), serving.id().to_string());
     assert_eq!(u64::from_str_radix(&field("SigBlk:"), 16).unwrap(), 0);
-    // It goes when nobody has used it for a while, and not before.
+    // It ends some time after its last program, and not before.
     serving.kill().unwrap();
     serving.wait().unwrap();
     await_end(server);
@@ -165,9 +166,9 @@ fn await_end(process: u32) {
     }
 }
 
-/// A server whose folder was taken away is found by nobody, and stays for nobody.
+/// No program finds a server whose folder was removed, so it ends.
 #[test]
-fn a_server_goes_where_its_folder_has_gone() {
+fn a_server_ends_after_its_folder_was_removed() {
     let world = World::new();
     let mut serving = world.calls("serves valeC9:b").spawn().unwrap();
     let mut line = String::new();
@@ -180,18 +181,18 @@ fn a_server_goes_where_its_folder_has_gone() {
 }
 
 #[test]
-fn a_pointer_that_is_wrong_is_an_error() {
+fn an_invalid_pointer_is_an_error() {
     fine("pointers valePt:a");
 }
 
-/// As sandboxes of containers may be.
+/// As in the sandbox of a container.
 #[test]
-fn a_program_need_not_be_allowed_to_copy_by_the_kernel() {
+fn a_program_may_be_forbidden_to_copy_by_the_kernel() {
     fine("confined valeC17:b valeC17:a");
 }
 
 #[test]
-fn select_tells_the_time_left() {
+fn select_returns_the_remaining_time() {
     fine("time-left valeC10:a");
 }
 
@@ -215,14 +216,14 @@ fn external_memory_is_no_longer_than_its_program_says_and_is_freed() {
     fine("external valeC12:a/x");
 }
 
-/// A message that cannot be written is lost, and the call fails as it would.
+/// A message that cannot be written is lost, and the call fails all the same.
 #[test]
-fn what_is_refused_ends_no_program() {
+fn a_refusal_does_not_end_the_program() {
     let world = World::served(0o600);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = world.command("open valeC13:").stderr(full).status().unwrap();
     assert_eq!(status.code(), Some(1));
-    // Descriptor 2 is what the program opens first then, and nothing of ours is to be in it.
+    // Descriptor 2 is then the first file that the program opens, which must stay empty.
     let file = world.folder.path().join(".file");
     std::fs::write(&file, "").unwrap();
     let mut shell = Command::new("sh");

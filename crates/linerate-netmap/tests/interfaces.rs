@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use kit::World;
-use linerate::shared::{Client, Rings};
+use linerate::share::{Client, RingCounts};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 #[allow(dead_code)] // each test uses a part of it
 mod kit;
 
-/// A network namespace; it goes with the test.
+/// A network namespace, which is deleted with the test.
 struct Namespace(String);
 
 impl Namespace {
@@ -22,7 +22,7 @@ impl Namespace {
         namespace
     }
 
-    /// Runs a program in it; true if it ends well.
+    /// Runs a program in it; returns whether it succeeds.
     fn runs(&self, words: &str) -> bool {
         let output = Command::new("ip").args(["netns", "exec", &self.0]).args(words.split(' ')).output().unwrap();
         output.status.success()
@@ -33,7 +33,7 @@ impl Namespace {
         assert!(self.runs(words), "{words}");
     }
 
-    /// Who serves ports there.
+    /// Starts a server there.
     fn world(&self) -> World {
         let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
         let serve = move || {
@@ -50,7 +50,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces with a veth pair between them: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the other.
+/// Makes two namespaces with a veth pair between them: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the
+/// other.
 fn pair(test: &str) -> [Namespace; 2] {
     let ends = [Namespace::new(&format!("{test}0")), Namespace::new(&format!("{test}1"))];
     ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0));
@@ -58,7 +59,7 @@ fn pair(test: &str) -> [Namespace; 2] {
         end.run(&format!("ip link set n{n} addrgenmode none"));
         end.run(&format!("ip address add 10.88.0.{}/24 dev n{n}", n + 1));
         end.run(&format!("ip link set n{n} up"));
-        // Nobody does in hardware what is left to it, and netmap's programs know nothing of it.
+        // A veth has no hardware for offloads, and netmap's programs do not support them.
         end.run(&format!("ethtool -K n{n} tx off tso off gso off gro off"));
     }
     ends
@@ -76,7 +77,7 @@ fn programs_send_and_receive_on_interfaces() {
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
 }
 
-/// As in netmap, whatever was asked for; rings of the usual length for all of them fit the server's memory.
+/// As in netmap, whatever number was requested. Rings of the default length fit the server's memory.
 #[test]
 fn an_interface_has_a_ring_for_each_of_its_queues() {
     let ends = ["nq0", "nq1"].map(Namespace::new);
@@ -102,7 +103,7 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(outside.runs(PING));
     let world = host.world();
     let inward = world.start("bridge n1/R n1^/T 100000000 poll");
-    // What Linux sends goes to nobody yet.
+    // No program moves the packets that Linux sends.
     let stack = world.start("open n1^/R");
     assert!(!outside.runs(ONE_PING));
     drop(stack);
@@ -112,13 +113,13 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(!outside.runs(ONE_PING));
     drop(outward);
     drop(world);
-    // As it was.
+    // The former state.
     assert!(outside.runs(PING));
 }
 
-/// `NS_FORWARD`: what the program marks passes, nothing else.
+/// `NS_FORWARD`: marked packets pass, and no others.
 #[test]
-fn what_is_marked_passes_between_card_and_host() {
+fn marked_packets_pass_between_card_and_host() {
     let [outside, host] = pair("nf");
     assert!(outside.runs(PING));
     let world = host.world();
@@ -136,9 +137,9 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     let [outside, host] = pair("na");
     let world = host.world();
     let client = || Client::find(world.folder.path(), "valeI").unwrap().unwrap();
-    client().attach("valeI", "n1", true, Rings::default()).unwrap();
+    client().attach("valeI", "n1", true, RingCounts::default()).unwrap();
     assert!(outside.runs(PING));
-    // A third port hears what is for all: who asks for an address that nobody has.
+    // A third port gets all broadcasts, such as requests for an address that no host has.
     let mut listener = world.start("hear valeI:p");
     outside.run("ip neighbour flush dev n0");
     assert!(!outside.runs("ping -q -c 1 -W 1 10.88.0.77"));
@@ -147,17 +148,17 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     for name in ["valeI:n1", "valeI:n1^", "valeI:p"] {
         assert!(names.iter().any(|there| there == name), "{names:?}");
     }
-    assert!(client().attach("valeI", "n1", false, Rings::default()).is_err());
+    assert!(client().attach("valeI", "n1", false, RingCounts::default()).is_err());
     client().detach("valeI", "n1").unwrap();
     assert!(client().detach("valeI", "n1").is_err());
     assert!(outside.runs(PING));
 }
 
-/// As netmap takes an interface: it is the program's alone, also one that nobody has set up.
+/// As in netmap, an interface is exclusive while a program has it, also one that is not set up.
 #[test]
-fn an_interface_is_a_program_s_alone_while_it_has_it() {
+fn an_interface_is_exclusive_while_a_program_has_it() {
     let [a, b] = ["nd0", "nd1"].map(Namespace::new);
-    // Linux has much to say of itself where an interface is set up: neighbours, routers, groups.
+    // The interfaces are not set up: Linux would send packets of its own, for neighbours, routers and groups.
     a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0));
     let told = |end: &Namespace, file: &str| {
         let path = format!("/sys/class/net/{file}");
@@ -177,14 +178,14 @@ fn an_interface_is_a_program_s_alone_while_it_has_it() {
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
     drop(sender);
     let receiver = far.start("open n1");
-    // What Linux sends goes nowhere.
+    // Packets that Linux sends are dropped.
     a.run("ip address add 10.88.0.1/24 dev n0");
     let received = || told(&b, "n1/statistics/rx_packets");
     let before = received();
     assert!(!a.runs(ONE_PING));
     assert_eq!(received(), before);
     drop((holder, receiver));
-    // As they were, as soon as the server has noticed.
+    // The former state, when the server has noticed the end.
     while is_up(&a, "n0") || is_up(&b, "n1") {
         std::thread::yield_now();
     }

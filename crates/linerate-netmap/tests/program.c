@@ -1,19 +1,20 @@
 /*
- * A program of netmap's, for the tests: it knows netmap's interface and nothing of this project.
+ * A program of netmap for the tests, which knows only netmap's interface.
  *
- *     program send PORT COUNT LEN WAIT      frames with sequence numbers, then waits until all are taken
- *     program indirect PORT COUNT LEN       the same frames from memory of its own, each in one slot (NS_INDIRECT)
- *     program receive PORT COUNT WAIT       as many, which must be in order and whole
- *     program bridge PORT PORT COUNT WAIT   forwards so many from the first to the second, without copying if it can
- *     program hear PORT                     says the type of each frame that is for all, and whose a frame of `say` is
- *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot has
- *                                           the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
- *     program pass PORT                     lets everything pass between card and host (NS_FORWARD); PORT ends in "*"
+ *     program send PORT COUNT LEN WAIT      sends frames with sequence numbers, then waits until all are taken
+ *     program indirect PORT COUNT LEN       sends such frames from memory of its own, each in one slot (NS_INDIRECT)
+ *     program receive PORT COUNT WAIT       receives COUNT frames, which must be in order and whole
+ *     program bridge PORT PORT COUNT WAIT   forwards COUNT frames from the first to the second, if possible without copies
+ *     program hear PORT                     prints the type of each broadcast, and the addresses of a frame of `say`
+ *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot
+ *                                           has the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
+ *     program pass PORT                     passes all packets between card and host (NS_FORWARD); PORT ends in "*"
  *     program open PORT                     opens it, and waits to be killed
- *     program fill PORT                     sends without end
+ *     program fill PORT                     sends until it is killed
  *
- * WAIT is poll, select, epoll or busy. PORT is in netmap's grammar, without "netmap:"; "old:" in front asks by the API
- * before version 12. It says "ready" when its ports are open, and in the end how many, and ends with 0 if all is well.
+ * WAIT is poll, select, epoll or busy. PORT is in netmap's grammar, without "netmap:"; "old:" in front uses the API
+ * before version 12. It prints "ready" when its ports are open, and at the end the numbers of frames. It exits with 0
+ * if all is well.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +34,7 @@ struct port {
 	struct netmap_if *nifp;
 	uint16_t mem_id;
 	char *memory;
-	/* Rings that are ours: from first to one behind the last. */
+	/* The port's rings: the first, and the one behind the last. */
 	unsigned tx, tx_end, rx, rx_end;
 };
 
@@ -93,7 +94,7 @@ static void open_port(struct port *port, const char *name, const struct port *sh
 	size_t len = strcspn(name, "^*-/@");
 	struct nmreq_register reg = {0};
 	suffix(name + len, &reg);
-	/* Two rings each way are asked for with a "#" behind all. */
+	/* A "#" at the end asks for two rings each way. */
 	if (strchr(name, '#'))
 		reg.nr_tx_rings = reg.nr_rx_rings = 2;
 	len = strcspn(name, "^*-/@#");
@@ -130,7 +131,7 @@ static void open_port(struct port *port, const char *name, const struct port *sh
 	port->epoll = -1;
 }
 
-/* Waits until the port has something to receive, or room to send; exits if it is gone. */
+/* Waits until the port has a packet, or room to send; exits if it is gone. */
 static void wait_for(struct port *port, const char *how, int send)
 {
 	if (!strcmp(how, "busy")) {
@@ -200,9 +201,9 @@ static void send_frames(const char *name, uint64_t count, size_t len, const char
 	uint32_t parts = (len + ring->nr_buf_size - 1) / ring->nr_buf_size;
 	while (sent < count) {
 		wait_for(&port, how, 1);
-		/* The program's own (lb of netmap's keeps its state there). */
+		/* `sem` is the program's own (netmap's lb keeps its state there). */
 		memset(ring->sem, 0xA5, sizeof(ring->sem));
-		/* All in one ring: the order is seen at the other end. */
+		/* All frames in one ring: the other end checks their order. */
 		while (sent < count && nm_ring_space(ring) >= parts) {
 			for (size_t at = 0; at < len; at += ring->nr_buf_size) {
 				struct netmap_slot *slot = &ring->slot[ring->head];
@@ -238,7 +239,7 @@ static void send_indirectly(const char *name, uint64_t count, size_t len)
 		slot->len = len;
 		slot->flags = NS_INDIRECT;
 		ring->head = ring->cur = nm_ring_next(ring, ring->head);
-		/* Then the bytes are the program's again. */
+		/* Now the program may reuse the bytes. */
 		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
 			fail("sync");
 	}
@@ -246,7 +247,7 @@ static void send_indirectly(const char *name, uint64_t count, size_t len)
 		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
 			fail("sync");
 	printf("sent %llu\n", (unsigned long long)count);
-	/* Each slot has a buffer of its own, as it had. */
+	/* Each slot still has a buffer of its own. */
 	for (unsigned n = 0; n < ring->num_slots; n++)
 		for (unsigned m = 0; m < n; m++)
 			if (ring->slot[n].buf_idx == ring->slot[m].buf_idx)

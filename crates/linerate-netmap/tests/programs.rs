@@ -1,5 +1,5 @@
-//! A program that knows netmap's interface only (`program.c`), over the shared object: in processes of their own, beside a
-//! server in this one.
+//! A program that knows only netmap's interface (`program.c`), over the shared object: in processes of their own, with
+//! a server in this one.
 
 use kit::{Running, World};
 
@@ -12,7 +12,7 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
     for (how, len, count) in
         [("poll", 60, 200_000), ("select", 1500, 100_000), ("epoll", 9000, 20_000), ("busy", 60, 200_000)]
     {
-        // The process that makes a pipe has its memory; these two are in one, as asked for.
+        // A pipe is in the memory of the process that makes it; these two are in one memory, as requested.
         let mut bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
         let mut receiver = world.start(&format!("receive y}}1 {count} {how}"));
         let mut sender = world.start(&format!("send x{{1 {count} {len} {how}"));
@@ -26,8 +26,8 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
 fn packets_pass_a_switch_whole_and_in_order() {
     let world = World::served(0o600);
     for (how, len) in [("poll", 60), ("select", 1514), ("epoll", 5000)] {
-        // A switch drops what finds no room, so that more is sent than received. What the last sender has left behind goes to
-        // its own switch.
+        // A switch drops packets without room, so that more are sent than received. The next sender has its own switch,
+        // without packets of the last one.
         let mut receiver = world.start(&format!("receive valeT{how}:b 50000 {how}"));
         let _sender = world.start(&format!("send valeT{how}:a 100000000 {len} {how}"));
         let (code, said) = receiver.end();
@@ -37,7 +37,7 @@ fn packets_pass_a_switch_whole_and_in_order() {
 }
 
 #[test]
-fn the_first_process_serves_where_nobody_else_does() {
+fn the_first_program_starts_a_missing_server() {
     let world = World::new();
     let mut receiver = world.start("receive valeT2:b 20000 poll");
     let _sender = world.start("fill valeT2:a");
@@ -56,14 +56,14 @@ fn the_older_api_is_answered_as_well() {
 #[test]
 fn rings_are_opened_one_by_one_and_by_direction() {
     let world = World::served(0o600);
-    // Two pairs each; what is sent on a ring comes out of the one of the same number.
+    // Two pairs each; packets of a ring arrive at the ring of the same number.
     let mut second = world.start("receive valeT4:b-1# 1000 poll");
     let _other = world.start("open valeT4:b-0");
     let _sender = world.start("send valeT4:a-1# 100000000 60 poll");
     assert_eq!(second.end().0, Some(0));
     let mut receiver = world.start("receive valeU4:b/R 1000 poll");
     let _opposite = world.start("open valeU4:b/T");
-    // Whoever opens it in the same way shares its rings; others overlap with them.
+    // The same request shares its rings; other requests overlap with them.
     let _same = world.start("open valeU4:b/R");
     assert!(world.refused("open valeU4:b").contains("taken already"));
     let _sender = world.start("send valeU4:a/T 100000000 60 poll");
@@ -73,7 +73,7 @@ fn rings_are_opened_one_by_one_and_by_direction() {
 }
 
 #[test]
-fn a_monitor_sees_what_a_port_sends_and_receives() {
+fn a_monitor_gets_sent_and_received_packets() {
     let world = World::served(0o600);
     let _port = world.start("fill valeT5:a");
     let _other = world.start("receive valeT5:b 100000000 poll");
@@ -81,10 +81,10 @@ fn a_monitor_sees_what_a_port_sends_and_receives() {
         let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).end();
         assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
     }
-    assert!(world.refused("open valeT5:nobody/r").contains("not open"));
+    assert!(world.refused("open valeT5:none/r").contains("not open"));
 }
 
-/// Who serves a pipe between two processes sees nothing of it, unless it has monitors.
+/// The server of a pipe between two processes gets no packet of it, unless it has monitors.
 #[test]
 fn a_pipe_between_processes_has_monitors() {
     let world = World::served(0o600);
@@ -100,13 +100,13 @@ fn a_pipe_between_processes_has_monitors() {
             assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
         }
     }
-    // Monitors that nobody reads, and that come and go, cost copies, not packets.
+    // Idle monitors, and monitors that begin and end, lose copies, and the pipe loses no packet.
     for len in [60, 5000] {
         let mut receiver = world.start("receive seen}8 100000 poll");
         let _idle = world.start("open seen}8/r");
         let mut sender = world.start(&format!("send seen{{8 100000 {len} poll"));
         for _ in 0..3 {
-            // The sender may be done already, and its port closed.
+            // The sender may have ended, so that its port is closed.
             let mut monitor = Running::new(world.command("open seen{8/rt"));
             assert!(monitor.line() == "ready" || monitor.end().1.contains("not open"));
         }
@@ -116,7 +116,7 @@ fn a_pipe_between_processes_has_monitors() {
 }
 
 #[test]
-fn a_port_that_somebody_has_alone_is_refused_to_others() {
+fn an_exclusive_port_is_refused_to_others() {
     let world = World::served(0o600);
     let alone = world.start("open valeT6:a/x");
     assert!(world.refused("open valeT6:a").contains("taken already"));
@@ -135,7 +135,7 @@ fn a_process_that_is_killed_leaves_its_ports_to_others() {
     let world = World::served(0o600);
     let mut receiver = world.start("receive valeT7:c 200000 poll");
     for round in 0..20 {
-        // In the middle of whatever it does.
+        // The sender is killed at any moment.
         let mut victim = world.start_soon("fill valeT7:a");
         let pipe = world.start_soon("fill x{1");
         for _ in 0..round {
@@ -162,12 +162,12 @@ fn the_end_of_the_server_is_an_error() {
         let (code, said) = running.end();
         assert!(code == Some(1) && said.contains(what), "{said}");
     }
-    // An error of select(2) is a descriptor that is ready: the receiver then asks again.
+    // select(2) reports an error as a ready descriptor, so that the receiver asks again and again.
     selecting.child.kill().unwrap();
 }
 
 #[test]
-fn who_may_use_ports_is_a_matter_of_permissions() {
+fn the_socket_s_permissions_admit_users() {
     let world = World::served(0o600);
     let mut running = Running::new(world.command_of_nobody("open valeT9:a"));
     assert_eq!(running.line(), "");
@@ -179,7 +179,7 @@ fn who_may_use_ports_is_a_matter_of_permissions() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_names_are_refused() {
     let world = World::served(0o600);
     for (name, why) in [
         ("valeT10:", "letters, digits"),
@@ -200,24 +200,24 @@ fn flags_of_slots_count_on_a_switch() {
     let mut hear = |what: &str| listeners.iter_mut().for_each(|listener| assert_eq!(listener.line(), what));
     let _no_learn_and_indirect = world.start("say valeFl:d ff 11 18");
     hear("11 to ff");
-    // Where 11 is nobody has learned, so that all hear it.
+    // No port has learned 11, so that all hear it.
     let _other = world.start("say valeFl:e 11 22 0");
     hear("22 to 11");
     let _learned = world.start("say valeFl:f ff 33 0");
     hear("33 to ff");
-    // What is for 33 goes there only; the next that all hear is another one.
+    // Frames for 33 go only there; the next frame that all hear is another one.
     let _to_one = world.start("say valeFl:g 33 44 0");
     let _to_all = world.start("say valeFl:h ff 55 0");
     hear("55 to ff");
 }
 
-/// `NS_INDIRECT` of up to the 65,535 bytes that a slot can say.
+/// `NS_INDIRECT`, up to the 65,535 bytes that a slot can have.
 #[test]
-fn packets_that_are_in_no_buffer_can_be_long() {
+fn packets_outside_buffers_can_be_long() {
     let world = World::served(0o600);
     for len in [60, 2048, 2049, 65_535] {
         let mut receiver = world.start("receive valeIn:b 300 poll");
-        // A switch drops what finds no room.
+        // A switch drops packets without room.
         let mut sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
         let (code, said) = sender.end();
         assert_eq!((code, &*said), (Some(0), "sent 3000"));

@@ -395,7 +395,7 @@ pub enum Error {
 
     /// Shared memory for ports without room.
     #[error("the memory for ports has no {what}")]
-    AreaFull {
+    PortMemoryFull {
         /// The missing resource.
         what: &'static str,
     },
@@ -409,7 +409,7 @@ pub enum Error {
         folder: std::path::PathBuf,
     },
 
-    /// A port that is not served like this.
+    /// A request for a port that is not served in this way.
     #[error("'{name}' is not served: {why}")]
     NotServed {
         /// Its name.
@@ -423,7 +423,7 @@ pub enum Error {
     Refused {
         /// The server's answer; a second line is the hint.
         why: String,
-        /// As errno(3) has it.
+        /// The errno(3).
         errno: i32,
     },
 
@@ -527,7 +527,7 @@ impl Error {
                 "this is a bug of a driver or a fault of the card; no memory was touched".to_string()
             }
             Error::NeedsReset { .. } => "drop its queues and reset the port, or open it again".to_string(),
-            Error::AreaFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
+            Error::PortMemoryFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
             Error::NoServer { .. } => "try: linerate serve".to_string(),
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
             Error::Serve { mend, .. } => mend.clone(),

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::port::Options;
-use crate::shared::Rings;
+use crate::share::RingCounts;
 
 pub use crate::capture::fuzzing::capture;
 pub use crate::filter::fuzzing::filter;
 pub use crate::model::fuzzing::{headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
 
-/// Serves a hostile program: its requests, and its memory. See `shared/server/fuzzing.rs`.
+/// Serves a hostile program: its requests, and its memory. See `share/server/fuzzing.rs`.
 pub fn shared(data: &[u8]) {
     // One pool for all, as small as rings and packets on their way allow, so that ports cost little.
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| {
         Pool::new(Region::new(&RegionOptions { buffers: 4096, ..RegionOptions::default() }).expect("memory"))
     });
-    let open = |name: &str, rings: &Rings| {
+    let open = |name: &str, rings: &RingCounts| {
         let options = Options {
             rx_queues: rings.rx,
             tx_queues: rings.tx,
@@ -33,7 +33,7 @@ pub fn shared(data: &[u8]) {
         let [device] = options.open([name])?;
         Ok(device)
     };
-    crate::shared::fuzz(open, data);
+    crate::share::fuzz(open, data);
     assert_eq!(POOL.available(), POOL.region().buffers(), "buffers");
 }
 

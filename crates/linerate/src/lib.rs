@@ -29,7 +29,7 @@
 //! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
 //!                            ^               traffic <-^           |
 //!                            |-  filter  <-  kernel  <-------------|
-//!                            '-  netmap  <-  shared  <-------------'
+//!                            '-  netmap  <-  share  <--------------'
 //! ```
 //!
 //! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
@@ -41,7 +41,7 @@
 //! - [`model`]: the 82599 itself, as its datasheet tells it
 //! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
 //! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
-//! - [`shared`]: ports for other processes; how a packet comes from one to the other is `shared/work.rs`
+//! - [`share`]: ports for other processes; how a packet comes from one to the other is `share/server/pump.rs`
 //! - [`filter`]: which packets are meant, as people write it
 //! - [`traffic`]: frames that can be recognised again
 //!
@@ -63,7 +63,7 @@ mod open;
 mod packet;
 pub mod pci;
 pub mod port;
-pub mod shared;
+pub mod share;
 mod slot;
 pub mod traffic;
 

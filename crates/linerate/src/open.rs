@@ -19,7 +19,7 @@ use crate::pci::{self, NetworkCard};
 use crate::port::{
     DEFAULT_FRAME, Device, FRAME_HEADERS, Faults, Kind, Options, Port, PortName, Vectors, Wrapped, Wrapper,
 };
-use crate::shared::{self, Rings, ServedPort, Server, Wanted};
+use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -41,7 +41,7 @@ pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
 /// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
-    let open = |name: &str, rings: &Rings| {
+    let open = |name: &str, rings: &RingCounts| {
         let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
         // A card, or any port of ours, as part of a switch.
         let is_whole = is_memory || name.contains(':');
@@ -86,7 +86,7 @@ fn queues_of(name: &str) -> usize {
 }
 
 /// A pool for one served port: what its rings, and the queues of its interface, can hold, and as much again on its way.
-fn served_pool(rings: &Rings, ring: usize, queues: usize) -> Result<Arc<Pool>> {
+fn served_pool(rings: &RingCounts, ring: usize, queues: usize) -> Result<Arc<Pool>> {
     let queues = usize::from(rings.rx).max(queues) + usize::from(rings.tx).max(queues);
     let buffers = (2 * queues * ring).max(4096);
     Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
@@ -181,9 +181,9 @@ impl Options {
         // A switch drops packets while a receiver has no processor, so its ring is longer.
         let config = self.config(name, pool)?;
         let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
-        let rings = Rings { rx_slots: if is_usual { RECEIVED } else { 0 }, ..Rings::default() };
-        let wanted = Wanted { name: theirs, monitor_rx, monitor_tx, rings, ..Wanted::default() };
-        let port = ServedPort::find(&shared::folder(), wanted, config)?;
+        let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
+        let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, ..OpenRequest::default() };
+        let port = ServedPort::find(&share::folder(), wanted, config)?;
         Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{Pipe, Rings, RxRing, Side, TxRing, ValePort};
+use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing, ValePort};
 use linerate::port::{Device, Receive, Transmit};
 use linerate::{Batch, Options, model};
 
@@ -207,7 +207,7 @@ fn a_length_beyond_its_buffer_is_refused() {
     // The same for a time.
     let options = linerate::Options { pool: Some(pool), ring: Some(64), local: true, ..Default::default() };
     let [port] = options.open(["null:"]).unwrap();
-    assert!(Rings::new(port).unwrap().poll(true, std::time::Duration::MAX));
+    assert!(NetmapPort::new(port).unwrap().poll(true, std::time::Duration::MAX));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
         let options =
             linerate::Options { pool: Some(pool(buffers)), ring: Some(64), local: true, ..Default::default() };
         let [port] = options.open([name]).unwrap();
-        Rings::new(port).unwrap()
+        NetmapPort::new(port).unwrap()
     };
     let (mut small, mut large) = (open(512, "exchanged{1"), open(1024, "exchanged{2"));
     for _ in 0..10 {
@@ -316,9 +316,9 @@ fn a_card_has_one_user() {
 fn a_packet_of_too_many_slots_is_dropped_and_counted() {
     let options = Options { pool: Some(pool(2048)), ring: Some(256), local: true, ..Options::default() };
     let [a, mut b] = options.open(["chain{1", "chain}1"]).unwrap();
-    let (mut rx, mut a) = (b.rx(0).unwrap(), Rings::new(a).unwrap());
+    let (mut rx, mut a) = (b.rx(0).unwrap(), NetmapPort::new(a).unwrap());
     let mut batch = Batch::new();
-    let mut lengths = |a: &mut Rings, slots: &[usize]| {
+    let mut lengths = |a: &mut NetmapPort, slots: &[usize]| {
         let ring = &mut a.tx[0].ring;
         for &count in slots {
             for n in 0..count {

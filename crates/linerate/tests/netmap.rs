@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{Destination, Forward, Frames, Rings, Switch, ValePort, swap};
+use linerate::netmap::{Destination, Forward, Frames, NetmapPort, Switch, ValePort, swap};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
@@ -183,7 +183,7 @@ fn a_monitor_copies_packets_of_both_directions() {
     };
     let (mut device, mut both) = monitor("seen{1+rt");
     let (_sends, mut sends) = monitor("seen{1/t");
-    assert!(device.tx(0).map(drop).unwrap_err().with_hint().contains("listens"));
+    assert!(device.tx(0).map(drop).unwrap_err().with_hint().contains("only receives"));
     let forth = [vec![1; 60], vec![2; 9000], vec![3; 1514]];
     let back = [vec![4; 61], vec![5; 62]];
     assert_eq!((a.send(&forth), b.send(&back)), (3, 2));
@@ -403,7 +403,7 @@ fn rings_forward_by_swapping() {
     let pool = pool(1024);
     let rings = |name: &str| {
         let [device] = options(&pool).open([name]).unwrap();
-        Rings::new(device).unwrap()
+        NetmapPort::new(device).unwrap()
     };
     let (mut left, mut a, mut b, mut right) =
         (rings("l{1"), rings("l}1"), rings("vale7:b"), End::open("vale7:r", &pool));
@@ -460,7 +460,7 @@ fn a_ring_keeps_slots_between_head_and_cur() {
     let pool = pool(1024);
     let mut a = End::open("ahead{1", &pool);
     let [device] = options(&pool).open(["ahead}1"]).unwrap();
-    let mut b = Rings::new(device).unwrap();
+    let mut b = NetmapPort::new(device).unwrap();
     let frames: Vec<_> = (0..10).map(|n| frame(2, n, 60)).collect();
     a.send(&frames[..4]);
     assert!(b.poll(false, std::time::Duration::ZERO));
@@ -491,7 +491,7 @@ fn a_ring_keeps_slots_between_head_and_cur() {
     // Buffers of another region are refused.
     let other = self::pool(256);
     let [device] = options(&other).open(["elsewhere{1"]).unwrap();
-    let mut elsewhere = Rings::new(device).unwrap();
+    let mut elsewhere = NetmapPort::new(device).unwrap();
     let error = elsewhere.tx[0].ring.exchange(0, &mut extra[1]).unwrap_err().with_hint();
     assert!(error.contains("different regions"), "{error}");
     drop((a, b, extra));
@@ -502,7 +502,7 @@ fn a_ring_keeps_slots_between_head_and_cur() {
 #[should_panic(expected = "not from head")]
 fn a_slot_outside_head_to_tail_is_refused() {
     let [device] = options(&pool(256)).open(["theirs{1"]).unwrap();
-    let rings = Rings::new(device).unwrap();
+    let rings = NetmapPort::new(device).unwrap();
     rings.rx[0].ring.bytes(0);
 }
 

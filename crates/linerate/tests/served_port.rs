@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
-use linerate::shared::{ServedPort, Server, Wanted};
+use linerate::share::{OpenRequest, ServedPort, Server};
 use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,14 +22,14 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 /// Opens a port with its own pool and one queue each way, unless `change` sets others.
-fn open(folder: &Path, wanted: Wanted, change: impl FnOnce(&mut Config)) -> ServedPort {
+fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Config)) -> ServedPort {
     let mut config = Options { ring: Some(64), ..Options::default() }.of_port(&wanted.name, pool(512));
     change(&mut config);
     ServedPort::find(folder, wanted, config).unwrap().expect("it is served")
 }
 
-fn named(name: &str) -> Wanted {
-    Wanted { name: name.to_string(), ..Wanted::default() }
+fn named(name: &str) -> OpenRequest {
+    OpenRequest { name: name.to_string(), ..OpenRequest::default() }
 }
 
 /// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
@@ -256,7 +256,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_ne!(a.mac(), b.mac());
     assert_eq!(a.mac().0[0] & 3, 2, "locally administered, and its own");
     let said = a.set_mac(b.mac()).unwrap_err().with_hint();
-    assert!(said.contains("vale8:a") && said.contains("who serves it decides"), "{said}");
+    assert!(said.contains("vale8:a") && said.contains("its server chooses the address"), "{said}");
     assert!(matches!(a.rx(2), Err(Error::NoSuchQueue { .. })));
     assert!(a.rx(u16::MAX).map(drop).unwrap_err().with_hint().contains("queues=65536"));
     assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
@@ -290,10 +290,10 @@ fn a_monitor_receives_and_does_not_send() {
     let [mut a, mut b] =
         ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.options.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
-        let monitor = Wanted { monitor_rx, monitor_tx, ..named("heard{1") };
+        let monitor = OpenRequest { monitor_rx, monitor_tx, ..named("heard{1") };
         let mut monitor = open(folder.path(), monitor, |config| config.options.max_frame = 9000);
         let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
-        assert!(refused.contains("a monitor listens"), "{refused}");
+        assert!(refused.contains("a monitor only receives"), "{refused}");
         monitor
     };
     drop((monitor(true, false), monitor(false, true)));

@@ -13,7 +13,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linerate::memory::Mapping;
-use linerate::shared::{Choice, Client, Place, Rings, STATE, Server, SharedPort, Wanted, Which};
+use linerate::share::netmap_object::{MemoryChoice, RingAt, STATE, SharedPort};
+use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, Server};
 
 /// Returns 64-bit words of memory that another process shares.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -39,17 +40,18 @@ fn serve(folder: &Path) -> Server {
 struct End {
     descriptor: OwnedFd,
     port: SharedPort,
-    tx: Place,
-    rx: Place,
+    tx: RingAt,
+    rx: RingAt,
     heads: [usize; 2],
 }
 
 impl End {
     fn open(folder: &Path, name: &str, slots: u32) -> linerate::Result<End> {
-        let rings = Rings { tx_slots: slots, rx_slots: slots, ..Rings::default() };
-        let wanted = Wanted { name: name.to_string(), which: Which::All, rings, ..Wanted::default() };
-        let (descriptor, port) = Client::find(folder, name)?.expect("it is served").open(wanted, Choice::default())?;
-        let place = |places: &[Option<Place>]| places[0].expect("it was asked for");
+        let rings = RingCounts { tx_slots: slots, rx_slots: slots, ..RingCounts::default() };
+        let wanted = OpenRequest { name: name.to_string(), which: RingSelection::All, rings, ..OpenRequest::default() };
+        let (descriptor, port) =
+            Client::find(folder, name)?.expect("it is served").open(wanted, MemoryChoice::default())?;
+        let place = |places: &[Option<RingAt>]| places[0].expect("it was asked for");
         let (tx, rx) = (place(&port.placed().tx), place(&port.placed().rx));
         let heads = [false, true].map(|receives| port.indices(receives, 0).0 as usize);
         Ok(End { descriptor, port, tx, rx, heads })
@@ -79,7 +81,7 @@ impl End {
         assert!(all.iter().all(|buffer| self.port.memory().buffer(*buffer).is_some()));
     }
 
-    fn slot(&self, ring: Place, slot: usize) -> &AtomicU64 {
+    fn slot(&self, ring: RingAt, slot: usize) -> &AtomicU64 {
         &words(&self.port.memory().mapping, ring.at + SLOTS + slot * SLOT, 1)[0]
     }
 
@@ -189,11 +191,11 @@ fn programs_that_sleep_do_not_stop_a_switch() {
 fn a_pipes_memory_is_separate() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let wanted = |name: &str| Wanted { name: name.to_string(), ..Wanted::default() };
+    let wanted = |name: &str| OpenRequest { name: name.to_string(), ..OpenRequest::default() };
     let pool = linerate::memory::Pool::new(linerate::memory::Region::new(&Default::default()).unwrap());
     let config = |name: &str| linerate::nic::Config::new(name, pool.clone());
     let open = |name: &str| {
-        let port = linerate::shared::ServedPort::find(folder.path(), wanted(name), config(name)).unwrap();
+        let port = linerate::share::ServedPort::find(folder.path(), wanted(name), config(name)).unwrap();
         Box::new(port.expect("it is served")) as Box<dyn linerate::port::Device>
     };
     let (mut private, mut pipe) = (open("vale7:a"), open("secret{1"));
@@ -248,7 +250,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
         })
         .collect();
     let message = Client::find(folder.path(), "vale0:a").map(drop).unwrap_err().with_hint();
-    assert!(message.contains("has accepted nobody for 10 s"), "{message}");
+    assert!(message.contains("has accepted no connection for 10 s"), "{message}");
     assert!(listener.as_raw_fd() >= 0);
 }
 
@@ -532,10 +534,10 @@ fn nothing_is_lost_or_doubled_between_processes() {
 fn a_port_is_served_in_the_folder_and_nowhere_else() {
     let folder = std::path::Path::new("/ports");
     for (name, socket) in [("vale0:a", "vale0"), ("pipe{1", "pipe"), ("eth0.7^", "eth0.7"), ("vale0", "vale0")] {
-        assert_eq!(linerate::shared::socket_of(folder, name).unwrap(), folder.join(socket));
+        assert_eq!(linerate::share::socket_of(folder, name).unwrap(), folder.join(socket));
     }
     for name in ["", "..", "../up{1", "vale/../../x:a", "/etc/x", "vale0\n:a", "vale\u{7}", ".hidden", "a b", "ä"] {
-        let said = linerate::shared::socket_of(folder, name).unwrap_err().with_hint();
+        let said = linerate::share::socket_of(folder, name).unwrap_err().with_hint();
         assert!(said.contains("without '/'") && !said.contains('\u{7}'), "{said}");
         assert!(Client::find(folder, name).is_err());
     }
@@ -593,15 +595,15 @@ fn an_exclusive_port_has_one_of_two_concurrent_owners() {
         let had = [(); 2].map(|()| {
             let (folder, begin) = (folder.path(), &begin);
             move || {
-                let wanted = Wanted {
+                let wanted = OpenRequest {
                     name: "vale0:a".to_string(),
                     exclusive: true,
-                    rings: Rings { tx_slots: 16, rx_slots: 16, ..Rings::default() },
-                    ..Wanted::default()
+                    rings: RingCounts { tx_slots: 16, rx_slots: 16, ..RingCounts::default() },
+                    ..OpenRequest::default()
                 };
                 let client = Client::find(folder, "vale0:a").unwrap().expect("it is served");
                 begin.wait();
-                let port = client.open(wanted, Choice::default());
+                let port = client.open(wanted, MemoryChoice::default());
                 begin.wait();
                 port.is_ok()
             }

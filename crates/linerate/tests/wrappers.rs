@@ -169,7 +169,7 @@ proptest! {
                 }
             }
         }
-        drop(ends);
+        std::mem::drop(ends);
         prop_assert_eq!(pool.available(), 1024);
     }
 }

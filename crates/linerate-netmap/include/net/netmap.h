@@ -1,7 +1,7 @@
 /*
- * The part of netmap's interface that a program needs to open a port and to use its rings: the structures of API 14, as
- * netmap(4) describes them. A program that is compiled with this header runs over liblinerate_netmap.so as over
- * netmap's own module. Names and layouts are netmap's; the text is this project's.
+ * The part of netmap's interface that a program needs to open a port and to use its rings: the structures of API 14,
+ * as in netmap(4). A program that is compiled with this header runs over liblinerate_netmap.so as over netmap's own
+ * module. Names and layouts are netmap's; the text is this project's.
  */
 #ifndef LINERATE_NET_NETMAP_H
 #define LINERATE_NET_NETMAP_H
@@ -15,7 +15,7 @@
 
 #define NETMAP_API 14
 
-/* A buffer's number, what of it is used, and how. */
+/* A buffer's number, the length of its data, and flags. */
 struct netmap_slot {
 	uint32_t buf_idx;
 	uint16_t len;
@@ -23,12 +23,12 @@ struct netmap_slot {
 	uint64_t ptr;
 };
 
-#define NS_BUF_CHANGED 0x0001 /* buf_idx is another one */
-#define NS_REPORT 0x0002      /* tell when it is sent */
-#define NS_FORWARD 0x0004     /* to the other side of host and card */
+#define NS_BUF_CHANGED 0x0001 /* buf_idx was changed */
+#define NS_REPORT 0x0002      /* report when it is sent */
+#define NS_FORWARD 0x0004     /* forward between host and card */
 #define NS_NO_LEARN 0x0008    /* a switch does not learn from it */
 #define NS_INDIRECT 0x0010    /* the bytes are at ptr */
-#define NS_MOREFRAG 0x0020    /* the packet goes on in the next slot */
+#define NS_MOREFRAG 0x0020    /* the packet continues in the next slot */
 #define NS_RFRAGS(slot) (((slot)->flags >> 8) & 0xff)
 #define NETMAP_MAX_FRAGS 64
 
@@ -50,7 +50,7 @@ struct netmap_ring {
 };
 
 #define NR_TIMESTAMP 0x0002 /* ts is wanted */
-#define NR_FORWARD 0x4         /* NS_FORWARD counts on this ring */
+#define NR_FORWARD 0x4         /* NS_FORWARD is enabled on this ring */
 
 struct netmap_if {
 	char ni_name[IFNAMSIZ];
@@ -116,7 +116,7 @@ enum {
 #define NR_RX_RINGS_ONLY 0x2000
 #define NR_TX_RINGS_ONLY 0x4000
 
-/* The API before it. */
+/* The older API. */
 struct nmreq {
 	char nr_name[IFNAMSIZ];
 	uint32_t nr_version;
@@ -141,7 +141,7 @@ struct nmreq {
 #define NIOCRXSYNC _IO('i', 149)
 #define NIOCCTRL _IOWR('i', 151, struct nmreq_header)
 
-/* What netmap_user.h has for reaching rings and buffers. */
+/* Access to rings and buffers, as in netmap_user.h. */
 #define NETMAP_IF(base, offset) ((struct netmap_if *)((char *)(base) + (offset)))
 #define NETMAP_TXRING(nifp, n) ((struct netmap_ring *)((char *)(nifp) + (nifp)->ring_ofs[n]))
 #define NETMAP_RXRING(nifp, n) NETMAP_TXRING(nifp, (n) + (nifp)->ni_tx_rings + (nifp)->ni_host_tx_rings)

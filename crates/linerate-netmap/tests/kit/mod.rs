@@ -1,4 +1,4 @@
-//! What the tests share: the shared object, the program, and who serves its ports.
+//! Parts that all tests share: the shared object, the program, and a server of its ports.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use linerate::shared::Server;
+use linerate::share::Server;
 
-/// The shared object, built as this test is.
+/// Returns the shared object, built like this test.
 fn object() -> &'static Path {
     static OBJECT: OnceLock<PathBuf> = OnceLock::new();
     OBJECT.get_or_init(|| {
@@ -33,19 +33,20 @@ fn compile(name: &str) -> PathBuf {
     output
 }
 
-/// The program that sends and receives.
+/// Returns the program that sends and receives.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("program"))
 }
 
-/// The program that calls the C library in every way.
+/// Returns the program that calls the C library in every way.
 fn calls() -> &'static Path {
     static CALLS: OnceLock<PathBuf> = OnceLock::new();
     CALLS.get_or_init(|| compile("calls"))
 }
 
-/// A folder of sockets for one test (switches have names of their own in each, since they are the process's), and perhaps who serves there.
+/// A folder of sockets for one test, and perhaps its server. Switches belong to the process, so each test uses names of
+/// its own.
 pub struct World {
     pub folder: tempfile::TempDir,
     pub server: Option<Server>,
@@ -56,7 +57,7 @@ impl World {
         World { folder: tempfile::tempdir().unwrap(), server: None }
     }
 
-    /// Served from this process, to those whom `mode` lets in.
+    /// Makes a folder that this process serves, for users that `mode` admits.
     pub fn served(mode: u32) -> World {
         let mut world = World::new();
         let mut server = linerate::server();
@@ -72,7 +73,7 @@ impl World {
         command
     }
 
-    /// The process that serves because a program has started it.
+    /// Returns the server that a program has started.
     pub fn server_process(&self) -> u32 {
         let mut socket = None;
         for entry in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
@@ -85,7 +86,7 @@ impl World {
         rustix::net::sockopt::socket_peercred(&ours).unwrap().pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Runs a case of `calls.c`.
+    /// Returns a command for a case of `calls.c`.
     pub fn calls(&self, words: &str) -> Command {
         let mut command = Command::new(calls());
         command.args(words.split(' ')).env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
@@ -93,7 +94,7 @@ impl World {
         command
     }
 
-    /// As [`command`](World::command), as a user who has nothing, and may not see where this was built.
+    /// As [`command`](World::command), for an unprivileged user without access to the build's folders.
     pub fn command_of_nobody(&self, words: &str) -> Command {
         let copy = |file: &Path| {
             let copy = self.folder.path().join(".copies").join(file.file_name().unwrap());
@@ -116,7 +117,7 @@ impl World {
         running
     }
 
-    /// Runs it to its end, which is to be a failure, and returns what it says.
+    /// Runs the program, which must fail; returns its message.
     pub fn refused(&self, words: &str) -> String {
         let mut running = Running::new(self.command(words));
         assert_eq!(running.line(), "", "{words}");
@@ -144,14 +145,14 @@ impl Running {
         line.trim_end().to_string()
     }
 
-    /// How it ended, and what it said last: of its output, or of errors.
+    /// Waits for the program's end; returns its exit code, and the last line of its output, or its errors.
     pub fn end(&mut self) -> (Option<i32>, String) {
         let mut said = self.line();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         (self.child.wait().unwrap().code(), said)
     }
 
-    /// That it ended well, saying this.
+    /// Waits for the program's end, which must be a success with this output.
     #[track_caller]
     pub fn said(&mut self, what: &str) {
         assert_eq!(self.end(), (Some(0), what.to_string()));
@@ -166,7 +167,7 @@ impl Drop for Running {
 }
 
 impl World {
-    /// As [`start`](World::start), while a process that was killed still has the port: that is not long.
+    /// As [`start`](World::start), while a killed process may still have the port for a short time.
     pub fn start_soon(&self, words: &str) -> Running {
         loop {
             let mut running = Running::new(self.command(words));

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{
-    Addresses, Contiguous, Descriptors, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
-    Shared, Word,
+    Addresses, Contiguous, Descriptors, DeviceAddress, DmaArray, DmaSpace, Mapping, PageSize, Paged, Pool, Region,
+    RegionOptions, Word,
 };
 use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
@@ -24,9 +24,9 @@ pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
     unsafe { memory.words(offset, count) }
 }
 
-fn shared<T: Word>(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
+fn shared<T: Word>(memory: &Arc<Mapping>, offset: usize, count: usize) -> DmaArray<T> {
     // SAFETY: memory of rings, of which no slices are lent.
-    unsafe { Shared::new(memory, offset, count) }
+    unsafe { DmaArray::new(memory, offset, count) }
 }
 
 /// Opens a driver for the device.
@@ -189,11 +189,11 @@ pub enum Queue {
 pub struct Split {
     pub table: Descriptors,
     /// Flags, index, ids.
-    pub available: Shared<AtomicU16>,
+    pub available: DmaArray<AtomicU16>,
     /// Flags, index.
-    pub used: Shared<AtomicU16>,
+    pub used: DmaArray<AtomicU16>,
     /// Id and length.
-    pub used_ring: Shared<AtomicU32>,
+    pub used_ring: DmaArray<AtomicU32>,
     accepted: u16,
     finished: u16,
 }
@@ -202,7 +202,7 @@ pub struct Split {
 pub struct Packed {
     pub ring: Descriptors,
     /// The event suppression of driver and device (2.8.14).
-    events: Shared<AtomicU32>,
+    events: DmaArray<AtomicU32>,
     accepted: usize,
     finished: usize,
 }

@@ -88,7 +88,7 @@ unsafe impl Word for [AtomicU32; 2] {}
 unsafe impl Word for [AtomicU64; 2] {}
 
 /// A part of a mapping that a device may access at any time: a ring, an index, flags.
-pub struct Shared<T: Word> {
+pub struct DmaArray<T: Word> {
     first: *const T,
     count: usize,
     _memory: Arc<Mapping>,
@@ -98,14 +98,14 @@ pub struct Shared<T: Word> {
 ///
 /// An `Acquire` load of the word with the done bit orders all later reads of the packet; a doorbell's release orders
 /// all earlier writes.
-pub type Descriptors = Shared<[AtomicU64; 2]>;
+pub type Descriptors = DmaArray<[AtomicU64; 2]>;
 
 // SAFETY: it points into `_memory`, which it keeps alive, and exposes atomics only.
-unsafe impl<T: Word> Send for Shared<T> {}
+unsafe impl<T: Word> Send for DmaArray<T> {}
 // SAFETY: as above.
-unsafe impl<T: Word> Sync for Shared<T> {}
+unsafe impl<T: Word> Sync for DmaArray<T> {}
 
-impl<T: Word> Shared<T> {
+impl<T: Word> DmaArray<T> {
     /// Wraps `count` values from byte `offset` of `memory` on.
     ///
     /// # Safety
@@ -113,15 +113,15 @@ impl<T: Word> Shared<T> {
     ///
     /// # Panics
     /// If they do not lie inside the mapping, or are not aligned.
-    pub unsafe fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> Shared<T> {
+    pub unsafe fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> DmaArray<T> {
         assert!(offset.is_multiple_of(align_of::<T>()));
         let bytes = count.checked_mul(size_of::<T>()).expect("more bytes than there are addresses");
         let first = memory.range(offset, bytes).cast::<T>().as_ptr();
-        Shared { first, count, _memory: memory.clone() }
+        DmaArray { first, count, _memory: memory.clone() }
     }
 }
 
-impl<T: Word> Deref for Shared<T> {
+impl<T: Word> Deref for DmaArray<T> {
     type Target = [T];
 
     #[inline(always)]
@@ -166,7 +166,7 @@ mod tests {
     fn a_ring_whose_length_wraps_is_refused() {
         let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
         // SAFETY: no slice of this memory is lent.
-        let ring: Descriptors = unsafe { Shared::new(&memory, 0, (1 << 60) + 1) };
+        let ring: Descriptors = unsafe { DmaArray::new(&memory, 0, (1 << 60) + 1) };
         drop(ring);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
 //! - [`DmaSpace`]: mapping memory for a device, and its device addresses
-//! - [`Shared`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
+//! - [`DmaArray`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
 //! - [`Region`]: a mapping divided into buffers of one size
 //! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them, and `Depot` exchanges
 //!   whole magazines of them between threads without a lock
@@ -23,7 +23,7 @@ pub(crate) use addresses::Locate;
 pub use addresses::{Addresses, Contiguous, Paged};
 #[cfg(loom)]
 pub use depot::Depot;
-pub use dma::{Descriptors, DeviceAddress, DmaMap, DmaSpace, Shared, Word};
+pub use dma::{Descriptors, DeviceAddress, DmaArray, DmaMap, DmaSpace, Word};
 pub(crate) use fence::full_fence;
 pub use mapping::{Mapping, PageSize};
 pub(crate) use placement::Placement;

@@ -6,8 +6,8 @@
 //!     slots  [ ..... | packet | packet | ... | free ... ]
 //! ```
 //!
-//! Each side keeps its own index, and how far it saw the other's when it last had to look: in the steady state a cache
-//! line crosses once a batch. Checked with loom in `tests/loom.rs`.
+//! Each side keeps its own index, and the other side's index as it was read last. It is read again only where the old
+//! value does not suffice, so that normally a cache line moves once a batch. Checked with loom in `tests/loom.rs`.
 #![allow(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -21,7 +21,7 @@ use loom::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// What is on its way, as long as one of the ends is there.
+/// The words on their way. It lives as long as one of the ends.
 struct Ring<T> {
     places: Box<[UnsafeCell<T>]>,
     head: Line,
@@ -32,27 +32,27 @@ struct Ring<T> {
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-// SAFETY: a place is the sender's from `tail` to `head + len`, and the receiver's from `head` to `tail`; each index is
+// SAFETY: a place is the sender's from `tail` to `head + len`, and the receiver's from `head` to `tail`. Each index is
 // moved by one of them only, with release, and read by the other with acquire. So no place is used by both at once.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
-/// The end that sends.
+/// The sending end.
 pub struct Sender<T> {
     ring: Arc<Ring<T>>,
     tail: u32,
-    /// How far the receiver was when we looked last.
+    /// The receiver's index, as it was read last.
     head: u32,
 }
 
-/// The end that receives.
+/// The receiving end.
 pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
     head: u32,
-    /// How far the sender was when we looked last.
+    /// The sender's index, as it was read last.
     tail: u32,
 }
 
-/// A channel with `len` places, a power of two.
+/// Makes a channel with `len` places, a power of two.
 pub fn channel<T: Copy + Default + Send>(len: usize) -> (Sender<T>, Receiver<T>) {
     assert!(len.is_power_of_two(), "a ring's length is checked when a port is opened");
     let line = || Line(AtomicU32::new(0));
@@ -72,8 +72,8 @@ impl<T: Copy> Ring<T> {
     fn put(&self, tail: u32, from: &[T]) {
         let at = (tail & (self.len() - 1)) as usize;
         let (first, rest) = from.split_at(from.len().min(self.places.len() - at));
-        // SAFETY: these places are the sender's (see above); the first piece ends with the ring at most, and the second
-        // begins where it does.
+        // SAFETY: these places are the sender's (see above); the first piece ends at the ring's end at most, and the
+        // second begins at the ring's beginning.
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(first.as_ptr(), places.add(at), first.len());
@@ -88,7 +88,7 @@ impl<T: Copy> Ring<T> {
         let at = (head & (self.len() - 1)) as usize;
         let fits = to.len().min(self.places.len() - at);
         let (first, rest) = to.split_at_mut(fits);
-        // SAFETY: as in `put`, of the receiver's.
+        // SAFETY: as in `put`, for the receiver's places.
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(places.add(at), first.as_mut_ptr(), first.len());
@@ -96,7 +96,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// The same for loom, which watches each place.
+    /// As above, for loom, which watches each place.
     #[cfg(loom)]
     fn put(&self, tail: u32, from: &[T]) {
         for (n, word) in from.iter().enumerate() {
@@ -117,7 +117,7 @@ impl<T: Copy> Ring<T> {
 }
 
 impl<T: Copy> Sender<T> {
-    /// How many can be sent now, or more than `wanted`.
+    /// Returns the number of free places, or an earlier one that is at least `wanted`.
     #[inline(always)]
     pub fn free(&mut self, wanted: usize) -> usize {
         let free = |sender: &Sender<T>| (sender.ring.len() - sender.tail.wrapping_sub(sender.head)) as usize;
@@ -127,7 +127,7 @@ impl<T: Copy> Sender<T> {
         free(self)
     }
 
-    /// Sends the first of these, as many as there is room for, and tells how many.
+    /// Sends the first words of `from` that fit; returns their number.
     #[inline(always)]
     pub fn send(&mut self, from: &[T]) -> usize {
         let count = from.len().min(self.free(from.len()));
@@ -139,7 +139,7 @@ impl<T: Copy> Sender<T> {
 }
 
 impl<T: Copy> Receiver<T> {
-    /// How many there are.
+    /// Returns the number of words to receive.
     #[inline(always)]
     pub fn available(&mut self) -> usize {
         if self.tail == self.head {
@@ -148,7 +148,7 @@ impl<T: Copy> Receiver<T> {
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Takes as many as there are, at most what `to` has room for, and tells how many.
+    /// Receives words into `to`, up to its length; returns their number.
     #[inline(always)]
     pub fn receive(&mut self, to: &mut [T]) -> usize {
         let count = to.len().min(self.available());
@@ -158,7 +158,7 @@ impl<T: Copy> Receiver<T> {
         count
     }
 
-    /// How many there are now, also those that [`available`](Receiver::available) did not look for.
+    /// Returns the number of words now, including those that [`available`](Receiver::available) has not looked for.
     pub fn waiting(&self) -> usize {
         self.ring.tail.0.load(Ordering::Acquire).wrapping_sub(self.head) as usize
     }

@@ -1,19 +1,19 @@
-//! Packets of a batch that are decided on together.
+//! Packets of a batch whose destinations are decided together.
 
 use std::sync::Arc;
 
 use crate::memory::{Pool, View};
 use crate::slot::Slot;
 
-/// How many at most: as many as a word has bits.
+/// The most packets of one decision: the bits of a word.
 pub const CHUNK: usize = 64;
 
-/// Packets that came in together, as the bytes of their first buffers, where the headers are.
+/// Packets that came in together, as the bytes of their first buffers, which have the headers.
 pub struct Frames<'a> {
     pub(in crate::netmap) pool: &'a Arc<Pool>,
     pub(in crate::netmap) view: View<'a>,
     slots: &'a [Slot],
-    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`; not filled in where each has one.
+    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`. Not filled in if each packet has one slot.
     starts: [u32; CHUNK + 1],
     len: usize,
     /// Each packet has one slot.
@@ -21,7 +21,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// The first packets of these.
+    /// Takes the first packets of these slots.
     #[inline(always)]
     pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>) -> Frames<'a> {
         let first = &slots[..slots.len().min(CHUNK)];
@@ -44,25 +44,25 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// How many they are.
+    /// Returns the number of packets.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty)] // there is one at least
+    #[allow(clippy::len_without_is_empty)] // at least one
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How many slots they have together.
+    /// Returns the number of slots.
     pub(in crate::netmap) fn slot_count(&self) -> usize {
         if self.plain { self.len } else { self.starts[self.len] as usize }
     }
 
-    /// The slots, if each is a packet.
+    /// Returns the slots, if each is a packet.
     #[inline(always)]
     pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
         self.plain.then(|| &self.slots[..self.len])
     }
 
-    /// The slots of packet `n`.
+    /// Returns the slots of packet `n`.
     #[inline(always)]
     pub(in crate::netmap) fn slots(&self, n: usize) -> &[Slot] {
         match self.plain {
@@ -71,19 +71,19 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The bytes of packet `n`, if it is finished and in one slot.
+    /// Returns the bytes of packet `n`, if it is finished and in one slot.
     #[inline(always)]
     pub(crate) fn whole(&self, n: usize) -> Option<&[u8]> {
         let slot = &self.slots(n)[0];
         (slot.whole_len() == slot.len()).then(|| self.view.bytes(slot))
     }
 
-    /// The slots of packet `n`, and whose they are.
+    /// Returns the slots of packet `n`, and their pool.
     pub(crate) fn packet(&self, n: usize) -> (&[Slot], &Arc<Pool>) {
         (self.slots(n), self.pool)
     }
 
-    /// The bytes of packet `n`, or those in its first buffer.
+    /// Returns the bytes of packet `n` that are in its first buffer.
     ///
     /// # Panics
     /// If there is no such packet.
@@ -92,7 +92,7 @@ impl<'a> Frames<'a> {
         self.view.bytes(&self.slots(n)[0])
     }
 
-    /// False for a packet whose source address is not to be remembered.
+    /// Returns whether a switch may learn the source address of packet `n`.
     ///
     /// # Panics
     /// If there is no such packet.
@@ -101,7 +101,7 @@ impl<'a> Frames<'a> {
         !self.slots(n)[0].is_unlearned()
     }
 
-    /// All of them, in order.
+    /// Returns an iterator over the packets, in order.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len).map(|n| self.get(n))

@@ -1,21 +1,22 @@
-//! netmap's world in memory: ports that no card is behind (netmap(4), vale(4)).
+//! netmap's ports in memory, without a card (netmap(4), vale(4)).
 //!
-//! - [`Pipe`]: two ports, what is sent into one is received from the other, without a copy
-//! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program says; it copies
-//! - [`Monitor`]: copies of what another port receives or sends
-//! - [`Null`]: a port that swallows
-//! - [`Rings`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
-//! - `outlet`: copies on their way to who receives them; `frames`: packets that are decided on together
-//! - `reader`: packets in and out of a channel
-//! - `channel`: slots on their way between two threads; `wake`: waking who sleeps until they come
+//! - [`Pipe`]: two ports; packets sent into one are received from the other, without a copy
+//! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program decides; it copies
+//! - [`Monitor`]: copies of packets that another port receives or sends
+//! - [`Null`]: a port that drops all packets
+//! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
+//! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
+//! - `reader`: packets into and out of a channel
+//! - `channel`: slots on their way between two threads; `wake`: wakes a receiver that sleeps
 //!
-//! It knows memory and ports, and neither cards nor the kernel's interfaces: those become ports of a switch by being ports.
+//! This room knows memory and ports, and neither cards nor the kernel's interfaces. As ports, those can be attached to
+//! a switch.
 
 mod channel;
+mod delivery;
 mod frames;
 mod monitor;
 mod null;
-mod outlet;
 mod pipe;
 mod reader;
 mod ring;
@@ -24,12 +25,12 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
+pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;
-pub(crate) use monitor::{Elsewhere, Received};
+pub(crate) use monitor::{RemotePipe, RxMirror};
 pub use null::Null;
-pub(crate) use outlet::{Recipient, Taken};
 pub use pipe::{Pipe, Side};
-pub use ring::{ExtraBuffer, Ring, Rings, RxRing, TxRing, swap};
-pub(crate) use vale::outlet;
+pub use ring::{ExtraBuffer, NetmapPort, Ring, RxRing, TxRing, swap};
+pub(crate) use vale::delivery_of;
 pub use vale::{Destination, Forward, LONGEST_NAME, Learning, MAX_PORTS, Switch, ValePort};

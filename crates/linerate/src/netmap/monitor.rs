@@ -1,39 +1,42 @@
-//! Monitors: copies of what another port of the process receives, sends, or both (netmap(4): `X/r`, `X/t`).
+//! Monitors: copies of packets that another port of the process receives, sends, or both (netmap(4): `X/r`, `X/t`).
 //!
-//! The port goes on as if there were none: a copy that finds no room at the monitor is dropped and counted there. A port
-//! without monitors pays one look a batch.
+//! The port is not delayed: copies without room at the monitor are dropped and counted there. A port without monitors
+//! pays one check for each batch.
 
 use std::sync::Arc;
 
-use super::outlet::{Outlet, OutletRx};
+use super::delivery::{Delivery, DeliveryRx};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, One, PortKind, QueueCounters, Receive, Seen, Show, SoftwarePort, Transmit, TxQueue};
+use crate::port::{
+    Config, Drops, Mirror, MonitorEntry, Monitored, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, TxQueue,
+};
 use crate::slot::Slot;
 
 /// A monitor of another port.
 pub type Monitor = SoftwarePort<Monitoring>;
 
-/// Monitors, as long as it lives.
+/// Monitors a port until it is dropped.
 pub struct Monitoring {
-    port: Arc<Seen>,
-    one: One,
-    outlet: Arc<Outlet>,
+    port: Arc<Monitored>,
+    one: MonitorEntry,
+    delivery: Arc<Delivery>,
 }
 
 impl Monitor {
-    /// Monitors what the port of this name receives or sends, which must be open in this process, as a [`Port`](crate::port::Port).
+    /// Monitors received or sent packets of the port of this name, which must be open in this process, as a
+    /// [`Port`](crate::port::Port).
     ///
     /// # Errors
     /// [`Error::NotOpen`], [`Error::RingSize`].
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
-        let port = Seen::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
-        let outlet = Arc::new(Outlet::new(&config)?);
-        let one = One { receive, transmit, listener: outlet.clone() };
+        let port = Monitored::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        let delivery = Arc::new(Delivery::new(&config)?);
+        let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
         port.add(one.clone());
-        Ok(Monitor::new(config, Monitoring { port, one, outlet }))
+        Ok(Monitor::new(config, Monitoring { port, one, delivery }))
     }
 }
 
@@ -52,30 +55,30 @@ impl PortKind for Monitoring {
             (true, false) => "receives",
             _ => "sends",
         };
-        format!("copies of what {} {what}", self.port.name)
+        format!("copies of packets that {} {what}", self.port.name)
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
+        Ok(Box::new(DeliveryRx::new(&self.delivery, config, queue, counters)?))
     }
 
     fn tx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let why = "a monitor listens; send on the port itself";
+        let why = "a monitor only receives; send on the port itself";
         Err(Error::Unsupported { port: config.name.clone(), what: "sending", why })
     }
 
     fn drops(&self) -> Drops {
-        self.outlet.drops()
+        self.delivery.drops()
     }
 }
 
-/// Shows monitors the received packets of a queue that bypass its [`RxQueue`](crate::port::RxQueue).
-pub(crate) struct Received(Show);
+/// Copies received packets that bypass a queue's [`RxQueue`](crate::port::RxQueue) to the port's monitors.
+pub(crate) struct RxMirror(Mirror);
 
-impl Received {
-    /// Returns `None` if no port of this name can be monitored.
-    pub fn new(name: &str, queue: u16) -> Option<Received> {
-        Seen::find(name).map(|seen| Received(Show::new(&seen, queue)))
+impl RxMirror {
+    /// Finds the monitored port of this name; `None` if there is none.
+    pub fn new(name: &str, queue: u16) -> Option<RxMirror> {
+        Monitored::find(name).map(|seen| RxMirror(Mirror::new(&seen, queue)))
     }
 
     /// Returns whether the port has a monitor.
@@ -92,32 +95,32 @@ impl Received {
     }
 }
 
-/// A pipe between other processes: of what they send, copies come here.
-pub(crate) struct Elsewhere {
-    ends: [Arc<Seen>; 2],
+/// A pipe between other processes, whose senders put copies of their packets here.
+pub(crate) struct RemotePipe {
+    ends: [Arc<Monitored>; 2],
 }
 
-impl Elsewhere {
-    /// Ends of these names can be monitored from now on.
-    pub fn new(names: [String; 2]) -> Elsewhere {
-        Elsewhere { ends: names.map(Seen::new) }
+impl RemotePipe {
+    /// Makes the ends of a pipe available to monitors under these names.
+    pub fn new(names: [String; 2]) -> RemotePipe {
+        RemotePipe { ends: names.map(Monitored::new) }
     }
 
-    /// Shows what is put here as sent by this end, and so received by the other one; `missing` tells how many packets were
-    /// lost on their way here since it was asked last.
+    /// Returns a queue whose packets count as sent by this end, and as received by the other one. `missing` returns the
+    /// number of packets that were lost on their way to the queue since its last call.
     pub fn sent(&self, end: usize, queue: u16, missing: Box<dyn FnMut() -> u64 + Send>) -> TxQueue {
-        let [sends, receives] = [end, 1 - end].map(|end| Show::new(&self.ends[end], queue));
-        TxQueue::from(ElsewhereTx { sends, receives, missing })
+        let [sends, receives] = [end, 1 - end].map(|end| Mirror::new(&self.ends[end], queue));
+        TxQueue::from(RemotePipeTx { sends, receives, missing })
     }
 }
 
-struct ElsewhereTx {
-    sends: Show,
-    receives: Show,
+struct RemotePipeTx {
+    sends: Mirror,
+    receives: Mirror,
     missing: Box<dyn FnMut() -> u64 + Send>,
 }
 
-impl Transmit for ElsewhereTx {
+impl Transmit for RemotePipeTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (lost, count) = ((self.missing)(), batch.len());
         for (show, receive) in [(&mut self.sends, false), (&mut self.receives, true)] {

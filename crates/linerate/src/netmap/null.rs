@@ -1,4 +1,4 @@
-//! A port that swallows what it is sent, and never has anything.
+//! A port that drops sent packets, and receives none.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use crate::batch::Batch;
 use crate::error::Result;
 use crate::port::{Config, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 
-/// `null:`
+/// The port `null:`.
 pub type Null = SoftwarePort<Nothing>;
 
-/// What is behind it.
+/// The kind of port that drops all packets.
 pub struct Nothing(());
 
 impl Null {
-    /// Opens one; there are as many as are wanted.
+    /// Opens such a port. A process may have any number of them.
     ///
     /// # Errors
     /// [`Error::RingSize`](crate::Error::RingSize).
@@ -27,21 +27,21 @@ impl PortKind for Nothing {
     const DRIVER: &'static str = "null";
 
     fn description(&self) -> String {
-        "nothing: swallows what it is sent".to_string()
+        "drops all packets".to_string()
     }
 
     fn rx(&mut self, _: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(Silence))
+        Ok(Box::new(NullRx))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        Ok(Box::new(Swallow { counters }))
+        Ok(Box::new(NullTx { counters }))
     }
 }
 
-struct Silence;
+struct NullRx;
 
-impl Receive for Silence {
+impl Receive for NullRx {
     fn recv(&mut self, _: &mut Batch) -> usize {
         0
     }
@@ -51,11 +51,11 @@ impl Receive for Silence {
     }
 }
 
-struct Swallow {
+struct NullTx {
     counters: Arc<QueueCounters>,
 }
 
-impl Transmit for Swallow {
+impl Transmit for NullTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (packets, bytes) = super::reader::counted(batch.slots());
         let slots = batch.len();

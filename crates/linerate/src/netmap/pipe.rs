@@ -1,6 +1,6 @@
-//! Pipes: two ports, where what is sent into one is received from the other, without a copy.
+//! Pipes: two ports; packets sent into one are received from the other, without a copy.
 //!
-//! Send and receive move slots, eight bytes each, from a batch into a channel and out of it. The buffers go with them.
+//! Send and receive move slots of eight bytes from a batch into a channel and out of it. The buffers move with them.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,7 +17,7 @@ use crate::port::{
 /// One end of a pipe.
 pub type Pipe = SoftwarePort<PipeEnd>;
 
-/// Which of the two ends.
+/// The end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `X{N`
@@ -26,31 +26,31 @@ pub enum Side {
     Slave,
 }
 
-/// An end, as long as it is open.
+/// An open end.
 pub struct PipeEnd {
-    pipe: Arc<Shared>,
+    pipe: Arc<PipeState>,
     side: Side,
 }
 
-/// What the ends share.
-struct Shared {
+/// The state that both ends share.
+struct PipeState {
     name: String,
     pool: Arc<Pool>,
     ring: usize,
-    /// By the side that receives, and queue.
-    ways: [Vec<Way>; 2],
+    /// By the receiving side, and by queue.
+    lanes: [Vec<Lane>; 2],
     open: Mutex<[bool; 2]>,
 }
 
-/// One direction of a queue. Its ends are here while no queue has them.
-struct Way {
+/// One direction of a queue. It has the channel's ends that no queue has.
+struct Lane {
     sender: Mutex<Option<Sender<u64>>>,
     receiver: Mutex<Option<Receiver<u64>>>,
     wake: Wake,
 }
 
 /// The pipes of this process, by name.
-static PIPES: Mutex<Vec<(String, Weak<Shared>)>> = Mutex::new(Vec::new());
+static PIPES: Mutex<Vec<(String, Weak<PipeState>)>> = Mutex::new(Vec::new());
 
 fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -61,8 +61,8 @@ fn give<T>(to: &Mutex<Option<T>>, value: T) {
 }
 
 impl Pipe {
-    /// Opens an end of the pipe with this name, which its first end makes: its queues, its rings and its pool are then the
-    /// other's, too.
+    /// Opens an end of the pipe with this name. The first end makes the pipe: its queues, rings and pool are then the
+    /// other end's as well.
     ///
     /// # Errors
     /// [`Error::PortInUse`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
@@ -75,12 +75,12 @@ impl Pipe {
         let pipe = match there {
             Some(pipe) => pipe,
             None => {
-                let pipe = Arc::new(Shared::new(name, &config)?);
+                let pipe = Arc::new(PipeState::new(name, &config)?);
                 pipes.push((name.to_string(), Arc::downgrade(&pipe)));
                 pipe
             }
         };
-        let most = pipe.ways[0].len() as u16;
+        let most = pipe.lanes[0].len() as u16;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > most {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most });
@@ -96,27 +96,27 @@ impl Pipe {
     }
 }
 
-impl Shared {
-    fn new(name: &str, config: &Config) -> Result<Shared> {
-        let ways = || -> Result<Vec<Way>> {
+impl PipeState {
+    fn new(name: &str, config: &Config) -> Result<PipeState> {
+        let lanes = || -> Result<Vec<Lane>> {
             (0..config.options.rx_queues.max(config.options.tx_queues))
                 .map(|_| {
                     let (sender, receiver) = channel(config.ring());
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
-                    Ok(Way { sender, receiver, wake: Wake::new()? })
+                    Ok(Lane { sender, receiver, wake: Wake::new()? })
                 })
                 .collect()
         };
         let (name, pool, ring) = (name.to_string(), config.pool.clone(), config.ring());
-        Ok(Shared { name, pool, ring, ways: [ways()?, ways()?], open: Mutex::default() })
+        Ok(PipeState { name, pool, ring, lanes: [lanes()?, lanes()?], open: Mutex::default() })
     }
 }
 
-impl Drop for Shared {
+impl Drop for PipeState {
     fn drop(&mut self) {
-        // Packets that nobody has received. No queue is left, or it would have kept this.
-        for way in self.ways.iter().flatten() {
-            let Some(mut receiver) = take(&way.receiver) else { continue };
+        // Frees packets that were not received. No queue is left, since a queue keeps the pipe.
+        for lane in self.lanes.iter().flatten() {
+            let Some(mut receiver) = take(&lane.receiver) else { continue };
             let mut batch = Batch::with_capacity(self.ring);
             batch.is_of(&self.pool);
             receive_from(&mut receiver, &mut batch);
@@ -140,15 +140,15 @@ impl PortKind for PipeEnd {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
-        let receiver = take(&pipe.ways[side][queue].receiver).ok_or_else(taken)?;
-        pipe.ways[side][queue].wake.want(config.options.interrupts.is_some());
+        let receiver = take(&pipe.lanes[side][queue].receiver).ok_or_else(taken)?;
+        pipe.lanes[side][queue].wake.want(config.options.interrupts.is_some());
         Ok(Box::new(Rx::new(PipeRx { pipe, side, queue, receiver: Some(receiver), counters })))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let (pipe, side, queue) = (self.pipe.clone(), 1 - self.side as usize, usize::from(queue));
         let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
-        let sender = Some(take(&pipe.ways[side][queue].sender).ok_or_else(taken)?);
+        let sender = Some(take(&pipe.lanes[side][queue].sender).ok_or_else(taken)?);
         let longest = config.options.max_frame;
         Ok(Box::new(Tx::new(PipeTx { pipe, side, queue, sender, counters, longest })))
     }
@@ -159,19 +159,19 @@ impl PortKind for PipeEnd {
     }
 }
 
-/// What comes from the other end.
+/// Receives packets of the other end.
 struct PipeRx {
-    pipe: Arc<Shared>,
+    pipe: Arc<PipeState>,
     side: usize,
     queue: usize,
-    /// Goes back when this is dropped.
+    /// Returned to its lane when this is dropped.
     receiver: Option<Receiver<u64>>,
     counters: Arc<QueueCounters>,
 }
 
 impl PipeRx {
-    fn way(&self) -> &Way {
-        &self.pipe.ways[self.side][self.queue]
+    fn lane(&self) -> &Lane {
+        &self.pipe.lanes[self.side][self.queue]
     }
 }
 
@@ -191,28 +191,28 @@ impl RxRing for PipeRx {
     }
 
     fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.way().wake.arm()
+        self.lane().wake.arm()
     }
 
     fn disarm(&mut self) {
-        self.way().wake.disarm();
+        self.lane().wake.disarm();
     }
 }
 
 impl Drop for PipeRx {
     fn drop(&mut self) {
         if let Some(receiver) = self.receiver.take() {
-            give(&self.way().receiver, receiver);
+            give(&self.lane().receiver, receiver);
         }
     }
 }
 
-/// What goes to the other end.
+/// Sends packets to the other end.
 struct PipeTx {
-    pipe: Arc<Shared>,
+    pipe: Arc<PipeState>,
     side: usize,
     queue: usize,
-    /// Goes back when this is dropped.
+    /// Returned to its lane when this is dropped.
     sender: Option<Sender<u64>>,
     counters: Arc<QueueCounters>,
     longest: usize,
@@ -230,7 +230,7 @@ impl TxRing for PipeTx {
         let (packets, bytes) = counted(batch.slots());
         let total = batch.len();
         let count = send_to(sender, batch);
-        // Most times all fit; otherwise what is left is taken off again.
+        // Usually all packets fit; otherwise the rest is subtracted.
         let (packets, bytes) = match total - count {
             0 => (packets, bytes),
             _ => {
@@ -239,7 +239,7 @@ impl TxRing for PipeTx {
             }
         };
         self.counters.moved_packets(packets, count, bytes);
-        self.pipe.ways[self.side][self.queue].wake.notify();
+        self.pipe.lanes[self.side][self.queue].wake.notify();
         count
     }
 
@@ -255,7 +255,7 @@ impl TxRing for PipeTx {
 impl Drop for PipeTx {
     fn drop(&mut self) {
         if let Some(sender) = self.sender.take() {
-            give(&self.pipe.ways[self.side][self.queue].sender, sender);
+            give(&self.pipe.lanes[self.side][self.queue].sender, sender);
         }
     }
 }

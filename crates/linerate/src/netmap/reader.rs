@@ -1,11 +1,11 @@
-//! Packets in and out of a channel of slots: they are whole in it.
+//! Packets into and out of a channel of slots. The packets in a channel are whole.
 
 use super::channel::{Receiver, Sender};
 use crate::batch::Batch;
 use crate::port::QueueCounters;
 use crate::slot::Slot;
 
-/// Moves slots out of a channel until the batch is full; packets are whole in it, and so they are here.
+/// Moves slots out of a channel until the batch is full, and further to the end of a packet; returns their number.
 #[inline(always)]
 pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
     let mut received = 0;
@@ -19,7 +19,7 @@ pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
     }
 }
 
-/// Receives from a channel as a queue does, and counts.
+/// Receives from a channel, and counts the packets.
 #[inline(always)]
 pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batch: &mut Batch) -> usize {
     let count = receive_from(receiver, batch);
@@ -31,7 +31,7 @@ pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batc
     count
 }
 
-/// Moves whole packets into a channel, and tells how many slots.
+/// Moves whole packets into a channel; returns the number of slots.
 #[inline(always)]
 pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
     let slots = batch.slots();
@@ -44,7 +44,7 @@ pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
     count
 }
 
-/// Packets and bytes of slots.
+/// Returns the number of packets and bytes of slots.
 #[inline(always)]
 pub fn counted(slots: &[Slot]) -> (usize, usize) {
     slots.iter().fold((0, 0), |(packets, bytes), slot| (packets + usize::from(!slot.has_more()), bytes + slot.len()))

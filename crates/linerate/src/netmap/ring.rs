@@ -1,4 +1,4 @@
-//! netmap's view of a port: rings of slots that are always there, with head, cur and tail (netmap(4)).
+//! netmap's view of a port: permanent rings of slots, with head, cur and tail (netmap(4)).
 //!
 //! ```text
 //!     tx   [ ..... | to be filled ...... | sent, not free yet ]
@@ -7,9 +7,9 @@
 //!                  ^ head                ^ tail
 //! ```
 //!
-//! What is from head to tail is the program's: it fills or reads the slots in order, moves head (and cur) past them, and
-//! calls `sync`. Forwarding without a copy [swaps](swap) the buffers of two slots. Every port of ours has such rings: they
-//! are a second view of its queues.
+//! The slots from head to tail are the program's: it fills or reads them in order, moves head (and cur) past them, and
+//! calls `sync`. Forwarding without a copy [swaps](swap) the buffers of two slots. Every port can have such rings, as a
+//! second view of its queues.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,20 +22,20 @@ use crate::memory::Pool;
 use crate::port::{Port, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
 
-/// A ring's slots and indices, which both directions have.
+/// Slots and indices of a ring, in either direction.
 pub struct Ring {
     slots: Box<[Slot]>,
     pool: Arc<Pool>,
     head: usize,
     cur: usize,
     tail: usize,
-    /// Where head was at the last sync.
+    /// Head at the last sync.
     synced: usize,
-    /// When that was.
+    /// Time of the last sync.
     time: SystemTime,
 }
 
-/// A buffer that is in no ring: to keep a packet for later, [exchange](Ring::exchange) its slot's buffer for this one.
+/// A buffer outside all rings. To keep a packet for later, [exchange](Ring::exchange) its slot's buffer for this one.
 pub struct ExtraBuffer {
     slot: Slot,
     pool: Arc<Pool>,
@@ -48,50 +48,50 @@ impl Drop for ExtraBuffer {
 }
 
 impl ExtraBuffer {
-    /// The packet that is in it.
+    /// Returns the packet in the buffer.
     pub fn bytes(&self) -> &[u8] {
         self.pool.region().view().bytes(&self.slot)
     }
 }
 
 impl Ring {
-    /// A ring of `len` slots, at least two, without buffers.
+    /// Makes a ring of `len` slots, at least two, without buffers.
     fn new(pool: &Arc<Pool>, len: usize) -> Ring {
         let slots = (0..len.max(2)).map(|_| Slot::EMPTY).collect();
         Ring { slots, pool: pool.clone(), head: 0, cur: 0, tail: 0, synced: 0, time: SystemTime::UNIX_EPOCH }
     }
 
-    /// How many slots it has, of which one is always empty. Not a power of two, perhaps.
+    /// Returns the number of slots, of which one is always empty. It need not be a power of two.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The first slot that is the program's.
+    /// Returns the first slot that is the program's.
     pub fn head(&self) -> usize {
         self.head
     }
 
-    /// The first slot that is not the program's.
+    /// Returns the first slot that is not the program's.
     pub fn tail(&self) -> usize {
         self.tail
     }
 
-    /// The program waits until tail is past this: more than it has looked at is wanted then.
+    /// Returns cur: the program waits until tail is past it, because it needs more than the slots in front.
     pub fn cur(&self) -> usize {
         self.cur
     }
 
-    /// The slot behind this one.
+    /// Returns the slot behind this one.
     pub fn next(&self, slot: usize) -> usize {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// How many slots are the program's (`nm_ring_space`).
+    /// Returns the number of slots that are the program's (`nm_ring_space`).
     pub fn space(&self) -> usize {
         self.distance(self.head, self.tail)
     }
 
-    /// When the last sync was.
+    /// Returns the time of the last sync.
     pub fn time(&self) -> SystemTime {
         self.time
     }
@@ -100,7 +100,7 @@ impl Ring {
         (to + self.slots.len() - from) % self.slots.len()
     }
 
-    /// True for a slot that is the program's.
+    /// Returns whether a slot is the program's.
     fn is_ours(&self, slot: usize) -> bool {
         slot < self.slots.len() && self.distance(self.head, slot) < self.space()
     }
@@ -110,7 +110,7 @@ impl Ring {
         assert!(self.is_ours(slot), "slot {slot} is not from head ({}) to tail ({})", self.head, self.tail);
     }
 
-    /// Moves head and cur past the next `count` slots: they are sent, or can be received into, from the next sync on.
+    /// Moves head and cur past the next `count` slots. From the next sync on they are sent, or receive packets.
     ///
     /// # Panics
     /// If that is past tail.
@@ -121,7 +121,7 @@ impl Ring {
         self.cur = self.head;
     }
 
-    /// Moves cur ahead of head: what is from head to cur is kept, and more is waited for.
+    /// Moves cur `count` slots ahead of head: the slots from head to cur are kept, and the program waits for more.
     ///
     /// # Panics
     /// If that is past tail.
@@ -131,12 +131,12 @@ impl Ring {
         self.cur = (self.head + count) % self.slots.len();
     }
 
-    /// True if tail is past cur: poll(2) would return.
+    /// Returns whether tail is past cur, so that poll(2) would return.
     fn is_ready(&self) -> bool {
         self.cur != self.tail
     }
 
-    /// A packet's bytes, or a part of it if there are more.
+    /// Returns the bytes of a slot: a packet, or a part of it.
     ///
     /// # Panics
     /// If the slot is not the program's.
@@ -146,7 +146,7 @@ impl Ring {
         self.pool.region().view().bytes(&self.slots[slot])
     }
 
-    /// As [`bytes`](Ring::bytes), to be changed.
+    /// As [`bytes`](Ring::bytes), mutable.
     ///
     /// # Panics
     /// If the slot is not the program's.
@@ -156,7 +156,7 @@ impl Ring {
         self.pool.region().view().bytes_mut(&mut self.slots[slot])
     }
 
-    /// Sets the length of a slot's data, and whether the packet goes on in the next slot (`NS_MOREFRAG`).
+    /// Sets the length of a slot's data, and whether the packet continues in the next slot (`NS_MOREFRAG`).
     ///
     /// # Panics
     /// If the slot is not the program's, or the data would not fit its buffer.
@@ -169,7 +169,7 @@ impl Ring {
         *there = Slot::new(there.buf(), offset, len as u16, more);
     }
 
-    /// True where the packet goes on in the next slot.
+    /// Returns whether the packet continues in the next slot.
     ///
     /// # Panics
     /// If the slot is not the program's.
@@ -197,11 +197,11 @@ impl Ring {
     }
 }
 
-/// Forwards without a copy: exchanges the buffers of two slots, and the packets in them. What was received is sent, once the
-/// rings are advanced and synced, and what was free is received into.
+/// Exchanges the buffers of two slots, with the packets in them: forwards without a copy. Once both rings are advanced
+/// and synced, the received packet is sent, and the free buffer receives.
 ///
 /// # Errors
-/// [`Error::OtherRegion`] if the rings' buffers are elsewhere: then a copy is needed. Nothing is changed.
+/// [`Error::OtherRegion`] if the rings' buffers are of different pools, so that a copy is needed. Nothing is changed.
 ///
 /// # Panics
 /// If one of the slots is not the program's.
@@ -216,7 +216,7 @@ pub fn swap(from: &mut Ring, slot: usize, to: &mut Ring, other: usize) -> Result
     Ok(())
 }
 
-/// Gives the buffers back: of slots that are the program's, and of those that it has advanced past since the last sync.
+/// Frees the buffers of slots that are the program's, or that it has advanced past since the last sync.
 impl Drop for Ring {
     fn drop(&mut self) {
         let count = self.distance(self.synced, self.tail);
@@ -227,14 +227,14 @@ impl Drop for Ring {
 
 /// A transmit ring.
 pub struct TxRing {
-    /// Its slots. Two ports' rings may be exchanged: each goes on with the slots that it has then.
+    /// Its slots. Two ports' rings may be exchanged: each continues with the slots that it has then.
     pub ring: Ring,
     queue: TxQueue,
     /// Packets that the queue has not taken yet.
     batch: Batch,
-    /// The beginning of a packet was too long, and was dropped: so are its other slots.
+    /// The beginning of a packet was too long and was dropped; its other slots are dropped as well.
     skips: bool,
-    /// How many packets were.
+    /// Number of packets that were too long.
     too_long: u64,
 }
 
@@ -243,17 +243,18 @@ pub struct RxRing {
     /// Its slots, as [`TxRing::ring`].
     pub ring: Ring,
     queue: RxQueue,
-    /// Packets that found no slot yet, of whichever region the queue has.
+    /// Packets that found no slot yet, of the queue's region.
     batch: Batch,
-    /// Buffers of the ring's own region, and packets that had to be copied into them.
+    /// Buffers of the ring's own region, and packets that were copied into them.
     own: Batch,
 }
 
 impl Ring {
-    /// Makes `batch` fit this ring: slots pass between the two only if both are of one pool, and all find a place.
+    /// Makes `batch` fit this ring: both must have one pool, so that slots pass between them, and all slots must have
+    /// room.
     ///
-    /// Between two calls a program may have exchanged the ring, and a queue that is the program's own may have exchanged
-    /// the batch. A batch that does not fit is dropped; its packets' buffers go back to the pool that they are of.
+    /// Between two calls a program may have exchanged the ring, and a queue that is the program's own may have
+    /// exchanged the batch. A batch that does not fit is dropped; its buffers return to their pool.
     fn fit(&self, batch: &mut Batch) {
         if batch.capacity() < self.slots.len() || !batch.is_of(&self.pool) {
             *batch = Batch::with_capacity(self.slots.len());
@@ -261,7 +262,7 @@ impl Ring {
         }
     }
 
-    /// Moves a slot from in front of head out of the ring.
+    /// Takes the next slot in front of head out of the ring.
     fn take_synced(&mut self) -> Option<Slot> {
         let at = self.synced;
         (at != self.head).then(|| {
@@ -270,7 +271,7 @@ impl Ring {
         })
     }
 
-    /// Puts a slot of this ring's pool at tail. There is room.
+    /// Puts a slot of this ring's pool at tail. There must be room.
     fn put_at_tail(&mut self, slot: Slot) {
         let at = self.tail;
         self.slots[at] = slot;
@@ -279,15 +280,15 @@ impl Ring {
 }
 
 impl TxRing {
-    /// A queue in this form. Packets are in buffers of `pool`; where the queue's region is another, it copies them.
+    /// Makes a ring for a queue. Packets are in buffers of `pool`; a queue of another region copies them.
     pub fn new(queue: TxQueue, pool: &Arc<Pool>, slots: usize) -> TxRing {
         let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), skips: false, too_long: 0 };
         ring.sync();
         ring
     }
 
-    /// Sends what is behind head, and makes slots free (`NIOCTXSYNC`). A packet of more than 64 slots (netmap(4)) is dropped
-    /// and [counted](TxRing::too_long).
+    /// Sends the slots in front of head, and frees sent ones (`NIOCTXSYNC`). A packet of more than 64 slots (netmap(4))
+    /// is dropped and [counted](TxRing::too_long).
     pub fn sync(&mut self) {
         let TxRing { ring, queue, batch, skips, too_long } = self;
         ring.fit(batch);
@@ -298,7 +299,7 @@ impl TxRing {
                 (*skips, *too_long) = (true, *too_long + 1);
                 batch.drop_beginning();
             }
-            // The batch has room for a ring and a chain more; and if it had not, the packet would be dropped.
+            // The batch has room for a ring and a chain. Without room the packet would be dropped.
             if *skips || !batch.push_slot(&mut slot) {
                 batch.put(&[slot.buf()]);
             }
@@ -312,7 +313,7 @@ impl TxRing {
         ring.fit(batch);
         batch.resume(&mut beginning.slots);
         drop(beginning);
-        // What is not taken stays in front of head.
+        // Slots that were not taken stay in front of head.
         let free = (ring.slots.len() - 1).saturating_sub(batch.len());
         while ring.space() < free {
             let Some(buf) = batch.take_buffer() else { break };
@@ -321,12 +322,12 @@ impl TxRing {
         ring.time = SystemTime::now();
     }
 
-    /// How many packets had more than 64 slots, and were dropped.
+    /// Returns the number of packets with more than 64 slots, which were dropped.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// True if something was sent that the port has not taken yet (`nm_tx_pending`).
+    /// Returns whether packets were sent that the port has not taken yet (`nm_tx_pending`).
     pub fn is_pending(&self) -> bool {
         self.ring.synced != self.ring.head || !self.batch.is_empty() || self.queue.unsent() > 0
     }
@@ -345,7 +346,7 @@ impl Drop for Beginning<'_> {
 }
 
 impl RxRing {
-    /// A queue in this form. Packets come in buffers of `pool`; where the queue's region is another, they are copied.
+    /// Makes a ring for a queue. Packets come in buffers of `pool`; from a queue of another region they are copied.
     pub fn new(queue: RxQueue, pool: &Arc<Pool>, slots: usize) -> RxRing {
         let ring = Ring::new(pool, slots);
         let mut batch = Batch::with_capacity(ring.slots.len());
@@ -353,7 +354,7 @@ impl RxRing {
         RxRing { ring, queue, batch, own: Batch::new() }
     }
 
-    /// Takes the slots in front of head back, and receives into them (`NIOCRXSYNC`).
+    /// Takes back the slots in front of head, and receives into them (`NIOCRXSYNC`).
     pub fn sync(&mut self) {
         let RxRing { ring, queue, batch, own } = self;
         let is_own = batch.is_of(&ring.pool);
@@ -367,7 +368,7 @@ impl RxRing {
         if batch.is_empty() {
             queue.recv(batch);
         }
-        // Packets of another region are copied; those that came before them go first.
+        // Packets of another region are copied, after those that came before them.
         let from = if own.is_empty() && batch.is_of(&ring.pool) {
             batch
         } else {
@@ -380,7 +381,7 @@ impl RxRing {
         for slot in &mut from.slots()[..count] {
             ring.put_at_tail(slot.take());
         }
-        // They are the ring's now.
+        // The ring has them now.
         from.sent(count);
         ring.time = SystemTime::now();
     }
@@ -390,10 +391,10 @@ impl RxRing {
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
-/// use linerate::netmap::{Rings, swap};
+/// use linerate::netmap::{NetmapPort, swap};
 ///
 /// let [a, b] = linerate::open(["doc{1", "doc}1"])?;
-/// let (mut a, mut b) = (Rings::new(a)?, Rings::new(b)?);
+/// let (mut a, mut b) = (NetmapPort::new(a)?, NetmapPort::new(b)?);
 /// let ring = &mut a.tx[0].ring;
 /// let slot = ring.head();
 /// ring.set_len(slot, 60, false);
@@ -412,44 +413,44 @@ impl RxRing {
 /// assert_eq!((a.rx[0].ring.space(), a.rx[0].ring.bytes(0)), (1, &[7; 60][..]));
 /// # Ok(()) }
 /// ```
-pub struct Rings {
-    /// Transmit rings; dropped first, as the port wants it.
+pub struct NetmapPort {
+    /// Transmit rings, dropped before the port.
     pub tx: Vec<TxRing>,
     /// Receive rings.
     pub rx: Vec<RxRing>,
     device: Port,
 }
 
-impl Rings {
-    /// All rings of a port.
+impl NetmapPort {
+    /// Takes all rings of a port.
     ///
     /// # Errors
-    /// As [`of`](Rings::of).
-    pub fn new(device: Port) -> Result<Rings> {
+    /// As [`of`](NetmapPort::of).
+    pub fn new(device: Port) -> Result<NetmapPort> {
         let queues = device.info().rx_queues;
-        Rings::of(device, 0..queues)
+        NetmapPort::of(device, 0..queues)
     }
 
-    /// Some rings of a port.
+    /// Takes some rings of a port.
     ///
     /// # Errors
-    /// [`Error::NoSuchQueue`], [`Error::QueueTaken`] and what else starting a queue can have wrong.
-    pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<Rings> {
+    /// [`Error::NoSuchQueue`], [`Error::QueueTaken`], and others of [`Port::rx`] and [`Port::tx`].
+    pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<NetmapPort> {
         let (pool, slots) = (device.pool().clone(), device.info().ring);
         let (mut tx, mut rx) = (Vec::new(), Vec::new());
         for queue in queues {
             tx.push(TxRing::new(device.tx(queue)?, &pool, slots));
             rx.push(RxRing::new(device.rx(queue)?, &pool, slots));
         }
-        Ok(Rings { tx, rx, device })
+        Ok(NetmapPort { tx, rx, device })
     }
 
-    /// The port itself.
+    /// Returns the port.
     pub fn device(&mut self) -> &mut Port {
         &mut self.device
     }
 
-    /// Buffers beside those of the rings, as many as there are, up to `count`.
+    /// Takes buffers beside those of the rings: `count`, or as many as are free.
     pub fn extra_buffers(&self, count: usize) -> Vec<ExtraBuffer> {
         let pool = self.device.pool();
         let mut batch = Batch::with_capacity(1);
@@ -459,14 +460,14 @@ impl Rings {
         std::iter::from_fn(one).take(count).collect()
     }
 
-    /// Syncs all rings, and waits until a receive ring has something, or, for `send`, a transmit ring has room; at most so
-    /// long. True if one has (`poll(2)` on netmap's descriptor).
+    /// Syncs all rings, and waits until a receive ring has a packet, or with `send` until a transmit ring has room, at
+    /// most for `timeout`. Returns whether one has, as poll(2) on netmap's descriptor.
     ///
-    /// It sleeps where the port was opened with [interrupts](crate::Options::interrupts), and asks again and again where not.
+    /// It sleeps if the port was opened with [interrupts](crate::Options::interrupts), and polls otherwise.
     pub fn poll(&mut self, send: bool, timeout: Duration) -> bool {
         let begin = std::time::Instant::now();
         loop {
-            // Armed before it looks, so that nothing comes in between.
+            // Armed before the sync, so that no packet is missed in between.
             self.rx.iter_mut().for_each(|rx| {
                 let _ = rx.queue.arm();
             });
@@ -479,7 +480,7 @@ impl Rings {
                 self.rx.iter_mut().for_each(|rx| rx.queue.disarm());
                 return ready;
             }
-            // Who waits to send is not told of room: it looks again soon.
+            // Nothing signals room to send: a thread that waits for it looks again soon.
             let is_pending = send || self.tx.iter().any(TxRing::is_pending);
             self.sleep(if is_pending { left.min(Duration::from_micros(50)) } else { left });
         }

@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps until something is sent to it.
+//! Wakes a receiver that sleeps until packets are sent to it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,16 +8,18 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::error::{Error, Result};
 use crate::memory::full_fence;
 
-/// An event of a receiver's. As long as nobody may sleep on it, it costs senders one look.
+/// A receiver's event. It costs senders one check while no receiver may sleep.
 pub struct Wake {
     event: OwnedFd,
-    /// Somebody may sleep on it.
+    /// A receiver may sleep on it.
     wanted: AtomicBool,
-    /// Somebody is about to.
+    /// A receiver is about to sleep.
     armed: AtomicBool,
 }
 
 impl Wake {
+    /// Makes an event that no receiver may sleep on.
+    ///
     /// # Errors
     /// [`Error::System`] without descriptors.
     pub fn new() -> Result<Wake> {
@@ -26,29 +28,29 @@ impl Wake {
         Ok(Wake { event, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
     }
 
-    /// From now on somebody may sleep on it, or nobody.
+    /// Sets whether a receiver may sleep on it.
     pub fn want(&self, wanted: bool) {
         self.wanted.store(wanted, Ordering::SeqCst);
     }
 
-    /// The next that is sent makes this readable.
+    /// Makes it readable at the next packet, and returns it; `None` if the receiver may not sleep on it.
     pub fn arm(&self) -> Option<BorrowedFd<'_>> {
         if !self.wanted.load(Ordering::Relaxed) {
             return None;
         }
-        // Who sends sees this, or is seen by who looks once more after this.
+        // A sender sees this, or the receiver's next look finds its packets.
         self.armed.store(true, Ordering::SeqCst);
         full_fence();
         Some(self.event.as_fd())
     }
 
-    /// Takes it back.
+    /// Ends the waiting.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
-    /// Something was sent.
+    /// Wakes the receiver, after packets were sent.
     #[inline(always)]
     pub fn notify(&self) {
         if self.wanted.load(Ordering::Relaxed) {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub(crate) use counters::Counters;
 pub use device::{Device, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
-pub(crate) use monitors::{Listener, One, Seen, Show};
+pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::Kind;
 pub use name::PortName;
 pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKinds, Take, Vectors};
@@ -44,7 +44,7 @@ use crate::memory::Pool;
 /// It never touches packets, so it can be used from one thread while others send and receive.
 pub struct Port {
     device: Box<dyn Device>,
-    seen: Arc<Seen>,
+    seen: Arc<Monitored>,
 }
 
 impl Port {
@@ -54,7 +54,7 @@ impl Port {
     }
 
     pub(crate) fn of(device: Box<dyn Device>) -> Port {
-        let seen = Seen::new(device.name().to_string());
+        let seen = Monitored::new(device.name().to_string());
         Port { device, seen }
     }
 
@@ -82,7 +82,7 @@ impl Port {
     /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
     /// [`PoolTooSmall`](crate::Error::PoolTooSmall), or the card does not answer.
     pub fn rx(&mut self, queue: u16) -> Result<RxQueue> {
-        Ok(RxQueue::new(self.device.rx(queue)?, Show::new(&self.seen, queue)))
+        Ok(RxQueue::new(self.device.rx(queue)?, Mirror::new(&self.seen, queue)))
     }
 
     /// Starts transmit queue `queue` and hands it over.
@@ -90,7 +90,7 @@ impl Port {
     /// # Errors
     /// As [`rx`](Port::rx).
     pub fn tx(&mut self, queue: u16) -> Result<TxQueue> {
-        Ok(TxQueue::new(self.device.tx(queue)?, Show::new(&self.seen, queue)))
+        Ok(TxQueue::new(self.device.tx(queue)?, Mirror::new(&self.seen, queue)))
     }
 
     /// Returns the counters since the port was opened.

@@ -1,6 +1,6 @@
 //! Ports that can be monitored, by name, and the copies for their monitors.
 //!
-//! A port without monitors pays one look a batch.
+//! A port without monitors pays one check for each batch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,66 +9,66 @@ use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::slot::Slot;
 
-/// Where a monitor's copies go.
-pub(crate) trait Listener: Send + Sync {
-    /// Appends a copy of a packet to `copies`; false if there is no buffer for it.
+/// Takes a monitor's copies.
+pub(crate) trait MonitorSink: Send + Sync {
+    /// Appends a copy of a packet to `copies`; false if no buffer is free for it.
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
 
-    /// Takes copies of a queue's packets; `missing` more could not be made.
+    /// Takes copies of a queue's packets; `missing` counts packets that could not be copied.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64);
 }
 
-/// A port, and its monitors.
-pub(crate) struct Seen {
+/// A port that can be monitored, and its monitors.
+pub(crate) struct Monitored {
     pub name: String,
-    monitors: Mutex<Arc<Vec<One>>>,
-    /// Grows with each change of them.
+    monitors: Mutex<Arc<Vec<MonitorEntry>>>,
+    /// Counts changes of the monitors.
     changes: AtomicU64,
 }
 
-/// One monitor.
+/// A monitor of a port.
 #[derive(Clone)]
-pub(crate) struct One {
+pub(crate) struct MonitorEntry {
     pub receive: bool,
     pub transmit: bool,
-    pub listener: Arc<dyn Listener>,
+    pub listener: Arc<dyn MonitorSink>,
 }
 
 /// The ports of this process that can be monitored.
-static PORTS: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
+static PORTS: Mutex<Vec<Weak<Monitored>>> = Mutex::new(Vec::new());
 
-impl Seen {
-    /// A port of this name can be monitored, as long as this lives. The last one of a name counts.
-    pub fn new(name: String) -> Arc<Seen> {
-        let seen = Arc::new(Seen { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
+impl Monitored {
+    /// Makes a port available to monitors until this is dropped. Of several ports with one name the last is found.
+    pub fn new(name: String) -> Arc<Monitored> {
+        let monitored = Arc::new(Monitored { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
         let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|port| port.strong_count() > 0);
-        all.push(Arc::downgrade(&seen));
-        seen
+        all.push(Arc::downgrade(&monitored));
+        monitored
     }
 
-    /// A queue without a port: it never has monitors.
-    pub fn unnamed() -> Arc<Seen> {
-        Arc::new(Seen { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
+    /// Makes an entry for a queue without a port, which never has monitors.
+    pub fn unnamed() -> Arc<Monitored> {
+        Arc::new(Monitored { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
     }
 
-    /// The port of this name.
-    pub fn find(name: &str) -> Option<Arc<Seen>> {
+    /// Finds the port of this name.
+    pub fn find(name: &str) -> Option<Arc<Monitored>> {
         let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name)
     }
 
     /// Adds a monitor.
-    pub fn add(&self, one: One) {
+    pub fn add(&self, one: MonitorEntry) {
         self.change(|all| all.push(one));
     }
 
     /// Removes a monitor.
-    pub fn remove(&self, one: &One) {
+    pub fn remove(&self, one: &MonitorEntry) {
         self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<One>)) {
+    fn change(&self, change: impl FnOnce(&mut Vec<MonitorEntry>)) {
         let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::clone(&monitors);
         change(&mut all);
@@ -77,29 +77,29 @@ impl Seen {
     }
 }
 
-/// Copies of a queue's packets for the port's monitors.
-pub(crate) struct Show {
-    seen: Arc<Seen>,
+/// Copies a queue's packets to the port's monitors.
+pub(crate) struct Mirror {
+    monitored: Arc<Monitored>,
     changes: u64,
-    monitors: Arc<Vec<One>>,
+    monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
-    /// For each monitor: copies that are not handed over yet, and how many packets could not be copied.
+    /// For each monitor: copies that are not handed over yet, and the number of packets that could not be copied.
     copies: Vec<(Batch, u64)>,
 }
 
-/// Copies that a monitor gets at a time; of larger batches it misses the rest.
+/// The most copies that a monitor gets at once; it misses the rest of a larger batch.
 const COPIES: usize = 4096;
 
-impl Show {
-    pub fn new(seen: &Arc<Seen>, queue: u16) -> Show {
-        let (seen, queue) = (seen.clone(), queue.into());
-        Show { seen, changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
+impl Mirror {
+    pub fn new(monitored: &Arc<Monitored>, queue: u16) -> Mirror {
+        let (monitored, queue) = (monitored.clone(), queue.into());
+        Mirror { monitored, changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
     }
 
     /// Returns whether the port has a monitor.
     #[inline(always)]
     pub fn is_wanted(&mut self) -> bool {
-        if self.seen.changes.load(Ordering::Acquire) != self.changes {
+        if self.monitored.changes.load(Ordering::Acquire) != self.changes {
             self.look_again();
         }
         !self.monitors.is_empty()
@@ -107,12 +107,12 @@ impl Show {
 
     #[cold]
     fn look_again(&mut self) {
-        self.changes = self.seen.changes.load(Ordering::Acquire);
-        self.monitors = self.seen.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.changes = self.monitored.changes.load(Ordering::Acquire);
+        self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.copies = self.monitors.iter().map(|_| (Batch::with_capacity(COPIES), 0)).collect();
     }
 
-    /// Shows the last `count` slots of a batch as received.
+    /// Copies the last `count` slots of a batch as received packets.
     #[cold]
     pub fn received(&mut self, batch: &Batch, count: usize) {
         if let Some((slots, pool)) = batch.contents() {
@@ -121,8 +121,8 @@ impl Show {
         }
     }
 
-    /// Copies all packets of a batch that is to be sent, and returns their number: the packets that are sent are known
-    /// afterwards only, and then they are the port's.
+    /// Copies all packets of a batch before it is sent, and returns their number. Which of them are sent is known only
+    /// afterwards, and then they are the port's.
     #[cold]
     pub fn sending(&mut self, batch: &mut Batch) -> usize {
         if let Some((slots, pool)) = batch.contents() {
@@ -131,7 +131,8 @@ impl Show {
         batch.packets().count()
     }
 
-    /// Shows as sent those of the `before` packets that are no more in the batch; copies of the others are thrown away.
+    /// Hands over the copies of the packets that were sent: of `before`, those that are not in the batch any more. The
+    /// other copies are dropped.
     #[cold]
     pub fn sent(&mut self, batch: &mut Batch, before: usize) {
         let taken = before.saturating_sub(batch.packets().count());

@@ -42,7 +42,7 @@ pub struct Options {
     /// Where packets live; `None`: the process's default region.
     pub pool: Option<Arc<Pool>>,
     /// Open ports in memory, and interfaces under netmap's names, in this process, also where another process
-    /// [serves](crate::shared) them.
+    /// [serves](crate::share) them.
     pub local: bool,
     /// Take a card that the kernel has, and give it back at the end; `None`: such a card is an error.
     pub take: Option<Take>,

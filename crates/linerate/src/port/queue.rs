@@ -1,8 +1,8 @@
-//! Queues as programs have them: what a kind of port receives or sends, shown to the port's monitors.
+//! Queues as programs have them: those of a kind of port, with copies for the port's monitors.
 
 use std::os::fd::BorrowedFd;
 
-use super::monitors::{Seen, Show};
+use super::monitors::{Mirror, Monitored};
 use super::{Receive, Transmit};
 use crate::batch::Batch;
 use crate::error::Result;
@@ -10,18 +10,18 @@ use crate::error::Result;
 /// A receive queue, owned by the thread that polls it. Dropping it stops it.
 pub struct RxQueue {
     queue: Box<dyn Receive>,
-    show: Show,
+    mirror: Mirror,
 }
 
 /// A transmit queue, owned by the thread that fills it. Dropping it stops it.
 pub struct TxQueue {
     queue: Box<dyn Transmit>,
-    show: Show,
+    mirror: Mirror,
 }
 
 impl RxQueue {
-    pub(super) fn new(queue: Box<dyn Receive>, show: Show) -> RxQueue {
-        RxQueue { queue, show }
+    pub(super) fn new(queue: Box<dyn Receive>, mirror: Mirror) -> RxQueue {
+        RxQueue { queue, mirror }
     }
 
     /// Appends received packets to `batch`, up to its capacity; never blocks. Returns how many
@@ -30,8 +30,8 @@ impl RxQueue {
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> usize {
         let count = self.queue.recv(batch);
-        if count > 0 && self.show.is_wanted() {
-            self.show.received(batch, count);
+        if count > 0 && self.mirror.is_wanted() {
+            self.mirror.received(batch, count);
         }
         count
     }
@@ -67,8 +67,8 @@ impl RxQueue {
 }
 
 impl TxQueue {
-    pub(super) fn new(queue: Box<dyn Transmit>, show: Show) -> TxQueue {
-        TxQueue { queue, show }
+    pub(super) fn new(queue: Box<dyn Transmit>, mirror: Mirror) -> TxQueue {
+        TxQueue { queue, mirror }
     }
 
     /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many
@@ -77,12 +77,12 @@ impl TxQueue {
     /// With an empty batch it still collects the buffers that the card has finished with.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_empty() || !self.show.is_wanted() {
+        if batch.is_empty() || !self.mirror.is_wanted() {
             return self.queue.send(batch);
         }
-        let before = self.show.sending(batch);
+        let before = self.mirror.sending(batch);
         let count = self.queue.send(batch);
-        self.show.sent(batch, before);
+        self.mirror.sent(batch, before);
         count
     }
 
@@ -109,13 +109,13 @@ impl TxQueue {
 /// A queue without monitors.
 impl<Q: Receive + 'static> From<Q> for RxQueue {
     fn from(queue: Q) -> RxQueue {
-        RxQueue::new(Box::new(queue), Show::new(&Seen::unnamed(), 0))
+        RxQueue::new(Box::new(queue), Mirror::new(&Monitored::unnamed(), 0))
     }
 }
 
 /// A queue without monitors.
 impl<Q: Transmit + 'static> From<Q> for TxQueue {
     fn from(queue: Q) -> TxQueue {
-        TxQueue::new(Box::new(queue), Show::new(&Seen::unnamed(), 0))
+        TxQueue::new(Box::new(queue), Mirror::new(&Monitored::unnamed(), 0))
     }
 }

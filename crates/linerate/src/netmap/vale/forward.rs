@@ -1,4 +1,4 @@
-//! Where packets go: learning, as VALE does, or what a program says.
+//! The decision where packets go: learned, as in VALE, or by a program.
 
 use super::table::{Address, Table};
 use crate::netmap::frames::Frames;
@@ -8,20 +8,21 @@ use crate::netmap::frames::Frames;
 pub enum Destination {
     /// To this port, unless it came from there.
     Port(u8),
-    /// To all ports but the one that it came from.
+    /// To all ports but its source.
     Broadcast,
-    /// To none.
+    /// To no port.
     Drop,
 }
 
 /// Decides where packets go (vale(4), "VALE switches can be extended").
 ///
-/// A closure of the same form is one. It is called on the thread that sends, and may be called by several at once.
+/// A closure of the same form implements it. It is called on the sender's thread, and may be called by several threads
+/// at once.
 ///
 /// ```
 /// use linerate::netmap::{Destination, Frames, Switch};
 ///
-/// // What comes in at port 0 goes out at port 1, and the other way round; others hear nothing.
+/// // Packets from port 0 go to port 1, and the other way round; other ports get none.
 /// let wire = |source: u8, _: &Frames<'_>, to: &mut [Destination]| {
 ///     to.fill(if source < 2 { Destination::Port(1 - source) } else { Destination::Drop });
 /// };
@@ -29,11 +30,11 @@ pub enum Destination {
 /// switch.set_forward(std::sync::Arc::new(wire));
 /// ```
 pub trait Forward: Send + Sync {
-    /// Packets came in at port `source`; for each of them, in order, there is a place in `to`, where
-    /// [`Destination::Drop`] stands at first.
+    /// Decides for packets that came in at port `source`. `to` has an entry for each of them, in order, which is
+    /// [`Destination::Drop`] at first.
     fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]);
 
-    /// A port is gone: its number may be another's soon.
+    /// Forgets a port that was removed: another port may get its number.
     fn forget(&self, port: u8) {
         let _ = port;
     }
@@ -45,18 +46,19 @@ impl<F: Fn(u8, &Frames<'_>, &mut [Destination]) + Send + Sync> Forward for F {
     }
 }
 
-/// A learning bridge: an address is where it was last seen, and what is not known, broadcast and multicast go everywhere.
+/// A learning bridge: an address is at the port where it was last seen. Broadcast, multicast and unknown destinations
+/// go to all ports.
 pub struct Learning {
     table: Table,
 }
 
 impl Learning {
-    /// That knows nothing yet.
+    /// Makes a bridge that knows no address.
     pub fn new() -> Learning {
         Learning { table: Table::new() }
     }
 
-    /// How many addresses it knows.
+    /// Returns the number of known addresses.
     pub fn known(&self) -> usize {
         self.table.len()
     }
@@ -71,15 +73,15 @@ impl Default for Learning {
 impl Forward for Learning {
     fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
         let now = self.table.now();
-        // Most ports have one host behind them, which mostly talks with one other: what was found last is tried first.
+        // Most ports have one host behind them, which mostly sends to one other host: the last result is tried first.
         let (mut learned, mut found) = (None, (None, Destination::Drop));
         for (n, (packet, to)) in packets.iter().zip(to).enumerate() {
-            // What has no Ethernet header is no frame.
+            // A packet shorter than an Ethernet header is dropped.
             let Some(header) = packet.first_chunk().filter(|_| packet.len() >= 14) else { continue };
             let (destination, origin) = Address::of(header);
             if learned != Some(origin) && !origin.is_multicast() && packets.is_learned_from(n) {
                 self.table.learn(origin, source, now);
-                // It may be where the last one goes to.
+                // The new address may be the last destination.
                 (learned, found.0) = (Some(origin), None);
             }
             if found.0 != Some(destination) {

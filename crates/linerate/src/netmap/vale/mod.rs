@@ -1,13 +1,14 @@
-//! VALE: a switch in memory (vale(4); Rizzo and Lettieri, "VALE, a Switched Ethernet for Virtual Machines", CoNEXT 2012).
+//! VALE: a switch in memory (vale(4); Rizzo and Lettieri, "VALE, a Switched Ethernet for Virtual Machines", CoNEXT
+//! 2012).
 //!
-//! - `table`: which address is where
-//! - `forward`: where packets go, as learned or as a program says
+//! - `table`: the port of each address
+//! - `forward`: where packets go, as learned or as a program decides
 //! - `port`: a port's queues: a packet's way through the switch, top-down; read this next
 //! - here: switches and their ports
 //!
-//! There is no thread in it. Who sends does the work: decides for a whole batch where each packet goes, then, for each
-//! destination, copies its packets into the destination's buffers and hands their slots over. A packet that finds no room is
-//! dropped, and counted at the port that had none: a slow port holds nobody up.
+//! A switch has no thread. The sender decides for a whole batch where each packet goes. Then, for each destination, it
+//! copies the packets into the destination's buffers and hands their slots over. Packets without room are dropped, and
+//! counted at the port that had none, so that a slow port does not delay others.
 
 mod forward;
 mod port;
@@ -16,21 +17,21 @@ mod table;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use super::outlet::{Outlet, OutletRx};
+use super::delivery::{Delivery, DeliveryRx};
 use crate::error::{Error, Result};
 use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
-/// The most ports of a switch, as netmap has it.
+/// The most ports of a switch, as in netmap.
 pub const MAX_PORTS: usize = 254;
-/// The longest name of a switch, and of a port of it: `IFNAMSIZ` without the zero.
+/// The longest name of a switch or of its port: `IFNAMSIZ` without the zero.
 pub const LONGEST_NAME: usize = 15;
 
-/// A switch; it goes, and how it forwards with it, when nobody has it any more: no port, and no one who asked for it.
+/// A switch. It is dropped, with its forwarding, when it has no port and no other owner.
 pub struct Switch {
     name: String,
-    /// What ports there are, by number. Who sends has a copy, and looks whether it is the newest.
+    /// The ports, by number. Each sender has a copy, and checks whether it is the newest.
     ports: Mutex<Arc<Ports>>,
     changes: AtomicU64,
     forward: RwLock<Arc<dyn Forward>>,
@@ -39,18 +40,18 @@ pub struct Switch {
 /// By number.
 type Ports = Vec<Option<Plugged>>;
 
-/// A port as the switch has it.
+/// A port, as its switch has it.
 #[derive(Clone)]
 struct Plugged {
     name: String,
-    outlet: Arc<Outlet>,
+    delivery: Arc<Delivery>,
 }
 
 /// The switches of this process.
 static SWITCHES: Mutex<Vec<Weak<Switch>>> = Mutex::new(Vec::new());
 
 impl Switch {
-    /// The switch with this name, as `vale0`; made if there is none. Keep it until it has a port.
+    /// Returns the switch with this name, such as `vale0`, or makes it. Keep it until it has a port.
     pub fn named(name: &str) -> Arc<Switch> {
         let mut all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|switch| switch.strong_count() > 0);
@@ -67,36 +68,36 @@ impl Switch {
         switch
     }
 
-    /// Its name.
+    /// Returns the switch's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// From now on this decides where packets go.
+    /// Sets the decision where packets go.
     pub fn set_forward(&self, forward: Arc<dyn Forward>) {
         let before = std::mem::replace(&mut *self.forward.write().unwrap_or_else(PoisonError::into_inner), forward);
         self.changes.fetch_add(1, Ordering::Release);
-        // It is the program's, and may use this switch: no lock is held.
+        // It is the program's, and may use this switch when it is dropped, so no lock is held.
         drop(before);
     }
 
-    /// Numbers and names of its ports.
+    /// Returns numbers and names of its ports.
     pub fn ports(&self) -> Vec<(u8, String)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let there = ports.iter().enumerate().filter_map(|(n, port)| Some((n as u8, port.as_ref()?.name.clone())));
         there.collect()
     }
 
-    /// What who sends works with: ports, and who decides.
-    fn now(&self) -> Now {
+    /// Returns the ports and the forwarding, for a sender.
+    fn snapshot(&self) -> Snapshot {
         let changes = self.changes.load(Ordering::Acquire);
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let forward = self.forward.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Now { changes, ports, forward }
+        Snapshot { changes, ports, forward }
     }
 
     /// Gives a port the lowest number that is free.
-    fn add(&self, name: &str, outlet: Outlet) -> Result<(u8, Arc<Outlet>)> {
+    fn add(&self, name: &str, delivery: Delivery) -> Result<(u8, Arc<Delivery>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
             return Err(Error::PortInUse { name: format!("{}:{name}", self.name) });
@@ -106,12 +107,12 @@ impl Switch {
         if number >= MAX_PORTS {
             return Err(Error::SwitchFull { switch: self.name.clone(), most: MAX_PORTS });
         }
-        let outlet = Arc::new(outlet);
+        let delivery = Arc::new(delivery);
         ports.resize(ports.len().max(number + 1), None);
-        ports[number] = Some(Plugged { name: name.to_string(), outlet: outlet.clone() });
+        ports[number] = Some(Plugged { name: name.to_string(), delivery: delivery.clone() });
         *all = Arc::new(ports);
         self.changes.fetch_add(1, Ordering::Release);
-        Ok((number as u8, outlet))
+        Ok((number as u8, delivery))
     }
 
     fn remove(&self, number: u8) {
@@ -126,18 +127,18 @@ impl Switch {
     }
 }
 
-/// Returns the outlet of a port of this process by its name, as `vale0:a`.
-pub(crate) fn outlet(name: &str) -> Option<Arc<Outlet>> {
+/// Returns the delivery of a port of this process by its name, such as `vale0:a`.
+pub(crate) fn delivery_of(name: &str) -> Option<Arc<Delivery>> {
     let (switch, port) = name.split_once(':')?;
     let all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
     let switch = all.iter().filter_map(Weak::upgrade).find(|there| there.name == switch)?;
     drop(all);
     let ports = switch.ports.lock().unwrap_or_else(PoisonError::into_inner);
-    ports.iter().flatten().find(|there| there.name == port).map(|port| port.outlet.clone())
+    ports.iter().flatten().find(|there| there.name == port).map(|port| port.delivery.clone())
 }
 
-/// A switch as a sender has seen it last.
-struct Now {
+/// A switch's ports and forwarding, as a sender has read them last.
+struct Snapshot {
     changes: u64,
     ports: Arc<Ports>,
     forward: Arc<dyn Forward>,
@@ -146,15 +147,15 @@ struct Now {
 /// A port of a switch.
 pub type ValePort = SoftwarePort<Attached>;
 
-/// What is plugged into a switch; unplugged when it is dropped.
+/// A port's place on a switch, which is free again when this is dropped.
 pub struct Attached {
     switch: Arc<Switch>,
     number: u8,
-    outlet: Arc<Outlet>,
+    delivery: Arc<Delivery>,
 }
 
 impl ValePort {
-    /// Plugs a port into a switch, as `vale0` and `a`, which are made if they are not there.
+    /// Makes a port on a switch, such as `vale0` and `a`. The switch is made if it does not exist.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::SwitchFull`], [`Error::BadName`], [`Error::RingSize`].
@@ -164,20 +165,20 @@ impl ValePort {
         let bad = |why: &str| Err(Error::BadName { name: name.clone(), why: why.to_string() });
         let plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        // What is attached of a host's stack has its interface's name with a mark behind it.
+        // The port of an attached host's stack has its interface's name with a mark behind it.
         let own = port.strip_suffix('^').unwrap_or(port);
         if switch.len() > LONGEST_NAME || own.len() > LONGEST_NAME {
             return bad("a switch and a port of it have names of 15 characters each at most (netmap(4))");
         }
         if !switch.starts_with("vale") || !plain(switch) || !plain(own) {
-            return bad("a port of a switch is called valeS:P, where S and P are letters, digits and '_'");
+            return bad("a port of a switch is named valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);
-        let (number, outlet) = switch.add(port, Outlet::new(&config)?)?;
-        Ok(ValePort::new(config, Attached { switch, number, outlet }))
+        let (number, delivery) = switch.add(port, Delivery::new(&config)?)?;
+        Ok(ValePort::new(config, Attached { switch, number, delivery }))
     }
 
-    /// The switch that it is plugged into.
+    /// Returns the port's switch.
     pub fn switch(&self) -> &Arc<Switch> {
         &self.kind().switch
     }
@@ -197,7 +198,7 @@ impl PortKind for Attached {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(OutletRx::new(&self.outlet, config, queue, counters)?))
+        Ok(Box::new(DeliveryRx::new(&self.delivery, config, queue, counters)?))
     }
 
     fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -205,6 +206,6 @@ impl PortKind for Attached {
     }
 
     fn drops(&self) -> Drops {
-        self.outlet.drops()
+        self.delivery.drops()
     }
 }

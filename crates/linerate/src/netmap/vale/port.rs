@@ -1,44 +1,44 @@
-//! What happens to a packet between two ports of a switch, top-down: where it goes is decided here; the rest of its way is
-//! `netmap/outlet.rs`.
+//! A packet's way between two ports of a switch, top-down. Its destination is decided here; the rest of its way is
+//! `netmap/delivery.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Destination, MAX_PORTS, Now, Switch};
+use super::{Destination, MAX_PORTS, Snapshot, Switch};
 use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::netmap::frames::{CHUNK, Frames};
 use crate::port::{QueueCounters, Transmit};
 use crate::slot::Slot;
 
-/// What the program sends into the switch.
+/// Sends a port's packets into the switch.
 pub struct ValeTx {
     switch: Arc<Switch>,
-    now: Now,
+    snapshot: Snapshot,
     source: u8,
     queue: usize,
     counters: Arc<QueueCounters>,
-    /// By port: which packets go there. All zeros between two batches.
+    /// By destination port: the packets for it, as bits. All zeros between two batches.
     wanted: Box<[u64; MAX_PORTS]>,
 }
 
 impl ValeTx {
     pub fn new(switch: &Arc<Switch>, source: u8, queue: u16, counters: Arc<QueueCounters>) -> ValeTx {
         let (wanted, switch) = (Box::new([0; MAX_PORTS]), switch.clone());
-        ValeTx { now: switch.now(), switch, source, queue: queue.into(), counters, wanted }
+        ValeTx { snapshot: switch.snapshot(), switch, source, queue: queue.into(), counters, wanted }
     }
 
-    /// Decides on up to [`CHUNK`] packets from the front, and delivers them; tells how many slots and packets.
+    /// Decides on up to [`CHUNK`] packets from the front, and delivers them; returns the number of slots and packets.
     fn switch_some(&mut self, slots: &[Slot], pool: &Arc<Pool>) -> (usize, usize) {
         let frames = Frames::new(slots, pool);
         let mut to = [Destination::Drop; CHUNK];
         let to = &mut to[..frames.len()];
-        self.now.forward.forward(self.source, &frames, to);
+        self.snapshot.forward.forward(self.source, &frames, to);
         let (mut everywhere, mut used, mut ports) = (0u64, [0u8; CHUNK], 0);
         for (packet, to) in to.iter().enumerate() {
             let bit = 1 << packet;
             match to {
-                Destination::Port(port) if usize::from(*port) < self.now.ports.len() && *port != self.source => {
+                Destination::Port(port) if usize::from(*port) < self.snapshot.ports.len() && *port != self.source => {
                     let wanted = &mut self.wanted[usize::from(*port)];
                     if *wanted == 0 {
                         used[ports] = *port;
@@ -53,15 +53,15 @@ impl ValeTx {
         if everywhere == 0 {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
-                if let Some(port) = &self.now.ports[usize::from(port)] {
-                    port.outlet.deliver(&frames, wanted, self.queue);
+                if let Some(port) = &self.snapshot.ports[usize::from(port)] {
+                    port.delivery.deliver(&frames, wanted, self.queue);
                 }
             }
         } else {
-            for (number, port) in self.now.ports.iter().enumerate() {
+            for (number, port) in self.snapshot.ports.iter().enumerate() {
                 let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
                 if let Some(port) = port.as_ref().filter(|_| number != usize::from(self.source)) {
-                    port.outlet.deliver(&frames, wanted, self.queue);
+                    port.delivery.deliver(&frames, wanted, self.queue);
                 }
             }
         }
@@ -70,13 +70,13 @@ impl ValeTx {
 }
 
 impl Transmit for ValeTx {
-    /// All are taken: what finds no room at its destination is dropped there.
+    /// Takes all packets. Those without room at their destination are dropped there.
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
             return 0;
         }
-        if self.switch.changes.load(Ordering::Acquire) != self.now.changes {
-            self.now = self.switch.now();
+        if self.switch.changes.load(Ordering::Acquire) != self.snapshot.changes {
+            self.snapshot = self.switch.snapshot();
         }
         let (mut taken, mut packets, mut bytes) = (0, 0, 0);
         if let Some((slots, pool)) = batch.contents() {

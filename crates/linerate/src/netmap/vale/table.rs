@@ -1,26 +1,26 @@
-//! Which address was last seen at which port.
+//! The port at which each address was last seen.
 //!
-//! An entry is one word, so that threads need no lock: 48 bits of address, the port, and when it was seen. Four of them, in
-//! half a cache line, are where an address can be; a fifth takes the place of the one that was seen longest ago.
+//! An entry is one word, so that threads need no lock: 48 bits of address, the port, and the time. An address has four
+//! possible places, in half a cache line. A fifth address replaces the one that was seen longest ago.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Places for 4,096 addresses: VALE's table has 1,024.
+/// 4,096 entries; VALE's table has 1,024.
 const BUCKETS: usize = 1024;
 const WAYS: usize = 4;
-/// Seconds of a tick, of which 256 are counted.
+/// Seconds of a tick. Times are 256 ticks, modulo.
 const TICK: i64 = 4;
-/// Ticks after which an address that was not seen is forgotten: 300 seconds, as in IEEE 802.1D.
+/// Ticks after which an address is forgotten: 300 seconds, as in IEEE 802.1D.
 const LIFE: u8 = 75;
 
-/// An address as a number below 2^48, as it stands in a frame.
+/// An address as a number below 2^48, in the byte order of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(u64);
 
 impl Address {
-    /// The destination and the source of a frame, which has 12 bytes at least.
+    /// Returns destination and source of a frame.
     #[inline(always)]
     pub fn of(header: &[u8; 12]) -> (Address, Address) {
         // Two loads of eight bytes, which overlap.
@@ -28,23 +28,23 @@ impl Address {
         (Address(u64::from_le_bytes(*first) & 0xFFFF_FFFF_FFFF), Address(u64::from_le_bytes(*last) >> 16))
     }
 
-    /// Broadcast is one, too.
+    /// Returns whether it is a multicast address; broadcast is one.
     #[inline(always)]
     pub fn is_multicast(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// The first of the places where it can be.
+    /// Returns the first of its possible places.
     #[inline(always)]
     fn bucket(self) -> usize {
         (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - BUCKETS.ilog2())) as usize * WAYS
     }
 }
 
-/// The addresses of a switch.
+/// The addresses that a switch has learned.
 pub struct Table {
     entries: Box<[AtomicU64]>,
-    /// When old entries were forgotten last.
+    /// The time of the last sweep.
     swept: AtomicU8,
 }
 
@@ -60,7 +60,7 @@ impl Table {
         Table { entries: (0..BUCKETS * WAYS).map(|_| AtomicU64::new(0)).collect(), swept: AtomicU8::new(0) }
     }
 
-    /// The time, in ticks. What is too old is forgotten first.
+    /// Returns the time in ticks, after forgetting old entries.
     pub fn now(&self) -> u8 {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, |time| (time.tv_sec() / TICK) as u8);
         if self.swept.load(Relaxed) != now {
@@ -69,20 +69,20 @@ impl Table {
         now
     }
 
-    /// Forgets what is too old. A tick counts to 256 only: what nobody looked at would be young again.
+    /// Forgets old entries. Times are counted modulo 256, so that an entry which is never swept would seem new again.
     #[cold]
     pub fn sweep(&self, now: u8) {
         self.swept.store(now, Relaxed);
         for entry in &self.entries {
             let value = entry.load(Relaxed);
             if value != 0 && age(value, now) > LIFE {
-                // Unless it was seen in this moment.
+                // Unless the address was seen at this moment.
                 let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
             }
         }
     }
 
-    /// Forgets what was seen at a port.
+    /// Forgets the addresses of a port.
     pub fn forget(&self, port: u8) {
         for entry in &self.entries {
             let value = entry.load(Relaxed);
@@ -97,7 +97,7 @@ impl Table {
         self.entries[address.bucket()..].first_chunk().expect("a bucket is whole")
     }
 
-    /// Where an address is.
+    /// Returns the port of an address.
     #[inline(always)]
     pub fn find(&self, address: Address) -> Option<u8> {
         let same = |entry: &AtomicU64| {
@@ -107,7 +107,7 @@ impl Table {
         self.places(address).iter().find_map(same)
     }
 
-    /// An address was seen at a port.
+    /// Records that an address was seen at a port.
     #[inline(always)]
     pub fn learn(&self, address: Address, port: u8, now: u8) {
         let value = address.0 | u64::from(port) << PORT | u64::from(now) << TIME;
@@ -115,7 +115,7 @@ impl Table {
         for entry in places {
             let there = entry.load(Relaxed);
             if (there ^ address.0) << 16 == 0 && there != 0 {
-                // Most times nothing changes, and the cache line stays shared.
+                // Usually nothing changes, and the cache line stays shared.
                 if there != value {
                     entry.store(value, Relaxed);
                 }
@@ -127,7 +127,7 @@ impl Table {
 
     #[cold]
     fn learn_new(&self, places: &[AtomicU64; WAYS], value: u64, now: u8) {
-        // An address of zeros at port 0 at time 0 cannot be told from none; nobody has it.
+        // The address zero at port 0 at time 0 looks like an empty entry; no host has it.
         let oldest = places.iter().max_by_key(|entry| match entry.load(Relaxed) {
             0 => 256,
             there => u16::from(age(there, now)),
@@ -135,7 +135,7 @@ impl Table {
         oldest.expect("there are places").store(value, Relaxed);
     }
 
-    /// How many addresses are known.
+    /// Returns the number of known addresses.
     pub fn len(&self) -> usize {
         self.entries.iter().filter(|entry| entry.load(Relaxed) != 0).count()
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_they_stand() {
+    fn addresses_are_read_from_a_frame() {
         let mut header = [0; 12];
         header[..6].copy_from_slice(&[0xFF; 6]);
         header[6..].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_forgotten_also_around_the_clock() {
+    fn old_addresses_are_forgotten_also_when_the_time_wraps() {
         let table = Table::new();
         table.learn(address(1), 1, 250);
         table.learn(address(2), 2, 251);
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_full_table_forgets_the_oldest() {
         let table = Table::new();
-        // Of one bucket.
+        // Addresses of one bucket.
         let bucket = address(1).bucket();
         let mut same = (1..).map(address).filter(|address| address.bucket() == bucket);
         for (now, one) in same.by_ref().take(WAYS).enumerate() {
@@ -200,7 +200,7 @@ mod tests {
         let new = same.next().unwrap();
         table.learn(new, 1, 10);
         assert_eq!((table.find(new), table.find(address(1)), table.len()), (Some(1), Some(1), WAYS));
-        // Of many more than there is room for, as many stay as there are places, and the last ones surely.
+        // Of more addresses than places, nearly all places are filled, and the last address is always found.
         for n in 0..100_000 {
             table.learn(address(n), 5, 10);
             assert!(n == 0 || table.find(address(n)) == Some(5));

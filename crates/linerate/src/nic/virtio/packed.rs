@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::ring::{AVAILABLE, Asked, AvailableRun, DONE, ID, Layout, NEXT, Part, Ring, USED, UsedRun, WRITE};
-use crate::memory::{Descriptors, Mapping, Shared, full_fence};
+use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 
 /// Event suppression (2.8.14): the mode is in the high half. The low half holds an event index, which is not
 /// negotiated for packed queues: QEMU (10.0) leaves a stale index behind when its backend was busy for a while, and
@@ -21,9 +21,9 @@ pub(super) struct Packed {
     /// Address; then length, id and flags, from low to high.
     ring: Descriptors,
     /// When the driver wants interrupts.
-    driver: Shared<AtomicU32>,
+    driver: DmaArray<AtomicU32>,
     /// When the device wants notifications.
-    device: Shared<AtomicU32>,
+    device: DmaArray<AtomicU32>,
     // Counts of descriptors made available, asked about, and popped. They never wrap to the ring's size: `place` and
     // `is_odd` derive the ring index and the wrap counter.
     added: usize,
@@ -66,9 +66,9 @@ impl Ring for Packed {
         // SAFETY: no slices of the rings' memory are lent.
         let (ring, driver, device) = unsafe {
             (
-                Shared::new(memory, offset, size.into()),
-                Shared::new(memory, offset + driver, 1),
-                Shared::new(memory, offset + device, 1),
+                DmaArray::new(memory, offset, size.into()),
+                DmaArray::new(memory, offset + driver, 1),
+                DmaArray::new(memory, offset + device, 1),
             )
         };
         let mut packed = Packed { ring, driver, device, added: 0, asked: Asked::default(), popped: 0 };

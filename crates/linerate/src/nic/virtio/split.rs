@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::registers::legacy;
 use super::ring::{Asked, AvailableRun, Layout, NEXT, Part, Ring, UsedRun, WRITE, passes};
-use crate::memory::{Descriptors, Mapping, Shared, full_fence};
+use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 
 /// Both rings begin with flags and index.
 const FLAGS: usize = 0;
@@ -21,13 +21,13 @@ pub(super) struct Split {
     /// Address; then length, flags and next, from low to high.
     table: Descriptors,
     /// Flags, index, ids, and the used index at which the driver wants an interrupt.
-    available: Shared<AtomicU16>,
+    available: DmaArray<AtomicU16>,
     /// Flags and index.
-    used: Shared<AtomicU16>,
+    used: DmaArray<AtomicU16>,
     /// Id and length of each used element.
-    used_ring: Shared<[AtomicU32; 2]>,
+    used_ring: DmaArray<[AtomicU32; 2]>,
     /// The available index at which the device wants a notification.
-    notify_at: Shared<AtomicU16>,
+    notify_at: DmaArray<AtomicU16>,
     size: usize,
     event_idx: bool,
     // Counts of chains added, asked about, seen used, and popped. They never wrap to the ring's size; the rings have
@@ -58,11 +58,11 @@ impl Ring for Split {
         // SAFETY: no slices of the rings' memory are lent.
         let (table, available, used, used_ring, notify_at) = unsafe {
             (
-                Shared::new(memory, offset, count),
-                Shared::new(memory, offset + driver, count + 3),
-                Shared::new(memory, offset + device, 2),
-                Shared::new(memory, offset + device + 4, count),
-                Shared::new(memory, offset + device + 4 + 8 * count, 1),
+                DmaArray::new(memory, offset, count),
+                DmaArray::new(memory, offset + driver, count + 3),
+                DmaArray::new(memory, offset + device, 2),
+                DmaArray::new(memory, offset + device + 4, count),
+                DmaArray::new(memory, offset + device + 4 + 8 * count, 1),
             )
         };
         let mut split = Split {

@@ -1,0 +1,316 @@
+//! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
+//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and
+//! counted.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::channel::{Receiver, Sender, channel};
+use super::frames::{CHUNK, Frames};
+use super::reader::{receive_from, recv_counted, send_to};
+use super::wake::Wake;
+use crate::batch::{Batch, Copied};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{Config, Drops, MonitorSink, QueueCounters, Rx, RxQueue, RxRing};
+use crate::slot::Slot;
+
+/// Copies packets to a receiver, which reads them by [`DeliveryRx`].
+pub struct Delivery {
+    pool: Arc<Pool>,
+    longest: usize,
+    offloads: bool,
+    /// By queue. A sender locks its lane for a batch.
+    lanes: Box<[Lane]>,
+    /// Packets without room, and packets that were too long.
+    full: AtomicU64,
+    too_long: AtomicU64,
+}
+
+struct Lane {
+    entry: Mutex<Entry>,
+    receiver: Mutex<Option<Receiver<u64>>>,
+    wake: Wake,
+}
+
+/// A receiver with its own way to take packets, on their sender's thread.
+pub trait Recipient: Send {
+    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is
+    /// unfinished, or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
+    fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, RecipientCounts);
+
+    /// Copies all packets of a batch, and clears it.
+    fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
+
+    /// Publishes the copied packets to the receiver.
+    fn publish(&mut self);
+}
+
+/// Counts of one call of a recipient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecipientCounts {
+    pub packets: usize,
+    pub slots: usize,
+    pub bytes: usize,
+    /// Packets without room.
+    pub missed: u64,
+}
+
+impl RecipientCounts {
+    /// Counts one packet.
+    #[inline(always)]
+    pub fn add(&mut self, slots: usize, bytes: usize) {
+        (self.packets, self.slots, self.bytes) = (self.packets + 1, self.slots + slots, self.bytes + bytes);
+    }
+}
+
+/// The sender's side of a lane: copies in buffers of the receiver's region, then slots in a channel; or a recipient.
+struct Entry {
+    sender: Sender<u64>,
+    recipient: Option<Box<dyn Recipient>>,
+    copies: Batch,
+    /// A receiver has the queue.
+    open: bool,
+    /// Counters for packets of a recipient, which are the receiver's.
+    counters: Arc<QueueCounters>,
+}
+
+impl Delivery {
+    pub fn new(config: &Config) -> Result<Delivery> {
+        let lane = || {
+            let (sender, receiver) = channel(config.ring());
+            let entry = Entry {
+                sender,
+                recipient: None,
+                copies: Batch::with_capacity(CHUNK),
+                open: false,
+                counters: Arc::default(),
+            };
+            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
+        };
+        Ok(Delivery {
+            pool: config.pool.clone(),
+            longest: config.options.max_frame,
+            offloads: config.options.offloads,
+            lanes: (0..config.options.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
+            full: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+        })
+    }
+
+    pub fn drops(&self) -> Drops {
+        let (no_descriptor, oversize) = (self.full.load(Ordering::Relaxed), self.too_long.load(Ordering::Relaxed));
+        Drops { no_descriptor, oversize, ..Drops::default() }
+    }
+
+    fn lane(&self, queue: usize) -> Option<&Lane> {
+        self.lanes.get(queue.checked_rem(self.lanes.len())?)
+    }
+
+    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room.
+    pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
+        // A port without receive queues takes no packets.
+        let Some(lane) = self.lane(queue) else { return };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entry.open {
+            return;
+        }
+        let (mut full, mut too_long) = (0, 0);
+        entry.copies.is_of(&self.pool);
+        loop {
+            wanted = match (&mut entry.recipient, frames.plain()) {
+                (Some(recipient), _) => {
+                    let (left, taken) = recipient.take(frames, wanted, self.longest);
+                    full += count(&entry.counters, taken);
+                    left
+                }
+                (None, Some(slots)) => {
+                    let one = |n: usize| std::slice::from_ref(&slots[n]);
+                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
+                }
+                (None, None) => {
+                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n))
+                }
+            };
+            full += entry.flush();
+            if wanted == 0 {
+                break;
+            }
+            // The next packet is a chain, unfinished, or too long, or no buffer is free for it.
+            let slots = frames.slots(wanted.trailing_zeros() as usize);
+            wanted &= wanted - 1;
+            match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
+                Copied::Whole => {}
+                Copied::NoBuffer => full += 1,
+                Copied::TooLong => too_long += 1,
+            }
+            full += entry.flush();
+        }
+        match &mut entry.recipient {
+            Some(recipient) => recipient.publish(),
+            None => lane.wake.notify(),
+        }
+        if full + too_long > 0 {
+            self.full.fetch_add(full, Ordering::Relaxed);
+            self.too_long.fetch_add(too_long, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Delivery {
+    /// Gives a queue's packets to `recipient` until the queue is dropped, beginning with those that wait in the queue.
+    pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
+        let Some(lane) = self.lane(number.into()) else { return };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::with_capacity(CHUNK);
+        while queue.recv(&mut batch) > 0 {
+            // The queue has counted these.
+            self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
+        }
+        recipient.publish();
+        entry.recipient = Some(recipient);
+    }
+}
+
+/// Takes copies for a monitor.
+impl MonitorSink for Delivery {
+    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
+        copies.is_of(&self.pool);
+        let view = theirs.region().view();
+        if copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 {
+            return true;
+        }
+        copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole
+    }
+
+    /// Hands over the copies. Packets without room, and `missing` more, count as dropped.
+    fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
+        if let Some(lane) = self.lane(queue) {
+            let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut entry.recipient {
+                _ if !entry.open => {}
+                Some(recipient) => {
+                    self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
+                    recipient.publish();
+                }
+                None => {
+                    send_to(&mut entry.sender, copies);
+                    lane.wake.notify();
+                }
+            }
+        }
+        let full = copies.packets().count() as u64 + missing;
+        copies.clear();
+        if full > 0 {
+            self.full.fetch_add(full, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Adds a recipient's counts to the queue's; returns the number of packets without room.
+#[inline(always)]
+fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
+    counters.moved_packets(taken.packets, taken.slots, taken.bytes);
+    taken.missed
+}
+
+impl Entry {
+    /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
+    /// number.
+    #[inline(always)]
+    fn flush(&mut self) -> u64 {
+        if self.copies.is_empty() {
+            return 0;
+        }
+        if let Some(recipient) = &mut self.recipient {
+            return count(&self.counters, recipient.take_all(&mut self.copies));
+        }
+        send_to(&mut self.sender, &mut self.copies);
+        if self.copies.is_empty() {
+            return 0;
+        }
+        let left = self.copies.packets().count() as u64;
+        self.copies.clear();
+        left
+    }
+}
+
+/// Receives the copies of a lane.
+pub struct DeliveryRx {
+    delivery: Arc<Delivery>,
+    queue: usize,
+    /// Returned to the lane when this is dropped.
+    receiver: Option<Receiver<u64>>,
+    counters: Arc<QueueCounters>,
+}
+
+impl DeliveryRx {
+    /// Takes the receiving end of a lane.
+    ///
+    /// # Errors
+    /// [`Error::QueueTaken`] while another queue has it.
+    pub fn new(
+        delivery: &Arc<Delivery>,
+        config: &Config,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+    ) -> Result<Rx<DeliveryRx>> {
+        let lane = &delivery.lanes[usize::from(queue)];
+        let receiver = lane.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receiver) = receiver else {
+            return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
+        };
+        lane.wake.want(config.options.interrupts.is_some());
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        (entry.open, entry.counters) = (true, counters.clone());
+        Ok(Rx::new(DeliveryRx { delivery: delivery.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
+    }
+
+    fn lane(&self) -> &Lane {
+        &self.delivery.lanes[self.queue]
+    }
+}
+
+impl RxRing for DeliveryRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.delivery.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        self.receiver.as_mut().map_or(0, |receiver| recv_counted(receiver, &self.counters, batch))
+    }
+
+    fn buffers(&self) -> usize {
+        // The sender's cached buffers count as the queue's, since its packets are copied into them.
+        let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.copies.cached() + self.receiver.as_ref().map_or(0, Receiver::waiting)
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.lane().wake.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.lane().wake.disarm();
+    }
+}
+
+impl Drop for DeliveryRx {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.open = false;
+        (entry.recipient, entry.counters) = (None, Arc::default());
+        // No packet is copied without a receiver, so that the buffers are not needed.
+        entry.copies = Batch::with_capacity(CHUNK);
+        let mut batch = Batch::with_capacity(CHUNK);
+        batch.is_of(&self.delivery.pool);
+        while receive_from(&mut receiver, &mut batch) > 0 {
+            batch.clear();
+        }
+        *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+    }
+}

@@ -1,0 +1,63 @@
+//! Opening ports of a server.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use super::requests::{Client, accepted, of, sockets, unanswered};
+use super::shared_port::SharedPort;
+use crate::error::{Error, Result};
+use crate::share::protocol::connection::ask_by;
+use crate::share::protocol::mapping::SharedMapping;
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Reply, Request};
+use crate::share::protocol::socket::{connect_socket, server_of};
+
+impl Client {
+    /// Opens a port. The connection becomes its descriptor: the port is closed with it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
+        let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
+        Ok((self.connection.into_fd(), port))
+    }
+}
+
+/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the
+/// port's server. `None` if there is no server.
+///
+/// # Errors
+/// As [`Client::find`] and [`Client::open`].
+pub fn open_by(
+    fd: BorrowedFd<'_>,
+    folder: &Path,
+    wanted: OpenRequest,
+    memory: MemoryChoice,
+) -> Result<Option<SharedPort>> {
+    if server_of(fd).is_none() {
+        let mut is_connected = false;
+        for socket in sockets(folder, &wanted.name)? {
+            is_connected = is_connected || connect_socket(fd, &socket)?;
+        }
+        if !is_connected {
+            return Ok(None);
+        }
+    }
+    let answer = ask_by(fd, &Request::Open { wanted, memory }, &[]).map_err(unanswered)?;
+    opened(accepted(answer)?, true).map(Some)
+}
+
+/// Describes the port of a descriptor that another process has opened. `None` if it has no port.
+///
+/// # Errors
+/// [`Error::Refused`] and those of [`Client::find`].
+pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
+    let Some(client) = of(fd)? else { return Ok(None) };
+    opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)
+}
+
+fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
+    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its reply is to another request" }) };
+    let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
+    let memory = SharedMapping::of_peer(memory, opened.buffers)?;
+    SharedPort::new(*opened, memory, begins)
+}

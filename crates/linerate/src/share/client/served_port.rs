@@ -1,0 +1,233 @@
+//! A port that another process serves, as one of this process's ports. Each packet is copied between the port's region
+//! and the memory that both processes share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::share::client::requests::Client;
+use crate::share::client::shared_port::{SharedPort, is_served};
+use crate::share::protocol::layout::RingCounts;
+use crate::share::protocol::mapping::Cursor;
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
+
+/// A port that another process serves.
+pub type ServedPort = SoftwarePort<Remote>;
+
+/// The connections of a served port.
+pub struct Remote {
+    /// A pipe's or a monitor's whole port. For any other port only a description: each queue has a connection of its
+    /// own.
+    port: Arc<OpenedRings>,
+    open: Box<dyn Fn(RingSelection, bool) -> Result<OpenedRings> + Send>,
+    is_whole: bool,
+}
+
+/// Rings, and the connection that is their descriptor.
+struct OpenedRings {
+    descriptor: OwnedFd,
+    port: SharedPort,
+}
+
+impl OpenedRings {
+    fn new((descriptor, port): (OwnedFd, SharedPort)) -> OpenedRings {
+        OpenedRings { descriptor, port }
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl ServedPort {
+    /// Opens a port, if there is a server for it; `None` if there is none. The configuration has the number and length
+    /// of its rings; `wanted` may ask for longer receive rings.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user.
+    pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
+        let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
+        let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
+        let slots = config.ring() as u32;
+        let rx_slots = slots.max(wanted.rings.rx_slots);
+        let rings = RingCounts {
+            tx: config.options.tx_queues,
+            rx: config.options.rx_queues,
+            tx_slots: slots,
+            rx_slots,
+            ..RingCounts::default()
+        };
+        let wanted = OpenRequest { rings, ..wanted };
+        let which = if is_whole { RingSelection::All } else { RingSelection::None };
+        let opened = OpenedRings::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
+        let folder = folder.to_path_buf();
+        let open = move |which: RingSelection, receives: bool| {
+            let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
+            let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
+            let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
+            client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
+        };
+        let rings = opened.port.rings();
+        let options = Options { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
+        let config = Config { options, ..config };
+        let mac = opened.port.mac();
+        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
+    }
+}
+
+impl Remote {
+    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<OpenedRings>> {
+        match self.is_whole {
+            true => Ok(self.port.clone()),
+            false => Ok(Arc::new((self.open)(RingSelection::One(queue), receives)?)),
+        }
+    }
+}
+
+impl PortKind for Remote {
+    const DRIVER: &'static str = "served";
+
+    fn description(&self) -> String {
+        "a port that another process serves".to_string()
+    }
+
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
+        let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
+        Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
+    }
+
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let wanted = self.port.port.wanted();
+        if wanted.monitor_rx || wanted.monitor_tx {
+            let why = "a monitor only receives; send on the port itself";
+            return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
+        }
+        let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
+        Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.link().map(drop)
+    }
+
+    /// Returns that the link is up, as long as the port is served.
+    fn link(&self) -> Result<Link> {
+        match is_served(self.port.socket()) {
+            true => Ok(Link::Up { mbits: 0 }),
+            false => {
+                let name = &self.port.port.wanted().name;
+                let why = format!("{name}: the process that served it is gone; open it again");
+                Err(Error::Refused { why, errno: libc::ENXIO })
+            }
+        }
+    }
+
+    fn set_mac(&mut self, config: &Config, _: MacAddress) -> Result<()> {
+        let why = "its server chooses the address";
+        Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
+    }
+}
+
+struct ServedRx {
+    opened: Arc<OpenedRings>,
+    queue: usize,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    sleeps: bool,
+    longest: usize,
+    /// Offset and length of each part of the current packet.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Receive for ServedRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut total) = (batch.len(), 0, 0);
+        let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
+        opened.port.take(opened.socket(), *queue, parts, |memory, parts| {
+            let len: usize = parts.iter().map(|(_, len)| len).sum();
+            if len == 0 || len > *longest {
+                counters.dropped();
+                return true;
+            }
+            if batch.len() >= batch.capacity() {
+                return false;
+            }
+            let mut from = Cursor::new(parts);
+            let is_pushed = batch.push_filled(pool, len, None, |_, target| from.read(&memory.mapping, target));
+            if is_pushed {
+                (packets, total) = (packets + 1, total + len);
+            } else if batch.can_hold(pool, len) {
+                counters.found_no_buffer();
+            } else {
+                counters.dropped();
+                return true;
+            }
+            is_pushed
+        });
+        self.counters.moved_packets(packets, batch.len() - before, total);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        if !self.sleeps {
+            return None;
+        }
+        self.opened.port.arm_ring(self.opened.socket(), self.queue);
+        Some(self.opened.socket())
+    }
+
+    /// A token that comes now is read at the next wait.
+    fn disarm(&mut self) {}
+}
+
+struct ServedTx {
+    opened: Arc<OpenedRings>,
+    queue: usize,
+    counters: Arc<QueueCounters>,
+    longest: usize,
+}
+
+impl Transmit for ServedTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        let count = batch.len();
+        let mut waiting = batch.packets();
+        let mut next = waiting.next();
+        let opened = &self.opened;
+        opened.port.put(opened.socket(), self.queue, count, |room| {
+            while let Some(packet) = next.take() {
+                let len = packet.len();
+                if len > self.longest {
+                    self.counters.dropped();
+                } else if len.max(1) <= room {
+                    (packets, total) = (packets + 1, total + len);
+                } else {
+                    next = Some(packet);
+                    return None;
+                }
+                slots += packet.slots();
+                next = waiting.next();
+                if len <= self.longest {
+                    return Some(packet);
+                }
+            }
+            None
+        });
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        slots
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+}

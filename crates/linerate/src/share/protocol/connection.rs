@@ -1,0 +1,365 @@
+//! The connection between a client and the server of its ports, a socket (`SOCK_SEQPACKET`, unix(7)). It carries
+//! requests and replies, each of which is one message of JSON with descriptors beside it; and tokens, of one byte, by
+//! which each side wakes the other.
+//!
+//! The client's end of a connection is its descriptor of a port. The kernel reports its state: it is readable while a
+//! token is there or the server is gone, and the server learns when the last process has closed it.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message, as the server reads it.
+pub enum Message {
+    /// The client asks the server to look at its rings.
+    Token,
+    /// The server's own message, which it has sent through a descriptor to identify the descriptor's session.
+    Proof([u8; 16]),
+    /// Any other message, with its descriptors.
+    Request(Vec<u8>, Vec<OwnedFd>),
+}
+
+/// The longest wait for the other side: for a reply, for an accepted connection, for room for a message.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the longest message.
+const LONGEST: usize = 128 << 10;
+/// The most descriptors of one message.
+const DESCRIPTORS: usize = 4;
+
+/// One end of a connection.
+pub struct Connection {
+    socket: OwnedFd,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Connection {
+        Connection { socket }
+    }
+
+    /// Connects two ends within this process.
+    ///
+    /// # Errors
+    /// Those of socketpair(2).
+    #[cfg(any(test, fuzzing))]
+    pub fn pair() -> io::Result<[Connection; 2]> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok([Connection { socket: a }, Connection { socket: b }])
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.as_fd(), message, descriptors)
+    }
+
+    /// Receives a reply, and skips tokens.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the other end is gone, `InvalidData` if the message is malformed, and those of recvmsg(2).
+    #[cfg(test)]
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            if let Message::Request(bytes, descriptors) = receive(self.as_fd(), RecvFlags::empty())? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    }
+
+    /// Waits for the next message, without a bound.
+    ///
+    /// # Errors
+    /// As [`next`](Connection::next).
+    pub fn wait(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::empty())
+    }
+
+    /// Reads the next message, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and those of recvmsg(2).
+    pub fn next(&self) -> io::Result<Message> {
+        receive(self.as_fd(), RecvFlags::DONTWAIT)
+    }
+
+    /// Sends a token. Nothing is sent if the socket is full: unread tokens wake the other side as well.
+    pub fn notify(&self) {
+        send_token(self.as_fd());
+    }
+}
+
+/// A token.
+const TOKEN: &[u8] = &[1];
+/// The prefix of a proof.
+const PROOF: &[u8] = b"linerate-proof:";
+
+/// Sends a token through a descriptor.
+pub fn send_token(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::send(fd, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Sends a proof through a descriptor.
+///
+/// # Errors
+/// `WouldBlock` if there is no room for it, and others of send(2).
+pub fn send_proof(fd: BorrowedFd<'_>, proof: [u8; 16]) -> io::Result<()> {
+    rustix::net::send(fd, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Reads the tokens of a client's descriptor, at most 64: a server may send tokens without end.
+pub fn read_tokens(fd: BorrowedFd<'_>) {
+    for _ in 0..64 {
+        match rustix::net::recv(fd, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+            Ok((_, count)) if count > 0 => {}
+            _ => break,
+        }
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+thread_local! {
+    /// Where this thread receives messages.
+    static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
+}
+
+fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Message> {
+    BYTES.with_borrow_mut(|bytes| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let part = &mut [IoSliceMut::new(bytes)];
+        let received = recvmsg(socket, part, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                descriptors.extend(more);
+            }
+        }
+        let bytes = &bytes[..received.bytes];
+        match (bytes, bytes.strip_prefix(PROOF).and_then(|proof| proof.try_into().ok())) {
+            ([], _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            (TOKEN, _) => Ok(Message::Token),
+            (_, Some(proof)) => Ok(Message::Proof(proof)),
+            _ => Ok(Message::Request(bytes.to_vec(), descriptors)),
+        }
+    })
+}
+
+/// Sends a request through a socket and waits for the reply, at most [`PATIENCE`] for each.
+///
+/// # Errors
+/// `TimedOut`, and those of [`send`](Connection::send) and [`receive`](Connection::receive).
+pub fn ask_by<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    request: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<(T, Vec<OwnedFd>)> {
+    wait_for(socket, PollFlags::OUT)?;
+    let sent = send(socket, request, descriptors);
+    // A server that refuses a connection may have sent its reply before the request.
+    if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        sent?;
+    }
+    let next = || -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            // A token is no reply.
+            wait_for(socket, PollFlags::IN)?;
+            if let Message::Request(bytes, descriptors) = receive(socket, RecvFlags::DONTWAIT)? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    };
+    match next() {
+        // The server has closed the connection without reading the request. A reply that it has sent before is still
+        // there.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(),
+        answer => answer,
+    }
+}
+
+fn wait_for(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+        match poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&timeout)) {
+            Ok(0) => {
+                let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Connection {
+    /// Sends a request and waits for the reply: see [`ask_by`].
+    ///
+    /// # Errors
+    /// As [`ask_by`].
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        request: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        ask_by(self.as_fd(), request, descriptors)
+    }
+
+    /// Returns the socket.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Ends the connection for both sides.
+    pub fn end(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Returns user and process number of the other end.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn peer(&self) -> io::Result<(u32, u32)> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket)?;
+        Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
+    }
+
+    /// Returns whether the other end is gone.
+    pub fn has_ended(&self) -> bool {
+        has_ended(self.as_fd())
+    }
+
+    /// Returns whether the other end is gone, or has sent something.
+    #[cfg(test)]
+    pub fn has_news(&self) -> bool {
+        is_there(self.as_fd(), PollFlags::IN)
+    }
+}
+
+/// Returns whether the other end of a socket is gone.
+pub fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    is_there(socket, PollFlags::RDHUP)
+}
+
+/// Returns whether one of the events is there, without waiting.
+fn is_there(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let mut event = [PollFd::from_borrowed_fd(socket, events)];
+    poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Returns whether a token has come since the last call.
+    pub fn was_notified(connection: &Connection) -> bool {
+        let is_notified = connection.has_news();
+        read_tokens(connection.as_fd());
+        is_notified
+    }
+
+    #[test]
+    fn messages_and_the_end_of_a_connection_are_reported() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!ours.has_news() && !ours.has_ended());
+        theirs.send(&1, &[]).unwrap();
+        assert!(ours.has_news() && !ours.has_ended());
+        let (one, _) = ours.receive::<u32>().unwrap();
+        assert_eq!(one, 1);
+        assert!(!ours.has_news());
+        theirs.end();
+        assert!(ours.has_news() && ours.has_ended());
+        assert_eq!(ours.receive::<u32>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_takes_are_not_sent() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        ours.send(&1, &[theirs.as_fd(); DESCRIPTORS]).unwrap();
+        assert_eq!(theirs.receive::<u32>().unwrap().1.len(), DESCRIPTORS);
+        let error = ours.send(&1, &[theirs.as_fd(); 2 * DESCRIPTORS]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// A reply that a refusing server has sent before the request is read, and no further reply is awaited.
+    #[test]
+    fn a_reply_sent_before_the_end_is_read() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        theirs.send(&"no", &[]).unwrap();
+        drop(theirs);
+        assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+        assert!(ours.ask::<String>(&1, &[]).is_err());
+        // An unread request makes the kernel reset the connection, before or after the client looks for the reply.
+        for _ in 0..100 {
+            let [ours, theirs] = Connection::pair().unwrap();
+            let server = std::thread::spawn(move || {
+                wait_for(theirs.as_fd(), PollFlags::IN).unwrap();
+                theirs.send(&"no", &[]).unwrap();
+            });
+            assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn many_tokens_are_read_and_are_no_replies() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        assert!(!was_notified(&ours));
+        // It does not wait for the other side to read.
+        (0..10_000).for_each(|_| theirs.notify());
+        while ours.has_news() {
+            read_tokens(ours.as_fd());
+        }
+        theirs.notify();
+        theirs.send(&7, &[]).unwrap();
+        theirs.notify();
+        assert_eq!(ours.receive::<u32>().unwrap().0, 7);
+        assert!(was_notified(&ours) && !was_notified(&ours));
+        theirs.notify();
+        assert!(matches!(ours.next(), Ok(Message::Token)));
+        assert_eq!(ours.next().map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(ours);
+        theirs.notify();
+    }
+
+    #[test]
+    fn a_proof_arrives_at_the_descriptor_s_other_end() {
+        let [ours, theirs] = Connection::pair().unwrap();
+        send_proof(theirs.as_fd(), [7; 16]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
+        // A message of another length is no proof.
+        theirs.send(&"linerate-proof:", &[]).unwrap();
+        assert!(matches!(ours.next(), Ok(Message::Request(..))));
+    }
+}

@@ -1,0 +1,25 @@
+//! The protocol of both ends of a connection: messages, and the layout of the memory that they share.
+//!
+//! - `name`: names of ports and their sockets; `socket`: the folder of the sockets, and the checks by which server and
+//!   client identify each other
+//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and replies; `errno`: errors as
+//!   numbers
+//! - `mapping`: memory that is shared with another process; `layout`: where ports, rings and buffers are in it
+//! - `ring`: a ring in shared memory, from both ends; `pipe`: how slots of a pipe return to their sender
+
+pub mod connection;
+pub mod errno;
+pub mod layout;
+pub mod mapping;
+pub mod message;
+pub mod name;
+pub mod pipe;
+pub mod ring;
+pub mod socket;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, ignoring poison: no critical section leaves inconsistent data.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,565 @@
+//! A connection without a port: answers its requests. With a port it becomes the port's descriptor (`session`).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::State;
+use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
+use super::session::{Running, Session};
+use crate::error::{Error, Result};
+use crate::netmap::{RxMirror, delivery_of};
+use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
+use crate::share::protocol::errno::errno;
+use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
+use crate::share::protocol::name::{base, is_pipe, pipe_of};
+use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
+use crate::share::protocol::socket::is_trusted;
+use crate::share::server::netmap_memory::{Lease, NetmapMemory};
+use crate::share::server::pump::{Pump, RxPump, TxPump};
+use crate::share::server::recipient::{DeliveredRing, RingRecipient};
+
+/// The longest search for the session of a descriptor.
+const PROOF_TIME: Duration = Duration::from_secs(2);
+
+/// Pipes for which a port's own memory has room. A program with the port and the pipes exchanges their buffers (netmap
+/// has room for 2).
+const PIPES: usize = 16;
+
+/// A connection without a port, and its client.
+pub struct RequestHandler {
+    pub state: Arc<State>,
+    pub connection: Arc<Connection>,
+    /// The connection's number.
+    pub number: u64,
+    pub user: u32,
+    pub process: u32,
+    /// The only name that its socket serves.
+    pub only: Option<String>,
+}
+
+/// A port that was opened, with its description for this connection.
+pub enum Begun {
+    /// A new session.
+    New { running: Running, placed: PortLayout },
+    /// An existing session.
+    Joined { session: Arc<Session>, placed: PortLayout },
+}
+
+/// A reply, and its descriptors.
+type Answer = (Reply, Vec<OwnedFd>);
+
+impl RequestHandler {
+    /// Answers requests until the connection has a port, then serves the port.
+    pub fn serve(self) {
+        while !self.state.is_stopping() {
+            let (bytes, descriptors) = match self.connection.wait() {
+                Ok(Message::Request(bytes, descriptors)) => (bytes, descriptors),
+                Ok(Message::Proof(proof)) => {
+                    self.state.record_proof(proof, None);
+                    continue;
+                }
+                Ok(Message::Token) => continue,
+                Err(_) => break,
+            };
+            // The message behind a malformed one cannot be understood either.
+            let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
+            self.state.settle(self.user);
+            let answer = match request {
+                Request::Open { wanted, memory } => match self.open_for(&wanted, &memory) {
+                    Ok(running) => return running.into_iter().for_each(Running::run),
+                    Err(error) => Err(error),
+                },
+                request => self.answer(request, descriptors),
+            };
+            let refused = |error: Error| (Reply::Refused { why: error.with_hint(), errno: errno(&error) }, Vec::new());
+            let (reply, descriptors) = answer.unwrap_or_else(refused);
+            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            if self.connection.send(&reply, &descriptors).is_err() {
+                break;
+            }
+        }
+        self.state.forget(self.number);
+    }
+
+    /// Opens a port and makes the connection its descriptor. Returns a new session, which the caller must run.
+    pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
+        // The session that it would join may end at this moment.
+        for _ in 0..16 {
+            let (session, running, placed) = match self.open(wanted, choice)? {
+                Begun::New { running, placed } => (running.session.clone(), Some(running), placed),
+                Begun::Joined { session, placed } => (session, None, placed),
+            };
+            let description = Lease { memory: session.memory.clone(), rings: Vec::new(), description: Some(placed.at) };
+            if !session.join(self.number, &self.connection, description) {
+                continue;
+            }
+            let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
+            let number = self.state.number_in(self.process(choice.process), session.opened.number);
+            let opened = Opened { placed, extra, number, ..session.opened.clone() };
+            // The session notices if the client is gone.
+            let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.memory.shared.as_fd()]);
+            if running.is_some() {
+                lock(&self.state.sessions).push(Arc::downgrade(&session));
+            }
+            return Ok(running);
+        }
+        Err(Error::PortInUse { name: wanted.name.clone() })
+    }
+
+    pub fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+        let plain = |reply| Ok((reply, Vec::new()));
+        match request {
+            Request::Open { .. } => Err(Error::BadPeer { why: "it has opened a port already" }),
+            Request::Adopt => self.state.find(&descriptors)?.describe(),
+            Request::Shadow => self.shadow(&descriptors),
+            Request::Pools { number, process } => {
+                let (number, plan) = self.state.plan(self.user, self.process(process), number)?;
+                plain(Reply::Pools { number, plan })
+            }
+            Request::Info { name } => {
+                self.check(&name)?;
+                plain(Reply::Info { rings: self.info(&name)? })
+            }
+            Request::Header { name, set } => {
+                self.check(&name)?;
+                plain(Reply::Done { number: self.header(&name, set)? })
+            }
+            Request::Attach { switch, port, host, rings } => {
+                self.check_manager(&switch)?;
+                plain(Reply::Done { number: self.state.attach(&switch, &port, host, &rings)? })
+            }
+            Request::Detach { switch, port } => {
+                self.check_manager(&switch)?;
+                let number = self.state.take_after_others(|| self.state.detach(&switch, &port))?;
+                plain(Reply::Done { number })
+            }
+            Request::Create { name, rings } => {
+                self.check_manager(&name)?;
+                self.state.create(&name, &rings)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::Destroy { name } => {
+                self.check_manager(&name)?;
+                self.state.destroy(&name)?;
+                plain(Reply::Done { number: 0 })
+            }
+            Request::List => plain(Reply::List(self.state.list(self.only.as_deref()))),
+        }
+    }
+
+    /// Refuses names that the socket does not serve, and ports that are neither netmap's nor made for a client.
+    fn check(&self, name: &str) -> Result<()> {
+        if name.contains(':') && !name.starts_with("vale") {
+            let why = "only ports of switches have a ':' in their names";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
+        // Options would apply to the server's own port, and exceed a client's limits.
+        if name.contains('?') {
+            let why = "a name has no options here: the request has fields for rings and slots";
+            return Err(Error::NotServed { name: name.to_string(), why });
+        }
+        match &self.only {
+            Some(only) if only != base(name) => {
+                Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses management by users other than root and the server's own: attaching an interface to a switch affects all
+    /// users of the switch.
+    fn check_manager(&self, name: &str) -> Result<()> {
+        self.check(name)?;
+        match is_trusted(self.user) {
+            true => Ok(()),
+            false => {
+                let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
+                Err(Error::Refused { why, errno: libc::EPERM })
+            }
+        }
+    }
+
+    /// Refuses an interface of the machine, whose packets Linux would not get any more. At the interface's own socket
+    /// the socket's permissions decide; at the socket of all names only managers may have it.
+    fn check_interface(&self, name: &str) -> Result<()> {
+        if self.is_in_memory(name) || self.only.is_some() || is_trusted(self.user) {
+            return Ok(());
+        }
+        let why = format!(
+            "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
+            base(name)
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// Returns whether a port is in memory: a port of a switch, a pipe, or a persistent port.
+    fn is_in_memory(&self, name: &str) -> bool {
+        name.starts_with("vale") || is_pipe(name) || lock(&self.state.persistent).contains_key(name)
+    }
+
+    /// Refuses monitors of other users' ports, except to managers: a monitor gets all packets of the port.
+    fn check_monitor(&self, name: &str) -> Result<()> {
+        let owner = match is_pipe(name) {
+            true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.user),
+            false => self.state.served(name).map(|served| served.user),
+        };
+        let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
+        let (pipe, side) = pipe_of(name);
+        let is_open = !is_pipe(name) || lock(&self.state.pipes).get(&pipe).is_some_and(|pipe| pipe.is_open(side));
+        if joins || owner == Some(self.user) || is_trusted(self.user) {
+            let why = || format!("'{name}' is not open: there is nothing to monitor");
+            return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
+        }
+        let why = format!(
+            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: linerate serve --join-users",
+            self.user
+        );
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
+    /// Returns the rings of a port, or those that it would have. Opens nothing.
+    fn info(&self, name: &str) -> Result<RingCounts> {
+        let unasked = RingCounts::default();
+        if is_pipe(name) {
+            return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
+                Some(pipe) => pipe.rings(pipe_of(name).1),
+                None => usual(name, &unasked).of_card(),
+            });
+        }
+        if let Some(persistent) = lock(&self.state.persistent).get(name) {
+            return Ok(usual(name, &persistent.rings).of_card());
+        }
+        match self.state.served(name) {
+            Some(served) => Ok(served.rings),
+            None if name.starts_with("vale") => {
+                crate::port::PortName::parse(name)?;
+                Ok(usual(name, &unasked).of_card())
+            }
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual(name, &self.rings(name, &unasked))),
+        }
+    }
+
+    /// Returns the rings asked for. Where their number is 0 an interface has one for each of its queues, as in netmap.
+    fn rings(&self, name: &str, asked: &RingCounts) -> RingCounts {
+        let is_left = asked.tx == 0 || asked.rx == 0;
+        let interface =
+            (is_left && !self.is_in_memory(name)).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
+        let queues = interface.map_or(1, |interface| interface.queues().min(MOST_RINGS.into()) as u16);
+        let count = |asked: u16| if asked == 0 { queues } else { asked };
+        RingCounts { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
+    }
+
+    /// Returns the number that identifies the memory of the client's process.
+    fn process(&self, number: u64) -> u64 {
+        if number == 0 { self.process.into() } else { number }
+    }
+
+    /// Refuses a memory number that is not the port's, as netmap does.
+    pub fn check_memory(&self, name: &str, choice: &MemoryChoice, number: u16) -> Result<()> {
+        let there = self.state.number_in(self.process(choice.process), number);
+        if choice.number == 0 || choice.plan.is_some() || choice.number == there {
+            return Ok(());
+        }
+        let why = format!("the memory of '{name}' has number {there}, not {}", choice.number);
+        Err(Error::Refused { why, errno: libc::EINVAL })
+    }
+
+    /// Returns the memory that the client has chosen.
+    pub fn choose(&self, choice: &MemoryChoice) -> Result<(u16, Arc<NetmapMemory>)> {
+        match choice.plan {
+            Some(plan) => self.state.make_memory(self.user, plan),
+            None => self.state.memory(self.user, self.process(choice.process), choice.number),
+        }
+    }
+
+    /// Opens a port, or joins one that is open.
+    pub fn open(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        if wanted.which == RingSelection::Memory {
+            return self.open_memory(wanted, choice);
+        }
+        self.check(&wanted.name)?;
+        let name = self.state.resolved(&wanted.name);
+        let wanted = &OpenRequest { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
+        let is_monitor = wanted.is_monitor();
+        if is_pipe(&wanted.name) && !is_monitor {
+            return self.state.take_after_others(|| self.open_pipe(wanted, choice));
+        }
+        self.check_interface(&wanted.name)?;
+        if is_monitor {
+            self.check_monitor(&wanted.name)?;
+        }
+        if wanted.zero_copy {
+            return self.open_zero_copy(wanted, choice);
+        }
+        if let Some(joined) = self.join(wanted, choice)? {
+            return Ok(joined);
+        }
+        self.state.make_room(self.number, &usual(&wanted.name, &wanted.rings))?;
+        self.state.take_after_others(|| self.open_port(wanted, choice))
+    }
+
+    /// Opens memory without a port (`NR_REG_NULL`).
+    fn open_memory(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        let rings = RingCounts { host_tx: 0, host_rx: 0, ..wanted.rings };
+        let (number, memory) = self.choose(choice)?;
+        let rings = RingCounts { tx: rings.tx.min(MOST_RINGS), rx: rings.rx.min(MOST_RINGS), ..rings };
+        self.begin(wanted, choice, number, memory, rings, [0; 6], None, None)
+    }
+
+    /// Joins a session that has opened the port in the same way.
+    fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
+        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == RingSelection::None;
+        if !wanted.shares || is_alone {
+            return Ok(None);
+        }
+        let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let Some(session) = sessions.into_iter().find(|session| session.is_like(wanted, self.user)) else {
+            return Ok(None);
+        };
+        let Opened { rings, placed, .. } = &session.opened;
+        self.check_memory(&wanted.name, choice, session.opened.number)?;
+        if let Some(served) = self.state.served(&wanted.full_name()) {
+            wanted.check_header(&served)?;
+        }
+        let placed = session.memory.describe(&wanted.full_name(), rings, placed)?;
+        Ok(Some(Begun::Joined { session, placed }))
+    }
+
+    /// Opens a monitor in the memory of the port whose buffers it gets.
+    fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let is_it =
+            |session: &Arc<Session>| session.opened.wanted.name == wanted.name && !session.opened.wanted.is_monitor();
+        let why = || format!("no client has '{}' open: there are no buffers to monitor", wanted.name);
+        let port = sessions.into_iter().find(is_it);
+        let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
+        let there = port.opened.rings;
+        let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, MOST_SLOTS) };
+        let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
+        let rings =
+            RingCounts { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
+        let (number, memory) = (port.opened.number, port.memory.clone());
+        self.check_memory(&wanted.name, choice, number)?;
+        let Begun::New { mut running, placed } =
+            self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
+        else {
+            return Err(Error::BadPeer { why: "a monitor has a session of its own" });
+        };
+        port.add_monitor(&running.session)?;
+        running.monitors = Some(port);
+        Ok(Begun::New { running, placed })
+    }
+
+    fn open_port(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
+        let name = wanted.full_name();
+        let (mut shadow, is_monitor) = (None, wanted.is_monitor());
+        let served = match is_monitor {
+            // Each monitor is a port of its own.
+            true => {
+                let rings = usual(&wanted.name, &wanted.rings);
+                let device = (self.state.open)(&name, &rings)?;
+                if is_pipe(&wanted.name) {
+                    shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
+                }
+                Served::new(&name, device, rings.of_card(), self.user)
+            }
+            false => self.state.port(&name, &wanted.rings, self.user)?,
+        };
+        wanted.check_header(&served)?;
+        wanted.check(&served.rings)?;
+        if wanted.which.has_host() {
+            let mut host = lock(&served.host);
+            if host.is_none() {
+                let rings = served.rings.of_host();
+                *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
+            }
+        }
+        let (mac, rings) = (lock(&served.device).mac().0, served.rings);
+        let is_memory =
+            wanted.name.starts_with("vale") || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
+        let (number, memory) = match choice {
+            MemoryChoice { number: 0, plan: None, .. } if is_memory => {
+                // There is room for a zero-copy monitor.
+                let most = rings.all_tx().max(rings.all_rx());
+                let room = RingCounts { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
+                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MOST_EXTRA));
+                let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
+                // Descriptors that share the port have their own descriptions.
+                let ports = crate::share::protocol::layout::Objects { count: 16, ..plan.ports };
+                let pipes = Plan::of_ports(2 * PIPES, &RingCounts { tx: 1, rx: 1, ..room }, 0);
+                let plan = Plan { zones, ports, ..plan };
+                self.state.make_memory(self.user, if is_monitor { plan } else { plan.and(pipes) })?
+            }
+            _ => self.choose(choice)?,
+        };
+        served.join();
+        let result = self.begin(wanted, choice, number, memory, rings, mac, Some(&served), shadow);
+        if result.is_err() {
+            served.leave();
+        }
+        result
+    }
+
+    /// Makes the rings and the session.
+    #[allow(clippy::too_many_arguments)]
+    fn begin(
+        &self,
+        wanted: &OpenRequest,
+        choice: &MemoryChoice,
+        number: u16,
+        memory: Arc<NetmapMemory>,
+        rings: RingCounts,
+        mac: [u8; 6],
+        served: Option<&Arc<Served>>,
+        shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
+    ) -> Result<Begun> {
+        let (which, is_monitor) = (wanted.which, wanted.is_monitor());
+        let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
+        let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
+        let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
+        let lease = Lease { memory: memory.clone(), rings: vec![places.clone()], description: None };
+        let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
+        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
+        let opened = Opened {
+            wanted: wanted.clone(),
+            rings,
+            mac,
+            number,
+            len: memory.plan.len(),
+            buffers: memory.shared.buffers,
+            placed: placed.clone(),
+            other: None,
+            extra,
+        };
+        let session = Session::new(opened, self.user, memory)?;
+        let pump = match served {
+            Some(served) => Some(self.pump(served, &session)?),
+            None => None,
+        };
+        let (state, served) = (self.state.clone(), served.cloned());
+        let running = Running { state, session, pump, served, shadow, pipe: None, lease: Some(lease), monitors: None };
+        Ok(Begun::New { running, placed })
+    }
+
+    fn pump(&self, served: &Served, session: &Arc<Session>) -> Result<Pump> {
+        let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
+        let delivery = delivery_of(&served.name);
+        let mut pump = Pump::default();
+        let device = &mut *lock(&served.device);
+        let (longest, pool) = (device.info().max_frame, device.pool().clone());
+        let offset_mask = placed.offset_mask;
+        let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
+        for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
+            pump.sending.push(TxPump::new(ServerTxRing::new(ring(place)?), queue, &pool, longest, &served.header));
+        }
+        for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let mut queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            let (ring, header) = (ring(place)?, &served.header);
+            let Some(delivery) = &delivery else {
+                pump.receiving.push(RxPump::new(ServerRxRing::new(ring), queue, header));
+                continue;
+            };
+            // Senders to a port of a switch copy packets into the client's ring.
+            let received = RxMirror::new(&served.name, n);
+            let producer = ServerRxRing::new(ring.clone());
+            let recipient =
+                RingRecipient { ring: producer, header: header.clone(), received, notifier: session.clone() };
+            delivery.deliver_to(n, &mut queue, Box::new(recipient));
+            pump.delivered.push(DeliveredRing { ring, _queue: queue });
+        }
+        Ok(pump)
+    }
+
+    /// Replies where copies of packets that a descriptor sends into a pipe go.
+    fn shadow(&self, descriptors: &[OwnedFd]) -> Result<Answer> {
+        let session = self.state.find(descriptors)?;
+        let side = pipe_of(&session.opened.wanted.name).1;
+        match self.state.shadow_of(&session) {
+            Some(shadow) => shadow.answer(side),
+            None => {
+                let buffers = crate::share::protocol::mapping::Buffers { at: 0, size: 0, count: 0 };
+                Ok((Reply::Shadow { buffers, places: Vec::new() }, Vec::new()))
+            }
+        }
+    }
+
+    /// Returns the length of the header in front of a port's packets. Only the port's user and managers may set it.
+    fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
+        if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
+            return Ok(0);
+        }
+        let served =
+            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "no client has it open" })?;
+        if let Some(len) = set {
+            if !name.starts_with("vale") {
+                let why = "only ports of switches have a header in front of packets";
+                return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
+            }
+            if ![0, 10, 12].contains(&len) {
+                let why = format!("a virtio-net header has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
+                return Err(Error::Refused { why, errno: libc::EINVAL });
+            }
+            if served.user != self.user && !is_trusted(self.user) {
+                let why = format!("'{name}' is another user's");
+                return Err(Error::Refused { why, errno: libc::EPERM });
+            }
+            served.header.store(len, Ordering::Relaxed);
+        }
+        Ok(served.header.load(Ordering::Relaxed) as u32)
+    }
+}
+
+impl State {
+    /// Finds the session of a descriptor by a proof: it arrives where the descriptor leads, and nowhere else.
+    ///
+    /// # Errors
+    /// `ENXIO` if the descriptor is no port of this server.
+    fn find(&self, descriptors: &[OwnedFd]) -> Result<Arc<Session>> {
+        let [descriptor] = descriptors else { return Err(Error::BadPeer { why: "a descriptor is missing" }) };
+        let mut proof = [0; 16];
+        rustix::rand::getrandom(&mut proof[..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::system("getrandom", error))?;
+        lock(&self.proofs).insert(proof, None);
+        let until = Instant::now() + PROOF_TIME.min(PATIENCE);
+        let mut is_sent = false;
+        let found = loop {
+            // There may be no room for the proof until the session has read its messages.
+            is_sent = is_sent
+                || match send_proof(descriptor.as_fd(), proof) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
+                    Err(_) => break None,
+                };
+            let proofs = lock(&self.proofs);
+            if let Some(Some(found)) = proofs.get(&proof) {
+                break found.clone();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break None;
+            }
+            let short = left.min(Duration::from_millis(if is_sent { 1000 } else { 1 }));
+            drop(self.proved.wait_timeout(proofs, short).unwrap_or_else(PoisonError::into_inner));
+        };
+        lock(&self.proofs).remove(&proof);
+        let why = || "the descriptor is no port of this server".to_string();
+        found.ok_or_else(|| Error::Refused { why: why(), errno: libc::ENXIO })
+    }
+
+    /// Records where a proof has arrived.
+    pub(super) fn record_proof(&self, proof: [u8; 16], session: Option<Arc<Session>>) {
+        if let Some(place) = lock(&self.proofs).get_mut(&proof) {
+            *place = Some(session);
+            self.proved.notify_all();
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,235 @@
+//! Ports that clients have open, and the rings that they may ask for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::State;
+use crate::error::{Error, Result};
+use crate::port::{Port, Statistics};
+use crate::share::protocol::layout::RingCounts;
+use crate::share::protocol::lock;
+use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
+
+/// The most rings and slots that a client may ask for.
+pub(super) const MOST_RINGS: u16 = 32;
+pub(super) const MOST_SLOTS: u32 = 4096;
+pub(super) const SLOTS: u32 = 1024;
+/// Slots of a receive ring at a switch. The switch drops packets while a receiver has no processor, so its ring is
+/// longer.
+pub(super) const SWITCH_SLOTS: u32 = 4096;
+/// The most buffers of a port outside its rings.
+pub(super) const MOST_EXTRA: u32 = 1 << 19;
+/// A port that one or more clients have open.
+pub(super) struct Served {
+    pub(super) name: String,
+    pub(super) device: Mutex<Port>,
+    /// The port of the host's stack, if a client has asked for it.
+    pub(super) host: Mutex<Option<Port>>,
+    pub(super) rings: RingCounts,
+    /// The user of the client for which it was opened.
+    pub(super) user: u32,
+    /// Number of connections.
+    users: AtomicUsize,
+    /// Bytes of the virtio-net header in front of each packet.
+    pub(super) header: Arc<AtomicUsize>,
+}
+
+impl Served {
+    pub(super) fn new(name: &str, device: Port, rings: RingCounts, user: u32) -> Arc<Served> {
+        Arc::new(Served {
+            name: name.to_string(),
+            device: Mutex::new(device),
+            host: Mutex::default(),
+            rings,
+            user,
+            users: AtomicUsize::new(0),
+            header: Arc::default(),
+        })
+    }
+
+    /// Counts a connection. The device's queues ensure that each ring has one connection.
+    pub(super) fn join(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether a connection has it open.
+    pub(super) fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl State {
+    pub(super) fn served(&self, name: &str) -> Option<Arc<Served>> {
+        lock(&self.ports).get(name).and_then(Weak::upgrade)
+    }
+
+    /// Returns the name of an attached persistent port on its switch; other names remain as they are.
+    pub(super) fn resolved(&self, name: &str) -> String {
+        let persistent = lock(&self.persistent);
+        let attached = persistent.get(name).and_then(|persistent| persistent.attached.first());
+        attached.map_or_else(|| name.to_string(), |(_, served)| served.name.clone())
+    }
+
+    /// Returns a port, which is opened if no client has it open.
+    pub(super) fn port(&self, name: &str, rings: &RingCounts, user: u32) -> Result<Arc<Served>> {
+        if lock(&self.persistent).contains_key(name) {
+            return Err(Error::NotServed { name: name.to_string(), why: "it is attached to no switch" });
+        }
+        let mut ports = lock(&self.ports);
+        ports.retain(|_, port| port.strong_count() > 0);
+        if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
+            return Ok(port);
+        }
+        let mut rings = usual(name, rings);
+        let device = (self.open)(name, &rings)?;
+        let info = device.info();
+        // An interface has a host's stack behind it, which is opened when a client asks for it.
+        rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
+        if name.starts_with("vale") {
+            rings = rings.of_card();
+        }
+        let port = Served::new(name, device, rings, user);
+        ports.insert(name.to_string(), Arc::downgrade(&port));
+        Ok(port)
+    }
+}
+
+/// Returns the rings that a client has asked for at a port, within limits; one ring and the default slots where it has
+/// not asked.
+pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
+    let count = |asked: u16| asked.clamp(1, MOST_RINGS);
+    let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
+    let rx_slots = if name.starts_with("vale") { SWITCH_SLOTS } else { SLOTS };
+    RingCounts {
+        tx: count(rings.tx),
+        rx: count(rings.rx),
+        host_tx: count(rings.host_tx),
+        host_rx: count(rings.host_rx),
+        tx_slots: slots(rings.tx_slots, SLOTS),
+        rx_slots: slots(rings.rx_slots, rx_slots),
+    }
+}
+
+impl OpenRequest {
+    /// Refuses a port with a header in front of packets, if the client does not expect one.
+    pub(super) fn check_header(&self, served: &Served) -> Result<()> {
+        if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
+            return Ok(());
+        }
+        let why = format!("packets of '{}' have a header in front, which the client does not expect", served.name);
+        Err(Error::Refused { why, errno: libc::EIO })
+    }
+
+    /// Checks that a port with these rings has the selected ones.
+    pub(super) fn check(&self, rings: &RingCounts) -> Result<()> {
+        let is_there = match self.which {
+            RingSelection::One(one) => one < rings.tx.max(rings.rx),
+            RingSelection::OneOfHost(one) => one < rings.host_tx.max(rings.host_rx),
+            _ => !self.which.has_host() || rings.host_tx > 0,
+        };
+        match is_there {
+            true => Ok(()),
+            false => {
+                let why = format!("'{}' has no such rings", self.name);
+                Err(Error::Refused { why, errno: libc::EINVAL })
+            }
+        }
+    }
+}
+
+impl RingCounts {
+    /// Returns these rings without those of the host's stack.
+    pub(super) fn of_card(self) -> RingCounts {
+        RingCounts { host_tx: 0, host_rx: 0, ..self }
+    }
+
+    /// Returns the host stack's rings alone, as a port's.
+    pub(super) fn of_host(self) -> RingCounts {
+        RingCounts { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
+    }
+}
+
+impl Served {
+    /// Takes the queue of the client's ring `n`: of the card, which has `cards`, or behind them of the host's stack.
+    pub(super) fn queue<Q>(
+        &self,
+        device: &mut Port,
+        wanted: &OpenRequest,
+        n: u16,
+        cards: u16,
+        take: impl Fn(&mut Port, u16) -> Result<Q>,
+    ) -> Result<Q> {
+        if !wanted.which.has(n, cards) {
+            return Err(Error::BadPeer { why: "it starts a ring that it has not asked for" });
+        }
+        if n < cards {
+            return take(device, n);
+        }
+        match &mut *lock(&self.host) {
+            Some(host) => take(host, n - cards),
+            None => Err(Error::BadPeer { why: "it starts a ring that it has not asked for" }),
+        }
+    }
+
+    pub(super) fn state(&self, number: u8) -> PortState {
+        let statistics = lock(&self.device).statistics().unwrap_or_default();
+        state_of(&self.name, number, &statistics)
+    }
+}
+
+pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortState {
+    PortState {
+        name: name.to_string(),
+        number,
+        rx_packets: statistics.rx_packets,
+        tx_packets: statistics.tx_packets,
+        drops: statistics.drops.no_descriptor + statistics.drops.oversize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_that_a_port_does_not_have_are_refused() {
+        let rings = RingCounts { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..RingCounts::default() };
+        let check = |which: RingSelection, rings: &RingCounts| {
+            OpenRequest { which, ..OpenRequest::default() }.check(rings).is_ok()
+        };
+        assert_eq!([0, 2, 3].map(|n| check(RingSelection::One(n), &rings)), [true, true, false]);
+        assert_eq!([0, 1, 2].map(|n| check(RingSelection::OneOfHost(n), &rings)), [true, true, false]);
+        for which in [RingSelection::Host, RingSelection::AllAndHost] {
+            assert!(check(which, &rings) && !check(which, &rings.of_card()));
+        }
+        for which in [RingSelection::All, RingSelection::None] {
+            assert!(check(which, &rings) && check(which, &rings.of_card()));
+        }
+        assert_eq!(rings.of_card(), RingCounts { tx: 2, rx: 3, ..RingCounts::default() });
+        assert_eq!(rings.of_host(), RingCounts { tx: 1, rx: 2, ..RingCounts::default() });
+    }
+
+    #[test]
+    fn requested_rings_are_kept_within_limits() {
+        let one = RingCounts { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
+        assert_eq!(usual("eth0", &RingCounts::default()), one);
+        assert_eq!(usual("vale0:a", &RingCounts::default()), RingCounts { rx_slots: SWITCH_SLOTS, ..one });
+        let many = u16::MAX;
+        let asked = RingCounts { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
+        let (most, slots) = (MOST_RINGS, MOST_SLOTS);
+        let given = RingCounts { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
+        assert_eq!(usual("vale0:a", &asked), given);
+    }
+
+    #[test]
+    fn drops_of_both_kinds_are_listed() {
+        let mut statistics = crate::port::Statistics { rx_packets: 1, tx_packets: 2, ..Default::default() };
+        (statistics.drops.no_descriptor, statistics.drops.oversize) = (30, 400);
+        let state = state_of("a", 5, &statistics);
+        assert_eq!((state.number, state.rx_packets, state.tx_packets, state.drops), (5, 1, 2, 430));
+    }
+}

@@ -1,0 +1,158 @@
+//! The shadow of a pipe between two processes, for its monitors. The server makes rings in memory of its own. While
+//! there are monitors, each sender into the pipe puts a copy of each packet there (`client/copier.rs`). From these
+//! rings packets reach the monitors as those of any client. Copies without room are dropped and counted at the
+//! monitors; the pipe is not delayed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::netmap::RemotePipe;
+use crate::offload::LONGEST;
+use crate::share::protocol::layout::{Objects, Offsets, Plan, PortLayout, RingCounts};
+use crate::share::protocol::mapping::SharedMapping;
+use crate::share::protocol::message::Reply;
+use crate::share::protocol::ring::{Ring, ServerTxRing};
+use crate::share::server::netmap_memory::NetmapMemory;
+use crate::share::server::pump::{Clients, Pump, Signals, TxPump};
+use crate::share::server::recipient::Notifier;
+
+/// Slots of each ring.
+const SLOTS: u32 = 1024;
+
+/// The next shadow's version, by which clients recognise an older one.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// The server's end: rings for both ends of the pipe, and the thread that empties them. It ends with the last monitor.
+pub struct Shadow {
+    memory: NetmapMemory,
+    /// By end of the pipe: the rings for its copies.
+    placed: [PortLayout; 2],
+    /// Wakes the thread.
+    waker: Arc<Waker>,
+    /// The pipe's transmit rings, which have the shadow's version.
+    tx_rings: Vec<Ring>,
+    version: u32,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shadow {
+    /// Starts a shadow for a pipe with these ends in this memory. Packets are copied into buffers of `pool` on their
+    /// way.
+    ///
+    /// # Errors
+    /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
+    pub fn start(
+        remote: &RemotePipe,
+        pipe_memory: &Arc<SharedMapping>,
+        ends: &[PortLayout],
+        pool: &Arc<Pool>,
+    ) -> Result<Shadow> {
+        let system = |call| move |error| Error::System { call, source: error };
+        let [first, second] = ends else { return Err(Error::BadPeer { why: "its pipe has no other end" }) };
+        let rings = first.tx.len().max(second.tx.len());
+        let objects = |count: usize, size: usize| Objects { count, size };
+        let usual = Plan::default();
+        let memory = NetmapMemory::new(Plan {
+            ports: objects(2, usual.ports.size),
+            rings: objects(2 * rings, usual.rings.size),
+            buffers: objects(2 + 2 * rings * SLOTS as usize, pipe_memory.buffers.size),
+            zones: 0,
+        })?;
+        let side = |end: &PortLayout| {
+            let tx = end.tx.len() as u16;
+            let rings = RingCounts { tx, tx_slots: SLOTS, ..RingCounts::default() };
+            memory.place("shadow", &rings, |_| true, |_| false, Offsets::default())
+        };
+        let placed = [side(first)?, side(second)?];
+        let mut pump = Pump::default();
+        for (end, placed) in placed.iter().enumerate() {
+            for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
+                let ring = Ring::new(&memory.shared, *place)?;
+                let (lost, mut known) = (ring.clone(), 0);
+                let missing = move || u64::from(lost.lost().wrapping_sub(std::mem::replace(&mut known, lost.lost())));
+                let queue = remote.sent(end, number as u16, Box::new(missing));
+                pump.sending.push(TxPump::new(ServerTxRing::new(ring), queue, pool, LONGEST, &Arc::default()));
+            }
+        }
+        let places = ends.iter().flat_map(|end| &end.tx).flatten();
+        let tx_rings = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let event = event.map_err(|error| Error::system("eventfd", error))?;
+        let waker = Arc::new(Waker { event, is_over: AtomicBool::new(false) });
+        let its = waker.clone();
+        let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
+        let thread = thread.spawn(move || pump.run(&*its)).map_err(system("starting a thread"))?;
+        let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
+        Ok(Shadow { memory, placed, waker, tx_rings, version, thread: Some(thread) })
+    }
+
+    /// Wakes the thread: a client has put copies into a ring.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Writes the version into the pipe's rings, so that both ends ask for the shadow.
+    pub fn announce(&self) {
+        self.tx_rings.iter().for_each(|ring| ring.set_shadow(self.version));
+    }
+
+    /// Describes the rings for an end of the pipe.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
+        let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
+        };
+        let descriptors = vec![duplicate(self.memory.shared.as_fd())?];
+        let places = self.placed[end].tx.iter().flatten().copied().collect();
+        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, descriptors))
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        self.tx_rings.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
+        self.waker.is_over.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Wakes and ends the thread of a shadow.
+struct Waker {
+    event: OwnedFd,
+    is_over: AtomicBool,
+}
+
+impl Waker {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+/// Clients do not wait for the shadow.
+impl Notifier for Waker {
+    fn notify(&self) {}
+}
+
+impl Clients for Waker {
+    fn listen(&self) -> Signals {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        Signals { is_over: self.is_over.load(Ordering::Relaxed), token: false }
+    }
+
+    fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
+        let mut events = vec![PollFd::new(&self.event, PollFlags::IN)];
+        events.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        let _ = poll(&mut events, Some(&longest));
+    }
+}

@@ -1,0 +1,233 @@
+//! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::State;
+use super::served::{Served, state_of, usual};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::netmap::{LONGEST_NAME, Switch};
+use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
+use crate::share::protocol::layout::RingCounts;
+use crate::share::protocol::lock;
+use crate::share::protocol::message::PortState;
+use crate::share::protocol::name::base;
+
+/// A port of this machine that is attached to a switch.
+pub(super) struct Attached {
+    switch: String,
+    pub(super) port: String,
+    stop: Arc<AtomicBool>,
+    /// Wakes the threads, so that they see `stop`.
+    waker: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+    devices: Vec<Port>,
+}
+
+/// A persistent port (`vale-ctl -n`): a port with the name of an interface, which exists without a client.
+pub(super) struct PersistentPort {
+    pub(super) rings: RingCounts,
+    /// The switches that it is attached to, and its ports there. Its own name means the first of them.
+    pub(super) attached: Vec<(String, Arc<Served>)>,
+}
+
+/// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`).
+fn plain(port: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
+}
+
+impl State {
+    pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
+        let name = format!("{switch}:{}", plain(port));
+        if let Some(persistent) = lock(&self.persistent).get_mut(port) {
+            if persistent.attached.iter().any(|(there, _)| there == switch) {
+                return Err(Error::PortInUse { name });
+            }
+            let device = (self.open)(&name, &usual(&name, &persistent.rings))?;
+            let user = rustix::process::geteuid().as_raw();
+            let served = Served::new(&name, device, usual(&name, &persistent.rings).of_card(), user);
+            lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
+            persistent.attached.push((switch.to_string(), served));
+            return Ok(number_of(switch, &name));
+        }
+        if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
+            return Err(Error::PortInUse { name: port.to_string() });
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let waker = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
+        let mut attached = Attached {
+            switch: switch.to_string(),
+            port: port.to_string(),
+            stop: Arc::default(),
+            waker: Arc::new(waker),
+            threads: Vec::new(),
+            devices: Vec::new(),
+        };
+        let mut begin = || -> Result<()> {
+            let open = |name: &str| (self.open)(name, &usual(name, rings));
+            let mut device = open(port)?;
+            // Packets for the hosts behind the other ports must come in as well.
+            device.set_promiscuous(true)?;
+            attached.join(device, open(&name)?)?;
+            if host {
+                attached.join(open(&format!("{port}^"))?, open(&format!("{name}^"))?)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = begin() {
+            attached.end();
+            return Err(error);
+        }
+        lock(&self.attached).push(attached);
+        Ok(number_of(switch, &name))
+    }
+
+    pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
+        let name = format!("{switch}:{}", plain(port));
+        let number = number_of(switch, &name);
+        let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
+        if let Some(persistent) = lock(&self.persistent).get_mut(port) {
+            let at = persistent.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
+            if persistent.attached[at].1.is_used() {
+                return Err(Error::PortInUse { name });
+            }
+            persistent.attached.remove(at);
+            return Ok(number);
+        }
+        let mut all = lock(&self.attached);
+        let at = all
+            .iter()
+            .position(|there| plain(&there.port) == plain(port) && there.switch == switch)
+            .ok_or_else(absent)?;
+        let attached = all.swap_remove(at);
+        drop(all);
+        attached.end();
+        Ok(number)
+    }
+
+    pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
+        let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
+            return Err(bad(
+                "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
+            ));
+        }
+        let mut persistent = lock(&self.persistent);
+        if persistent.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
+            let why =
+                format!("'{name}' is there already\n  choose another name, or remove it: linerate switch destroy");
+            return Err(Error::Refused { why, errno: libc::EEXIST });
+        }
+        persistent.insert(name.to_string(), PersistentPort { rings: *rings, attached: Vec::new() });
+        Ok(())
+    }
+
+    pub(super) fn destroy(&self, name: &str) -> Result<()> {
+        let mut persistent = lock(&self.persistent);
+        match persistent.get(name) {
+            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such persistent port" }),
+            Some(persistent) if !persistent.attached.is_empty() => Err(Error::PortInUse { name: name.to_string() }),
+            Some(_) => {
+                persistent.remove(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lists all ports, with their numbers on their switches.
+    pub(super) fn list(&self, only: Option<&str>) -> Vec<PortState> {
+        let mut list: Vec<PortState> = Vec::new();
+        let names: Vec<String> = lock(&self.ports).keys().cloned().collect();
+        for name in names {
+            if let Some(served) = self.served(&name) {
+                list.push(served.state(number_of(base(&name), &name) as u8));
+            }
+        }
+        for attached in &*lock(&self.attached) {
+            for device in &attached.devices {
+                let number = number_of(&attached.switch, device.name()) as u8;
+                list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
+            }
+        }
+        for (name, _) in lock(&self.persistent).iter().filter(|(_, persistent)| persistent.attached.is_empty()) {
+            list.push(PortState { name: name.clone(), number: 0, rx_packets: 0, tx_packets: 0, drops: 0 });
+        }
+        list.retain(|port| only.is_none_or(|only| base(&port.name) == only));
+        list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
+        list
+    }
+}
+
+/// Returns a port's number on its switch; 0 if it has none.
+fn number_of(switch: &str, name: &str) -> u32 {
+    let port = name.split(':').nth(1).unwrap_or_default();
+    let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
+    ports.iter().find(|(_, there)| there == port).map_or(0, |(number, _)| u32::from(*number))
+}
+
+impl Attached {
+    /// Connects a port of this machine with a port of the switch, by a thread for each pair of queues.
+    fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
+        let queues = port.info().rx_queues.min(switched.info().rx_queues);
+        for queue in 0..queues {
+            let mut directions = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
+            let (stop, waker) = (self.stop.clone(), self.waker.clone());
+            let forward = move || {
+                let mut batches = [Batch::new(), Batch::new()];
+                let mut waiter = Waiter::new(Wait::Adaptive).woken_by(waker);
+                while !stop.load(Ordering::Relaxed) {
+                    let mut moved = 0;
+                    for ((rx, tx), batch) in directions.iter_mut().zip(&mut batches) {
+                        moved += forward_once(rx, tx, batch);
+                    }
+                    let [(a, _), (b, _)] = &mut directions;
+                    waiter.turn(moved, &mut [a, b]);
+                }
+            };
+            let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
+            self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
+        }
+        self.devices.extend([switched, port]);
+        Ok(())
+    }
+
+    pub(super) fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch) -> usize {
+    let received = rx.recv(batch);
+    if received > 0 || tx.unsent() > 0 {
+        tx.send(batch);
+        batch.clear();
+    }
+    received
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::server::served::MOST_RINGS;
+
+    /// Found by the fuzz target `netmap`: each pair of rings has a thread.
+    #[test]
+    fn an_attached_port_has_at_most_the_rings_of_a_port() {
+        let server = crate::server();
+        let rings = RingCounts { tx: u16::MAX, rx: u16::MAX, ..RingCounts::default() };
+        server.state.attach("vale99", "pipe99{1", false, &rings).unwrap();
+        assert_eq!(lock(&server.state.attached)[0].threads.len(), usize::from(MOST_RINGS));
+        server.state.detach("vale99", "pipe99{1").unwrap();
+    }
+}
