@@ -27,7 +27,8 @@
 //!
 //! ```text
 //! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
-//!                            ^               traffic <-^           |
+//!                            ^         spec <-^---------^          |
+//!                            |               traffic <-^           |
 //!                            |-  filter  <-  kernel  <-------------|
 //!                            '-  netmap  <-  shared  <-------------'
 //! ```
@@ -36,6 +37,7 @@
 //! - [`port`]: [`Port`](port::Port), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names; what a kind of port
 //!   implements: [`Device`](port::Device)
 //! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
+//! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
 //!   `nic/virtio/queue.rs`
 //! - [`model`]: the 82599 itself, as its datasheet tells it
@@ -64,6 +66,7 @@ pub mod pci;
 pub mod port;
 pub mod shared;
 mod slot;
+pub mod spec;
 pub mod traffic;
 
 pub use batch::{Batch, Taken};

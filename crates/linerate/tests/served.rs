@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate::model::{Cable, Card, Function, Runner, Traffic};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::pci::{Bar, Bus, PciDevice};
+use linerate::spec::x82599::*;
 use linerate::{Batch, Options};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;

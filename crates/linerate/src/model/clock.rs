@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::headers::{Headers, UDP};
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::x82599::*;
 
 /// SYSTIM: its value at a moment.
 pub(super) struct Clock {

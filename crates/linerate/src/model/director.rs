@@ -3,8 +3,8 @@
 
 use super::headers::{Headers, SCTP, TCP, UDP};
 use super::{Card, Core};
-use crate::nic::ixgbe::descriptor::receive::TYPE_ETQF;
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::receive::TYPE_ETQF;
+use crate::spec::x82599::*;
 
 /// The filters that are set.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 //! Intel's drivers.
 
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::x82599::*;
 
 /// Commands, in the first byte.
 const READ_EEPROM: u8 = 0x31;

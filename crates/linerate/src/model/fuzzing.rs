@@ -14,11 +14,11 @@ use super::wire::Frame;
 use super::{Card, Function, checksum, from_fn, offload};
 use crate::fuzzing::Input;
 use crate::memory::Mapping;
-use crate::nic::ixgbe::registers::*;
 use crate::pci::vfio_user::{
     Connection, DmaMap, DmaUnmap, InLine, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
 };
 use crate::port::Rss;
+use crate::spec::x82599::*;
 
 pub use super::wire::fuzz_capture as capture;
 

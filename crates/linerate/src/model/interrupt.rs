@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::registers::Registers;
 use super::{Card, Core, Direction};
-use crate::nic::ixgbe::registers::*;
 use crate::pci::Interrupt;
+use crate::spec::x82599::*;
 
 /// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
 #[derive(Default)]

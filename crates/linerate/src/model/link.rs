@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use super::module::Module;
 use super::registers::Registers;
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::phy::mdio::*;
+use crate::spec::x82599::*;
 
 /// The state between MAC and wire.
 pub(super) struct State {
@@ -20,33 +21,6 @@ pub(super) struct State {
     /// The card's signal as last reported to the wire, in Mbit/s.
     signal: u32,
 }
-
-// MDIO (IEEE 802.3, clause 45): the operation codes in MSCA, and registers of the PHYs.
-const OP_WRITE: u32 = 1;
-const OP_READ: u32 = 3;
-const PMA: u32 = 1;
-const AUTO_NEGOTIATION: u32 = 7;
-const CONTROL: u32 = 0;
-const STATUS_1: u32 = 1;
-const ID_HIGH: u32 = 2;
-const ID_LOW: u32 = 3;
-const SPEED_ABILITY: u32 = 4;
-const DEVICES_LOW: u32 = 5;
-const DEVICES_HIGH: u32 = 6;
-const STATUS_2: u32 = 8;
-const EXTENDED_ABILITY: u32 = 11;
-const VENDOR_STATUS: u32 = 0xC800;
-// The PHY's offers for negotiation, and the bit of its control register that restarts it.
-const ADVERTISEMENT: u32 = 0x10;
-const ADVERTISE_100M: u16 = 1 << 8;
-const TEN_GIGABIT_CONTROL: u32 = 0x20;
-const ADVERTISE_10G: u16 = 1 << 12;
-const VENDOR_PROVISION: u32 = 0xC400;
-const ADVERTISE_1G: u16 = 1 << 15;
-const RESTART: u16 = 1 << 9;
-/// The vendor's own device, whose control register powers the PHY down.
-const VENDOR_1: u32 = 30;
-const LOW_POWER: u16 = 1 << 11;
 
 impl State {
     pub fn new(kind: Kind) -> State {
@@ -137,7 +111,7 @@ impl State {
             OP_WRITE if here => {
                 let value = registers.get(MSRWD::OFFSET) as u16;
                 // Resets and restarts complete at once.
-                let kept = if address == CONTROL { value & !(1 << 15 | RESTART) } else { value };
+                let kept = if address == CONTROL { value & !(RESET | RESTART) } else { value };
                 self.phy.insert((device, address), kept);
                 if (device, address) == (AUTO_NEGOTIATION, CONTROL) && value & RESTART != 0 {
                     self.negotiated = self.advertised();

@@ -16,7 +16,7 @@
 //! - `function`: the card as a PCI function, for a host that it is served to
 //! - `virtual_function`, `switch`: its virtual functions, and the switch between them, the card and the wire
 //!
-//! This module uses memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
+//! This module uses memory, traffic and the registers of [`crate::spec`], never the driver.
 #![allow(unsafe_code)]
 
 mod breach;
@@ -59,12 +59,13 @@ pub use runner::Runner;
 pub use trace::RegisterAccess;
 pub use wire::{Cable, Frame, Port, Record, Replay, Report, Tap, Timed, Traffic, Wire, from_fn};
 
-use crate::nic::ixgbe::registers::*;
 use crate::pci::{Bar, Bus, Doorbell};
 use crate::port::MacAddress;
+use crate::spec::x82599::*;
+use crate::spec::{Access, Definition, Register};
 use breach::Oracle;
 use dma::Dma;
-use registers::{Found, Registers};
+use registers::Registers;
 use ring::Ring;
 use rss::Toeplitz;
 use trace::Trace;
@@ -95,11 +96,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Memory for received packets, in KiB (section 8.2.3.8.9; X540 datasheet, 8.2.4.9.9).
+    /// Memory for received packets, in KiB.
     fn packet_buffer_kib(self) -> u32 {
         match self {
-            Kind::X82599Kx4 | Kind::X82599Sfp => 512,
-            Kind::X540 | Kind::X550 => 384,
+            Kind::X82599Kx4 | Kind::X82599Sfp => PACKET_BUFFER_KIB,
+            Kind::X540 | Kind::X550 => X540_PACKET_BUFFER_KIB,
         }
     }
 
@@ -206,9 +207,6 @@ const WHILE_WAITING: usize = 64;
 
 /// An offset that no register has.
 const NOT_STUCK: u64 = u64::MAX;
-
-/// Queues each way.
-const QUEUES: u16 = 128;
 
 /// Returns a locally administered address, always the same for a name.
 fn address_of(name: &str) -> MacAddress {
@@ -380,9 +378,8 @@ impl Card {
         self.core().wire.finish();
     }
 
-    /// Returns the registers that the driver has read, and those that it has written, since power-on. A register in
-    /// two address ranges has two entries.
-    pub fn used_registers(&self) -> Vec<(&'static Register, bool, bool)> {
+    /// Returns the registers that the driver has read, and those that it has written, since power-on.
+    pub fn used_registers(&self) -> Vec<(&'static Definition, bool, bool)> {
         self.registers.used().filter(|(_, read, written)| *read || *written).collect()
     }
 
@@ -476,8 +473,9 @@ impl Card {
     // Reads and writes by a driver.
 
     /// Returns the register at `offset`, if this card has it.
-    fn find(&self, offset: u32) -> Option<Found> {
-        Registers::find(offset).filter(|found| self.kind == Kind::X550 || !found.register.section.starts_with("X550"))
+    fn find(&self, offset: u32) -> Option<Register> {
+        let exists = |register: &Register| self.kind == Kind::X550 || !register.definition.section.starts_with("X550");
+        Registers::find(offset).filter(exists)
     }
 
     fn read(&self, offset: u32) -> u32 {
@@ -489,9 +487,9 @@ impl Card {
             return 0;
         };
         self.trace.note(found, None);
-        let Found { register, offset, n } = found;
+        let Register { offset, number: n, definition } = found;
         self.registers.note_use(offset, false);
-        match register.kind {
+        match definition.offset {
             LINKS::OFFSET => self.update_link(&mut self.core()),
             // A read takes the semaphore if it was free (section 10.5.4).
             SWSM::OFFSET => {
@@ -500,7 +498,7 @@ impl Card {
                 return value;
             }
             EICR::OFFSET | EICS::OFFSET | EIMS_EX::OFFSET => {
-                return self.read_interrupt(&mut self.core(), register.kind, n);
+                return self.read_interrupt(&mut self.core(), definition.offset, n);
             }
             I2CCTL::OFFSET => return self.core().link.module_wires(),
             // The lines are not pulled low.
@@ -515,13 +513,13 @@ impl Card {
             }
             _ => {}
         }
-        self.registers.read(register, offset)
+        self.registers.read(found)
     }
 
     /// Handles a write by the physical function's driver. It knows nothing of virtual functions and cannot warn
     /// their drivers when it stops all queues, so writes to their queues are ignored.
     fn write(&self, offset: u32, value: u32) {
-        let is_theirs = |found: Found| registers::of_queues(found.register) && self.owner(found.n).is_some();
+        let is_theirs = |found: Register| registers::of_queues(found.definition) && self.owner(found.number).is_some();
         if !self.find(offset).is_some_and(is_theirs) {
             self.write_any(offset, value);
         }
@@ -536,16 +534,16 @@ impl Card {
             return self.oracle.note(Breach::NoRegister { offset, write: true });
         };
         self.trace.note(found, Some(value));
-        let Found { register, offset, n } = found;
+        let Register { offset, number: n, definition } = found;
         self.registers.note_use(offset, true);
-        let name = register.name;
-        if matches!(register.access, Access::RO | Access::RC) {
+        let (name, kind) = (definition.name, definition.offset);
+        if matches!(definition.access, Access::RO | Access::RC) {
             return self.oracle.note(Breach::ReadOnly { register: name, value });
         }
         let old = self.registers.get(offset);
-        let reserved = (value ^ old) & !register.writable;
+        let reserved = (value ^ old) & !definition.writable;
         if reserved != 0 {
-            self.oracle.note(Breach::ReservedBits { register: name, value, reserved, section: register.section });
+            self.oracle.note(Breach::ReservedBits { register: name, value, reserved, section: definition.section });
         }
         if self.is_stuck(offset) {
             // The reset bits stay set; an enable bit keeps its value.
@@ -555,7 +553,7 @@ impl Card {
                 self.registers.set(offset, value);
             };
         }
-        match register.kind {
+        match kind {
             CTRL::OFFSET => self.write_ctrl(offset, value),
             // 6.5.3.2, access by bits: a request is granted at once.
             EEC::OFFSET => {
@@ -575,7 +573,7 @@ impl Card {
             | EIMC::OFFSET
             | EICS_EX::OFFSET
             | EIMS_EX::OFFSET
-            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), register.kind, n, value),
+            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), kind, n, value),
             I2CCTL::OFFSET => {
                 self.registers.set(offset, value);
                 self.core().link.drive_module_wires(value);
@@ -587,7 +585,7 @@ impl Card {
                 self.update_link(&mut self.core());
             }
             AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
-                if register.kind == AUTOC::OFFSET {
+                if kind == AUTOC::OFFSET {
                     self.check_semaphore_of_link(old, value);
                 }
                 self.registers.set(offset, value);
@@ -613,7 +611,7 @@ impl Card {
                 self.core().toeplitz = None;
             }
             FDIRCTRL::OFFSET | FDIRCMD::OFFSET | FTQF::OFFSET | ETQF::OFFSET | SYNQF::OFFSET => {
-                self.write_director(&mut self.core(), register.kind, offset, value);
+                self.write_director(&mut self.core(), kind, offset, value);
             }
             SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET | TSAUXC::OFFSET => {
                 self.write_clock(&mut self.core(), offset, value);
@@ -635,15 +633,15 @@ impl Card {
             // DROP_EN may change at any time: Linux's driver changes it after flow control is negotiated.
             SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {
-                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(register.kind));
+                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(kind));
             }
             TDBAL::OFFSET | TDBAH::OFFSET | TDLEN::OFFSET | TDH::OFFSET => {
-                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(register.kind));
+                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(kind));
             }
             RAH::OFFSET => self.registers.set(offset, value & RAH::BITS),
             // Linux's self-test writes STATUS, to check that this does nothing.
             STATUS::OFFSET => {}
-            _ if register.access == Access::W1C => self.registers.change(offset, value, false),
+            _ if definition.access == Access::W1C => self.registers.change(offset, value, false),
             _ => self.registers.set(offset, value),
         }
     }
@@ -675,7 +673,7 @@ impl Card {
         let changes = (value ^ old) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
         let held = self.registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
         if changes && (has_phy || !held) {
-            self.oracle.note(Breach::NoSemaphore { register: "AUTOC", section: "10.5.4" });
+            self.oracle.note(Breach::NoSemaphore { register: AUTOC::NAME, section: "10.5.4" });
         }
     }
 
@@ -790,7 +788,7 @@ impl Card {
         let is_physical = self.owner(queue).is_none();
         if is_physical && direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
-            self.oracle.note(Breach::WrongTime { register: "TXDCTL", queue, why });
+            self.oracle.note(Breach::WrongTime { register: TXDCTL::NAME, queue, why });
         }
         let bad = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
             Some(Breach::NoRing { direction, queue, len: bytes })
@@ -843,7 +841,8 @@ impl Card {
         };
         if !ring.enabled {
             if tail != 0 {
-                let (register, why) = ("the tail", "the queue must be enabled first (sections 4.6.7.1, 4.6.8.1)");
+                let register = if direction == Direction::Receive { RDT::NAME } else { TDT::NAME };
+                let why = "the queue must be enabled first (sections 4.6.7.1, 4.6.8.1)";
                 self.oracle.note(Breach::WrongTime { register, queue, why });
             }
             return;
@@ -870,8 +869,10 @@ impl Card {
 /// Returns the bits of a ring register that are not ignored.
 fn kept(kind: u32) -> u32 {
     match kind {
-        RDBAL::OFFSET | TDBAL::OFFSET => RDBAL::BITS,
-        RDLEN::OFFSET | TDLEN::OFFSET => RDLEN::BITS,
+        RDBAL::OFFSET => RDBAL::BITS,
+        RDLEN::OFFSET => RDLEN::BITS,
+        TDBAL::OFFSET => TDBAL::BITS,
+        TDLEN::OFFSET => TDLEN::BITS,
         _ => u32::MAX,
     }
 }

@@ -15,8 +15,8 @@ use super::rss::Toeplitz;
 use super::switch::Place;
 use super::wire::Frame;
 use super::{Card, Core, Direction, Kind, virtual_function};
-use crate::nic::ixgbe::descriptor::{legacy_receive, receive};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::{legacy_receive, receive};
+use crate::spec::x82599::*;
 
 /// State that lasts between two steps.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use super::headers::Headers;
 use super::wire::Frame;
 use super::{Card, Core, filter};
-use crate::nic::ixgbe::registers::LINKS;
+use crate::spec::x82599::LINKS;
 
 /// A frame's source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::ring::Ring;
 use super::switch::Place;
 use super::wire::Frame;
 use super::{Card, Core, Direction};
-use crate::nic::ixgbe::descriptor::{context, legacy_transmit, transmit};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::{context, legacy_transmit, transmit};
+use crate::spec::x82599::*;
 
 /// State that lasts between two steps.
 #[derive(Default)]

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use linerate::memory::{DmaMap, Mapping, PageSize};
 use linerate::model::{Card, CardBar, Frame, Kind, from_fn};
-use linerate::nic::ixgbe::descriptor::transmit;
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::spec::descriptor::transmit;
+use linerate::spec::x82599::*;
 
 pub type Frames = Arc<Mutex<VecDeque<Frame>>>;
 

@@ -2,9 +2,9 @@
 
 use linerate::memory::DmaMap;
 use linerate::model::{Breach, Card, Direction, Frame};
-use linerate::nic::ixgbe::descriptor::{legacy_receive, receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::spec::descriptor::{legacy_receive, receive, transmit};
+use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
 
@@ -284,7 +284,7 @@ fn every_breach_of_the_contract_is_noted() {
     expect("ring unmapped", bench, &|b| matches!(b, Breach::Unmapped { address: 0x1000, len: 1024, .. }));
     let bench = Bench::bare();
     bench.bar.write(TDT::at(0), 1);
-    expect("tail of a disabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "the tail", .. }));
+    expect("tail of a disabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: TDT::NAME, .. }));
     let bench = advanced();
     bench.bar.write(RDBAL::at(0), 0);
     expect("base of an enabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "RDBAL", .. }));

@@ -1,9 +1,9 @@
 //! Offloads of the card: checksums, tags, segmentation and coalescing.
 
 use linerate::model::Breach;
-use linerate::nic::ixgbe::descriptor::{context, legacy_transmit, receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::spec::descriptor::{context, legacy_transmit, receive, transmit};
+use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, PACKET, RX_RING, pattern, words};
 use crate::packets::{

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::DmaMap;
 use linerate::model::{Card, Frame, Kind, Traffic};
-use linerate::nic::ixgbe::descriptor::{receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::spec::descriptor::{receive, transmit};
+use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
 
 use crate::bench::{Bench, PACKET, pattern, registers};
