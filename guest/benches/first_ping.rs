@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use linerate::model::{Card, Kind, Tap};
+use linerate::sim82599::{Card, Kind, Tap};
 use linerate_guest::{Machine, Namespace, Served};
 
 fn main() {

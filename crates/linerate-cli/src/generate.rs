@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use linerate::memory::Pool;
-use linerate::model::{Frame, Replay, Wire};
 use linerate::port::TxQueue;
+use linerate::sim82599::{Frame, Replay, Wire};
 use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 use std::sync::Arc;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use linerate::model::{self, Card, Function, Kind, Port, Runner};
 use linerate::pci::vfio_user::Server;
 use linerate::port::PortName;
+use linerate::sim82599::{self, Card, Function, Kind, Port, Runner};
 use linerate::{Error, Options};
 use serde_json::json;
 
@@ -98,9 +98,9 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
     let (card, runner) = if PortName::parse(wire).is_ok_and(|name| name.is_device()) {
         let port = PortName::parse(&format!("sim:{name}?device={device}&vfs={functions}"))?;
         let [outside] = Options::default().open([&*format!("{wire}?{options}")])?;
-        model::open_with_wire(&port, Box::new(Port::new(outside)?))?
+        sim82599::open_with_wire(&port, Box::new(Port::new(outside)?))?
     } else {
-        model::open_named(&PortName::parse(&format!(
+        sim82599::open_named(&PortName::parse(&format!(
             "sim:{name}?device={device}&vfs={functions}&wire={wire}&{options}"
         ))?)?
     };

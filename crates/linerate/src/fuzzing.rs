@@ -9,8 +9,8 @@ use crate::port::Options;
 use crate::shared::Rings;
 
 pub use crate::filter::fuzzing::filter;
-pub use crate::model::fuzzing::{capture, headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
+pub use crate::sim82599::fuzzing::{capture, headers, vfio_user};
 
 /// Serves a hostile program: its requests, and its memory. See `shared/server/fuzzing.rs`.
 pub fn shared(data: &[u8]) {

@@ -26,11 +26,12 @@
 //! The rooms, and which may know which (arrows run one way):
 //!
 //! ```text
-//! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
-//!                            ^         spec <-^---------^          |
-//!                            |               traffic <-^           |
-//!                            |-  filter  <-  kernel  <-------------|
-//!                            '-  netmap  <-  shared  <-------------'
+//! slot, batch, memory  <-  port  <-  pci  <-  nic       <-----------  open
+//!                            ^         ^      '-> spec                |
+//!                            |         |      .-> spec                |
+//!                            |         '-  sim82599  -> traffic  <----|
+//!                            |-  filter  <-  kernel  <----------------|
+//!                            '-  netmap  <-  shared  <----------------'
 //! ```
 //!
 //! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
@@ -40,7 +41,7 @@
 //! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
 //!   `nic/virtio/queue.rs`
-//! - [`model`]: the 82599 itself, as its datasheet tells it
+//! - [`sim82599`]: the 82599 itself, as its datasheet tells it
 //! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
 //! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
 //! - [`shared`]: ports for other processes; how a packet comes from one to the other is `shared/work.rs`
@@ -56,7 +57,6 @@ mod error;
 pub mod filter;
 pub mod kernel;
 pub mod memory;
-pub mod model;
 pub mod netmap;
 pub mod nic;
 mod offload;
@@ -65,6 +65,7 @@ mod packet;
 pub mod pci;
 pub mod port;
 pub mod shared;
+pub mod sim82599;
 mod slot;
 pub mod spec;
 pub mod traffic;

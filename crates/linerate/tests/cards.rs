@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, CardBar, Frame, Kind, from_fn};
 use linerate::nic::igb::Igb;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
 use linerate::port::{Device, Link};
+use linerate::sim82599::{Cable, Card, CardBar, Frame, Kind, from_fn};
 use linerate::spec::x82576 as igb;
 use linerate::spec::x82599::*;
 use linerate::traffic::Generator;

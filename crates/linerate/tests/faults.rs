@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, CardBar, Frame, Traffic, from_fn};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::port::{Device, Link, MacAddress, Rss};
+use linerate::sim82599::{Cable, Card, CardBar, Frame, Traffic, from_fn};
 use linerate::spec::x82599::{CTRL, RXDCTL, TXDCTL};
 use linerate::{Batch, Error, Options};
 

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, Frame, Function, Wire};
 use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::PciDevice;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::port::{RxQueue, TxQueue, Vectors};
+use linerate::sim82599::{Card, Frame, Function, Wire};
 use linerate::spec::x82599::TDH;
 use linerate::{Batch, Error, Options};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! The specifications of Intel's cards: registers and descriptors, by their datasheets' names, bits and sections.
 //!
-//! Drivers ([`nic`](crate::nic)) and the model ([`model`](crate::model)) name registers only through this room. It
+//! Drivers ([`nic`](crate::nic)) and the model ([`sim82599`](crate::sim82599)) name registers only through this room. It
 //! knows neither of them, and contains no unsafe code.
 //!
 //! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: those of its virtual functions

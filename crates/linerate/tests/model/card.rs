@@ -1,8 +1,8 @@
 //! Rings, registers, statistics, filters, and the breaches that the oracle notes.
 
 use linerate::memory::DmaMap;
-use linerate::model::{Breach, Card, Direction, Frame};
 use linerate::pci::Bar;
+use linerate::sim82599::{Breach, Card, Direction, Frame};
 use linerate::spec::descriptor::{legacy_receive, receive, transmit};
 use linerate::spec::x82599::*;
 
@@ -206,7 +206,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
     // This needs a wire that does not hold frames back: the paced generator is one.
     for (drop_en, waiting) in [(0, 100), (SRRCTL::DROP_EN, 0)] {
         let generator = linerate::traffic::Generator::new(1518, 1);
-        let traffic = linerate::model::Traffic::new(generator, "1G".parse().ok(), Some(163));
+        let traffic = linerate::sim82599::Traffic::new(generator, "1G".parse().ok(), Some(163));
         let card = Card::new("waiting", Box::new(traffic));
         let bench = Bench { bar: registers(&card), card, ..Bench::bare() };
         let memory = bench.dma.memory().clone();

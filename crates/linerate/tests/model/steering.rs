@@ -1,7 +1,7 @@
 //! The selection of a queue for a frame.
 
-use linerate::model::Kind;
 use linerate::pci::Bar;
+use linerate::sim82599::Kind;
 use linerate::spec::descriptor::receive;
 use linerate::spec::x82599::*;
 

@@ -37,7 +37,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// ```
 /// # fn main() -> linerate::Result<()> {
 /// use linerate::memory::{Pool, Region, RegionOptions};
-/// use linerate::model::{Card, Cable};
+/// use linerate::sim82599::{Card, Cable};
 /// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///

@@ -251,7 +251,7 @@ fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::from_fn;
+    use crate::sim82599::from_fn;
 
     /// Adds a filter for each number in `names`, with further bits of FDIRCMD.
     fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {
