@@ -46,7 +46,7 @@ impl Function {
     /// # Errors
     /// [`Error::PortInUse`] while a driver of this process has the card.
     pub fn new(card: Arc<Card>) -> Result<Function> {
-        let dma = card.dma.clone();
+        let dma = card.board.dma.clone();
         Function::plug(card, None, dma)
     }
 

@@ -333,6 +333,6 @@ pub fn vfio_user(data: &[u8]) {
         client.served.card.step(BUDGET);
         served.server.end();
         lock(&served.frames).clear();
-        assert!(!served.card.dma.maps().covers(0, 1), "memory of a client that is gone");
+        assert!(!served.card.board.dma.maps().covers(0, 1), "memory of a client that is gone");
     });
 }

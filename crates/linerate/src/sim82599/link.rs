@@ -1,8 +1,6 @@
 //! The link: negotiation, loopback, and the drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and
 //! 8.2.3.22).
 
-use std::sync::atomic::Ordering;
-
 use super::module::Module;
 use super::registers::Registers;
 use super::{Card, Core, Kind};
@@ -160,10 +158,10 @@ impl State {
 impl Card {
     /// Updates the link's state and reports it to drivers; raises the interrupt if it changed.
     pub(super) fn update_link(&self, core: &mut Core) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
         let disabled = registers.get(AUTOC2::OFFSET) & AUTOC2::LINK_DISABLE != 0;
-        let there = core.cable_in && !self.unplugged.load(Ordering::Relaxed);
+        let there = core.cable_in && !self.board.is_unplugged();
         let signal = if there && !disabled { core.link.signal(registers) } else { 0 };
         if core.link.signal != signal {
             core.link.signal = signal;
@@ -190,11 +188,6 @@ impl Card {
             self.interrupt(core);
             self.tell_all(core);
         }
-    }
-
-    /// Returns whether MAC loopback is on: sent frames are received (section 3.7.6.2).
-    pub(super) fn loops_back(&self) -> bool {
-        self.registers.get(HLREG0::OFFSET) & HLREG0::LPBK != 0
     }
 }
 

@@ -102,13 +102,6 @@ impl VirtualFunction {
 }
 
 impl Card {
-    /// Returns the virtual function that a queue belongs to, if any.
-    #[inline]
-    pub(super) fn owner(&self, queue: u16) -> Option<usize> {
-        let number = ((QUEUES - 1 - queue) / QUEUES_EACH) as usize;
-        (number < self.virtual_functions).then_some(number)
-    }
-
     /// Returns the first queue of a virtual function.
     pub(super) fn first_queue(number: usize) -> u16 {
         QUEUES - QUEUES_EACH * (number as u16 + 1)
@@ -124,8 +117,8 @@ impl Card {
         }
         let function = &mut core.virtual_functions[number];
         match offset {
-            VFLINKS::OFFSET => self.registers.get(LINKS::OFFSET),
-            VFSTATUS::OFFSET => self.registers.get(STATUS::OFFSET),
+            VFLINKS::OFFSET => self.board.registers.get(LINKS::OFFSET),
+            VFSTATUS::OFFSET => self.board.registers.get(STATUS::OFFSET),
             VTEICR::OFFSET => {
                 let causes = std::mem::take(&mut function.causes);
                 function.told = 0;
@@ -214,7 +207,7 @@ impl Card {
             core.tx[queue as usize].disable();
             core.receive.forget(Direction::Receive, queue);
             core.transmit.forget(queue);
-            self.registers.reset_queue(queue);
+            self.board.registers.reset_queue(queue);
         }
         let old = &core.virtual_functions[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
@@ -226,7 +219,7 @@ impl Card {
 
     /// Returns the initial address of a virtual function.
     pub(super) fn virtual_mac(&self, number: usize) -> MacAddress {
-        super::address_of(&format!("{} {number}", self.name))
+        super::address_of(&format!("{} {number}", self.board.name))
     }
 
     /// Answers a message as the physical function's driver would.
