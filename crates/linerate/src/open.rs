@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::model::{self, Card, CardBar, Runner};
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
@@ -20,6 +19,7 @@ use crate::port::{
     DEFAULT_FRAME, Device, FRAME_HEADERS, Faults, Kind, Options, Port, PortName, Vectors, Wrapped, Wrapper,
 };
 use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
+use crate::sim82599::{self, Card, CardBar, Runner};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -234,7 +234,7 @@ impl Options {
 
     fn open_model(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         Ixgbe::<CardBar>::check(&config)?;
-        let (card, runner) = model::open_named(name, &|wire| self.open_outside(wire))?;
+        let (card, runner) = sim82599::open_named(name, &|wire| self.open_outside(wire))?;
         let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
         let config = Config { description: format!("{what}, a model inside this process"), ..config };
         Ok(Box::new(drive_model(&card, Some(runner), config)?))
