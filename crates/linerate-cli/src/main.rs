@@ -31,6 +31,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::port;
+use tracing::Level;
 use tune::Tuner;
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
@@ -350,7 +351,20 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
+/// Shows the library's messages on standard error: warnings, or as many as LINERATE_LOG says (error to trace).
+fn show_messages() {
+    let level = std::env::var("LINERATE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(Level::WARN);
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_ansi(false)
+        .init();
+}
+
 fn main() -> ExitCode {
+    show_messages();
     // clap itself exits with 2 if the usage is wrong.
     let outcome = match Cli::parse().command {
         Command::Fwd { a, b, rest, count, profile, rules, common } => {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use linerate::pci::vfio_user::Server;
 use linerate::port::PortName;
 use linerate::sim82599::{self, Card, Function, Kind, Runner};
+use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
 

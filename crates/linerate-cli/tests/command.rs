@@ -125,6 +125,25 @@ fn gen_sends_the_requested_packets_and_sink_checks_them() {
 }
 
 #[test]
+fn messages_tell_of_ports_and_queues() {
+    let trace = |level: &str| {
+        let mut command = linerate(&["fwd", "faulty:sim:m?wire=sink", "null:", "--seconds", "0.1", "--json"]);
+        text(&expect(0, command.env("LINERATE_LOG", level)).stderr)
+    };
+    let said = trace("debug");
+    for part in [
+        "opened: Intel 82599",
+        "link Up { mbits: 10000 }",
+        "receive queue 0 started port=\"faulty:sim:m\"",
+        "transmit queue 0 stopped port=\"null:\"",
+        "closed; dropped: []",
+    ] {
+        assert!(said.contains(part), "no '{part}' in {said}");
+    }
+    assert!(!trace("warn").contains("queue 0"));
+}
+
+#[test]
 fn capture_files_are_ports() {
     let folder = Folder::new("ports");
     let file = folder.path("sent.pcap");

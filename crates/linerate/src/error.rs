@@ -20,13 +20,13 @@ pub enum Error {
         why: String,
     },
 
-    /// A kind of port that this version does not support.
-    #[error("'{name}' names a {kind}: not built yet in this version")]
+    /// A kind of port that this build of the library lacks.
+    #[error("'{name}' needs the cargo feature '{feature}', which this build of linerate lacks")]
     NotBuilt {
-        /// The name as given.
+        /// The port's name.
         name: String,
-        /// The kind of port.
-        kind: &'static str,
+        /// The feature.
+        feature: &'static str,
     },
 
     /// A packet without room for more bytes in front.
@@ -486,7 +486,7 @@ impl Error {
             Error::BadName { .. } => {
                 "try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here".to_string()
             }
-            Error::NotBuilt { .. } => "try: sim:0, an 82599 model inside this process".to_string(),
+            Error::NotBuilt { feature, .. } => format!("build with it: cargo add linerate --features {feature}"),
             Error::Unfinished => "open the port without offloads".to_string(),
             Error::PortInUse { .. } => "close it first, or choose another name".to_string(),
             Error::BadFilter { .. } => "try: udp:4321, or tcp:80+from:10.0.0.0/8,icmp".to_string(),

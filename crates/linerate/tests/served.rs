@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::pci::{Bar, Bus, PciDevice};
 use linerate::sim82599::{Cable, Card, Function, Runner, Traffic};
 use linerate::spec::x82599::*;
+use linerate::vfio_user::{Server, VfioUser};
 use linerate::{Batch, Options};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;

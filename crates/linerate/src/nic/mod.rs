@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
-use crate::pci::vfio_user::VfioUser;
 use crate::pci::{Bus, Fault, PciDevice};
 use crate::port::Device;
 pub use crate::port::{Config, DEFAULT_FRAME};
+#[cfg(feature = "vfio-user")]
+use crate::vfio_user::VfioUser;
 
 /// The driver for a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,7 @@ pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) 
 ///
 /// # Safety
 /// As for [`drive`].
+#[cfg(feature = "vfio-user")]
 pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
     // SAFETY: the registers go to one driver, and the caller gives them to no other.
     let bar = || unsafe { device.bar(0) };
@@ -123,14 +125,9 @@ fn check_bus(
 /// # Errors
 /// [`Error::Card`] if no driver supports it.
 pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
-    recognise(vendor, device).ok_or_else(|| no_driver(card, vendor, device))
-}
-
-/// Returns the error for a card that no driver supports.
-pub(crate) fn no_driver(card: &str, vendor: u16, device: u16) -> Error {
-    Error::Card {
+    recognise(vendor, device).ok_or_else(|| Error::Card {
         card: card.to_string(),
         why: format!("there is no driver for {vendor:04x}:{device:04x}"),
         mend: "linerate ports, which lists the cards that can be used".to_string(),
-    }
+    })
 }

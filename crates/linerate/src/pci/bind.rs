@@ -49,7 +49,7 @@ pub(super) struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if let Err(error) = give_back(&self.address) {
-            eprintln!("linerate: {}", error.with_hint());
+            tracing::error!(card = self.address, "the card was not given back: {}", error.with_hint());
         }
     }
 }

@@ -50,7 +50,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// `INVAL` for any other file, since raising would write into it.
-    pub(super) fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
+    pub(crate) fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
         if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
             return Err(rustix::io::Errno::INVAL);

@@ -6,7 +6,7 @@
 //! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
 //! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: accesses that the IOMMU stopped
-//! - `uio`, `vfio`: the kernel's two interfaces to a card; [`vfio_user`]: client and server of a card in a process
+//! - `uio`, `vfio`: the kernel's two interfaces to a card
 //!
 //! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
 //! [`crate::nic`].
@@ -21,7 +21,6 @@ mod port_io;
 mod sysfs;
 mod uio;
 mod vfio;
-pub mod vfio_user;
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ mod wrapper;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use counters::Counters;
 pub use device::{Device, Info, Receive, Transmit};
@@ -44,6 +44,8 @@ use crate::memory::Pool;
 /// It never touches packets, so it can be used from one thread while others send and receive.
 pub struct Port {
     device: Box<dyn Device>,
+    /// The link when it was read last, for the trace of changes.
+    link: Mutex<Option<Link>>,
     seen: Arc<Monitored>,
 }
 
@@ -54,8 +56,10 @@ impl Port {
     }
 
     pub(crate) fn of(device: Box<dyn Device>) -> Port {
+        let info = device.info();
+        tracing::debug!(port = device.name(), driver = info.driver, "opened: {}", info.description);
         let seen = Monitored::new(device.name().to_string());
-        Port { device, seen }
+        Port { device, link: Mutex::default(), seen }
     }
 
     /// Returns the port's name, as it was opened.
@@ -82,7 +86,7 @@ impl Port {
     /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
     /// [`PoolTooSmall`](crate::Error::PoolTooSmall), or the card does not answer.
     pub fn rx(&mut self, queue: u16) -> Result<RxQueue> {
-        Ok(RxQueue::new(self.device.rx(queue)?, Mirror::new(&self.seen, queue)))
+        Ok(RxQueue::new(self.device.rx(queue)?, &self.seen, queue))
     }
 
     /// Starts transmit queue `queue` and hands it over.
@@ -90,7 +94,7 @@ impl Port {
     /// # Errors
     /// As [`rx`](Port::rx).
     pub fn tx(&mut self, queue: u16) -> Result<TxQueue> {
-        Ok(TxQueue::new(self.device.tx(queue)?, Mirror::new(&self.seen, queue)))
+        Ok(TxQueue::new(self.device.tx(queue)?, &self.seen, queue))
     }
 
     /// Returns the counters since the port was opened.
@@ -111,7 +115,12 @@ impl Port {
     /// # Errors
     /// [`CardGone`](crate::Error::CardGone).
     pub fn link(&self) -> Result<Link> {
-        self.device.link()
+        let link = self.device.link()?;
+        let mut last = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.replace(link) != Some(link) {
+            tracing::info!(port = self.name(), "link {link:?}");
+        }
+        Ok(link)
     }
 
     /// Returns the port's own address.
@@ -148,7 +157,22 @@ impl Port {
     /// # Errors
     /// [`QueuesInUse`](crate::Error::QueuesInUse), or the card does not answer.
     pub fn reset(&mut self) -> Result<()> {
-        self.device.reset()
+        self.device.reset()?;
+        tracing::debug!(port = self.name(), "reset");
+        Ok(())
+    }
+}
+
+/// Traces the packets that were dropped, with their reasons.
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Reading a card's counters takes a while, so only a program that listens pays for it.
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Ok(Statistics { drops, .. }) = self.device.statistics()
+        {
+            let reasons = drops.by_cause().into_iter().filter(|(_, count)| *count > 0);
+            tracing::debug!(port = self.name(), "closed; dropped: {:?}", reasons.collect::<Vec<_>>());
+        }
     }
 }
 

@@ -62,6 +62,20 @@ pub(crate) enum Kind {
     Recorded,
 }
 
+impl Kind {
+    /// Returns the cargo feature that builds this kind; empty if every build has it.
+    pub fn feature(self) -> &'static str {
+        match self {
+            Kind::Pci | Kind::Own | Kind::Faulty => "",
+            Kind::Sim => "model",
+            Kind::VfioUser => "vfio-user",
+            Kind::Xdp | Kind::Tap | Kind::Host | Kind::Packet | Kind::Netmap | Kind::Stack => "kernel",
+            Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => "netmap",
+            Kind::Capture | Kind::Recorded => "capture",
+        }
+    }
+}
+
 /// Options that every port takes, and those of `sim:`.
 const OPTIONS: [&str; 13] = [
     "queues", "ring", "mtu", "offloads", "vectors", "device", "vfs", "wire", "record", "size", "flows", "rate", "count",

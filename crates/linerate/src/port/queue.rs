@@ -1,6 +1,7 @@
 //! Queues as programs have them: those of a kind of port, with copies for the port's monitors.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::monitors::{Mirror, Monitored};
 use super::{Receive, Transmit};
@@ -11,17 +12,39 @@ use crate::error::Result;
 pub struct RxQueue {
     queue: Box<dyn Receive>,
     mirror: Mirror,
+    _trace: QueueTrace,
 }
 
 /// A transmit queue, owned by the thread that fills it. Dropping it stops it.
 pub struct TxQueue {
     queue: Box<dyn Transmit>,
     mirror: Mirror,
+    _trace: QueueTrace,
+}
+
+/// Traces a queue's start, and its stop when dropped.
+struct QueueTrace {
+    port: Arc<Monitored>,
+    direction: &'static str,
+    queue: u16,
+}
+
+impl QueueTrace {
+    fn new(port: &Arc<Monitored>, direction: &'static str, queue: u16) -> QueueTrace {
+        tracing::debug!(port = port.name, "{direction} queue {queue} started");
+        QueueTrace { port: port.clone(), direction, queue }
+    }
+}
+
+impl Drop for QueueTrace {
+    fn drop(&mut self) {
+        tracing::debug!(port = self.port.name, "{} queue {} stopped", self.direction, self.queue);
+    }
 }
 
 impl RxQueue {
-    pub(super) fn new(queue: Box<dyn Receive>, mirror: Mirror) -> RxQueue {
-        RxQueue { queue, mirror }
+    pub(super) fn new(queue: Box<dyn Receive>, port: &Arc<Monitored>, number: u16) -> RxQueue {
+        RxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "receive", number) }
     }
 
     /// Appends received packets to `batch`, up to its capacity; never blocks. Returns how many
@@ -67,8 +90,8 @@ impl RxQueue {
 }
 
 impl TxQueue {
-    pub(super) fn new(queue: Box<dyn Transmit>, mirror: Mirror) -> TxQueue {
-        TxQueue { queue, mirror }
+    pub(super) fn new(queue: Box<dyn Transmit>, port: &Arc<Monitored>, number: u16) -> TxQueue {
+        TxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "transmit", number) }
     }
 
     /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many
@@ -109,13 +132,13 @@ impl TxQueue {
 /// A queue without monitors.
 impl<Q: Receive + 'static> From<Q> for RxQueue {
     fn from(queue: Q) -> RxQueue {
-        RxQueue::new(Box::new(queue), Mirror::new(&Monitored::unnamed(), 0))
+        RxQueue::new(Box::new(queue), &Monitored::unnamed(), 0)
     }
 }
 
 /// A queue without monitors.
 impl<Q: Transmit + 'static> From<Q> for TxQueue {
     fn from(queue: Q) -> TxQueue {
-        TxQueue::new(Box::new(queue), Mirror::new(&Monitored::unnamed(), 0))
+        TxQueue::new(Box::new(queue), &Monitored::unnamed(), 0)
     }
 }

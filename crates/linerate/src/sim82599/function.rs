@@ -9,9 +9,9 @@ use super::{Card, Kind};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::pci::Interrupt;
-use crate::pci::vfio_user::{self, Kind as InterruptKind};
 use crate::spec::virtual_function as spec;
 use crate::spec::x82599::{RDT, TDT};
+use crate::vfio_user::{self, Kind as InterruptKind};
 
 /// A card that is plugged in, or one of its virtual functions.
 pub struct Function {

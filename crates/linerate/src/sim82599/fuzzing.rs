@@ -14,11 +14,11 @@ use super::wire::Frame;
 use super::{Card, Function, checksum, from_fn, offload};
 use crate::fuzzing::Input;
 use crate::memory::Mapping;
-use crate::pci::vfio_user::{
-    Connection, DmaMap, DmaUnmap, InLine, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
-};
 use crate::port::Rss;
 use crate::spec::x82599::*;
+use crate::vfio_user::{
+    Connection, DmaMap, DmaUnmap, InLine, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
+};
 
 /// Registers that the target sets: those of the filters, with their counts.
 const FILTERS: [(u32, u16); 19] = [

@@ -176,7 +176,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
             Ok(()) => self.config.pool.give(held),
-            Err(_) => self.quarantine(held),
+            Err(_) => {
+                let (port, buffers) = (&self.config.name, held.len());
+                tracing::warn!(port, buffers, "a queue did not stop: its buffers are kept until the port is reset");
+                self.quarantine(held);
+            }
         }
         place.taken.store(false, Release);
         stopped

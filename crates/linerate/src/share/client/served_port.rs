@@ -121,6 +121,7 @@ impl PortKind for Remote {
             true => Ok(Link::Up { mbits: 0 }),
             false => {
                 let name = &self.port.port.wanted().name;
+                tracing::debug!(port = name, "the server is gone");
                 let why = format!("{name}: the process that served it is gone; open it again");
                 Err(Error::Refused { why, errno: libc::ENXIO })
             }

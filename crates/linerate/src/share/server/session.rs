@@ -233,11 +233,14 @@ pub struct Running {
 
 impl Running {
     pub fn run(mut self) {
+        let name = self.session.opened.wanted.full_name();
+        tracing::debug!(port = name, user = self.session.user, "a session begins");
         match &mut self.pump {
             Some(pump) => pump.run(&(&self.session, &*self.state)),
             None => self.rest(),
         }
         self.end();
+        tracing::debug!(port = name, "the session is over: its last descriptor is closed");
     }
 
     /// Waits for the end of a port whose packets move without a thread, and wakes the other end of a pipe.

@@ -183,6 +183,7 @@ impl Service {
             if let Some(connection) = client.as_mut().filter(|_| ready.get(2) == Some(&true))
                 && !self.talk(connection)
             {
+                tracing::debug!("the client is gone: its memory is unmapped");
                 client = None;
                 self.negotiated = false;
                 self.function.disconnect();
@@ -192,6 +193,7 @@ impl Service {
             if ready[1] && ready.get(2) != Some(&true) {
                 match listener.accept() {
                     Ok((socket, _)) if client.is_none() && socket.set_nonblocking(true).is_ok() => {
+                        tracing::debug!("a client has connected");
                         client = Some(Connection::new(socket));
                     }
                     // Rejected: another client is connected.

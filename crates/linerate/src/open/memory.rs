@@ -1,0 +1,103 @@
+//! Opening ports in memory, in this process or where another one serves them; and a server of ports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::kernel::Interface;
+use crate::memory::{Pool, Region, RegionOptions};
+use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
+use crate::offload::LONGEST;
+use crate::port::{Config, DEFAULT_FRAME, Device, Kind, Options, PortName};
+use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
+
+pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+    match name.kind() {
+        Kind::Monitor { receive, transmit } => Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?)),
+        Kind::Pipe => {
+            let side = if name.short().contains('{') { Side::Master } else { Side::Slave };
+            Ok(Box::new(Pipe::open(&name.short().replace('}', "{"), side, config)?))
+        }
+        Kind::Vale => {
+            let switch = name.short().split(':').next().unwrap_or_default();
+            Ok(Box::new(ValePort::open(switch, name.rest(), config)?))
+        }
+        _ => Ok(Box::new(Null::open(config)?)),
+    }
+}
+
+/// Opens a port that another process serves, if one does.
+pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
+    let (port, monitor_rx, monitor_tx) = match name.kind() {
+        Kind::Pipe | Kind::Vale | Kind::Netmap => (name.short(), false, false),
+        Kind::Monitor { receive, transmit } => (name.rest(), receive, transmit),
+        _ => return Ok(None),
+    };
+    let is_served =
+        PortName::parse(port).is_ok_and(|port| matches!(port.kind(), Kind::Pipe | Kind::Vale | Kind::Netmap));
+    if options.local || !is_served {
+        return Ok(None);
+    }
+    let theirs = port.trim_start_matches("netmap:").to_string();
+    // A switch drops packets while a receiver has no processor, so its ring is longer.
+    let config = options.config(name, pool)?;
+    let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
+    let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
+    let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, ..OpenRequest::default() };
+    let port = ServedPort::find(&share::folder(), wanted, config)?;
+    Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
+}
+
+/// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
+/// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
+pub fn server() -> Server {
+    let open = |name: &str, rings: &RingCounts| {
+        let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
+        // A card, or any port of ours, as part of a switch.
+        let is_whole = is_memory || name.contains(':');
+        let there = if is_whole { 1 } else { queues_of(name) };
+        // netmap takes all packets of an interface away from Linux; who asks for that name means it.
+        let is_card = !name.contains(['^', '/']);
+        let name = match (is_whole, is_card) {
+            (true, _) => name.to_string(),
+            (false, true) => format!("netmap:{name}?flow=all&alone=on"),
+            (false, false) => format!("netmap:{name}"),
+        };
+        // Packets of several slots pass a switch as they are, and a pipe.
+        let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
+        // A thread that has nothing to do shall sleep.
+        let interrupts = Some(Duration::ZERO);
+        let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
+        // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
+        // can reach, and is for managers only.
+        let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
+        let options = Options {
+            rx_queues: rings.rx.max(1),
+            tx_queues: rings.tx.max(1),
+            ring: Some(ring),
+            max_frame,
+            interrupts,
+            local: true,
+            pool,
+            ..Options::default()
+        };
+        let [device] = options.open([&*name])?;
+        Ok(device)
+    };
+    Server::new(Box::new(open))
+}
+
+/// Default length of a receive ring at a switch of another process.
+const RECEIVED: u32 = 4096;
+
+/// Returns the number of queues that an interface has; 1 of what is none.
+fn queues_of(name: &str) -> usize {
+    Interface::open(name).map_or(1, |interface| interface.queues() as usize)
+}
+
+/// A pool for one served port: what its rings, and the queues of its interface, can hold, and as much again on its way.
+fn served_pool(rings: &RingCounts, ring: usize, queues: usize) -> Result<Arc<Pool>> {
+    let queues = usize::from(rings.rx).max(queues) + usize::from(rings.tx).max(queues);
+    let buffers = (2 * queues * ring).max(4096);
+    Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
+}

@@ -1,0 +1,168 @@
+//! Opening ports by name. Kinds of ports are in files by the feature that builds them.
+
+mod card;
+#[cfg(feature = "kernel")]
+mod kernel;
+#[cfg(feature = "netmap")]
+mod memory;
+#[cfg(feature = "model")]
+mod model;
+#[cfg(feature = "vfio-user")]
+mod vfio_user;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+#[cfg(feature = "netmap")]
+pub use memory::server;
+#[cfg(feature = "model")]
+pub use model::drive_model;
+
+#[cfg(feature = "capture")]
+use crate::capture::{CapturePort, Recorder};
+use crate::error::{Error, Result};
+use crate::memory::{Pool, Region, RegionOptions};
+use crate::nic::ixgbe::{MAX_FRAME, MAX_QUEUES};
+use crate::offload::LONGEST;
+use crate::port::{Config, Device, FRAME_HEADERS, Faults, Kind, Options, Port, PortName, Vectors, Wrapped, Wrapper};
+
+/// Opens ports by name, in the process's default region: they exchange packets without a copy.
+///
+/// See [`PortName`] for the names, [`Options`] to choose queues, rings and memory.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// let [a, b] = linerate::open(["sim:left?wire=none", "sim:right?wire=none"])?;
+/// assert!(std::sync::Arc::ptr_eq(a.pool(), b.pool()));
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// What a name, an option, memory or a card can have wrong: see [`Error`].
+pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
+    Options::default().open(names)
+}
+
+impl Options {
+    /// Opens ports with these options.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open<const N: usize>(&self, names: [&str; N]) -> Result<[Port; N]> {
+        let devices = self.open_all(&names)?;
+        Ok(devices.try_into().unwrap_or_else(|_| unreachable!("one device a name")))
+    }
+
+    /// As [`open`](Options::open), for any number of names.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
+        let is_own = |kind: &str| self.kinds.get(kind).is_some();
+        let names = names.iter().map(|name| PortName::parse_among(name, &is_own)).collect::<Result<Vec<_>>>()?;
+        let pool = match &self.pool {
+            Some(pool) => pool.clone(),
+            None => default_pool()?,
+        };
+        let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
+        let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        // Linux has the first other port's address: what is for that is for Linux.
+        let is_host = |at: &usize| names[*at].kind() == Kind::Host;
+        if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
+            (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
+        }
+        Ok(devices)
+    }
+
+    fn open_device(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
+        #[cfg(feature = "netmap")]
+        if let Some(device) = memory::find_served(self, name, pool)? {
+            return Ok(device);
+        }
+        #[allow(unreachable_patterns, reason = "with all features there are no other kinds")]
+        match name.kind() {
+            Kind::Pci => card::open(name, self.config(name, pool)?),
+            Kind::Own => self.open_own(name, self.config(name, pool)?),
+            Kind::Faulty => self.wrap(name, pool, Faults::of(name)?),
+            #[cfg(feature = "vfio-user")]
+            Kind::VfioUser => vfio_user::open(name, self.config(name, pool)?),
+            #[cfg(feature = "model")]
+            Kind::Sim => model::open(self, name, self.config(name, pool)?),
+            #[cfg(feature = "kernel")]
+            Kind::Packet | Kind::Host | Kind::Tap | Kind::Xdp | Kind::Netmap | Kind::Stack => {
+                kernel::open(name, self.config(name, pool)?)
+            }
+            #[cfg(feature = "netmap")]
+            Kind::Null | Kind::Pipe | Kind::Vale | Kind::Monitor { .. } => memory::open(name, self.config(name, pool)?),
+            #[cfg(feature = "capture")]
+            Kind::Capture => Ok(Box::new(CapturePort::open(name, self.config(name, pool)?)?)),
+            #[cfg(feature = "capture")]
+            Kind::Recorded => self.wrap(name, pool, Recorder::of(name)?),
+            kind => Err(Error::NotBuilt { name: name.to_string(), feature: kind.feature() }),
+        }
+    }
+
+    /// Opens a port around another, whose name has the options that are not the wrapper's.
+    fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
+        let is_own = |kind: &str| self.kinds.get(kind).is_some();
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)?;
+        Ok(Box::new(Wrapped::new(name.short(), self.open_device(&inner, pool)?, wrapper)))
+    }
+
+    /// Returns the configuration of a port: these options, and those of its name.
+    fn config(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Config> {
+        let most = MAX_FRAME - FRAME_HEADERS;
+        let mut options = self.clone();
+        if name.option("queues").is_some() {
+            options = options.with_queues(name.number("queues", 1, 1..=MAX_QUEUES.into())? as u16);
+        }
+        if name.option("ring").is_some() {
+            options.ring = Some(name.number("ring", 0, 0..=usize::MAX)?);
+        }
+        if name.option("mtu").is_some() {
+            options.max_frame = name.number("mtu", 0, 46..=most)? + FRAME_HEADERS;
+        }
+        if options.max_frame > LONGEST {
+            let (option, value) = ("mtu".to_string(), (options.max_frame - FRAME_HEADERS).to_string());
+            let why = format!("it must be a number from 46 to {most}");
+            return Err(Error::BadOption { name: name.short().to_string(), option, value, why });
+        }
+        options.offloads = name.switch("offloads", self.offloads)?;
+        options.timestamps = name.switch("timestamps", self.timestamps)?;
+        options.vectors = self.vectors_of(name)?;
+        Ok(options.of_port(name.short(), pool.clone()))
+    }
+
+    /// What a name's own option says, or these.
+    fn vectors_of(&self, name: &PortName) -> Result<Vectors> {
+        let vectors = match name.option("vectors") {
+            None => return Ok(self.vectors),
+            Some("best") => Vectors::Best,
+            Some("scalar") => Vectors::Scalar,
+            Some("avx2") => Vectors::Avx2,
+            Some("avx512") => Vectors::Avx512,
+            Some(_) => return Err(name.bad_option("vectors", "it must be best, scalar, avx2 or avx512")),
+        };
+        match vectors.is_there() {
+            true => Ok(vectors),
+            false => Err(name.bad_option("vectors", "this processor does not have them")),
+        }
+    }
+
+    fn open_own(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
+        let kind = name.short().split(':').next().and_then(|kind| self.kinds.get(kind));
+        kind.expect("a name of this kind is parsed only where there is one")(name, config)
+    }
+}
+
+/// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the
+/// last port, queue and batch of it are gone.
+fn default_pool() -> Result<Arc<Pool>> {
+    static POOL: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pool) = pool.upgrade() {
+        return Ok(pool);
+    }
+    let new = Pool::new(Region::new(&RegionOptions::default())?);
+    *pool = Arc::downgrade(&new);
+    Ok(new)
+}
