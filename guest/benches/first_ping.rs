@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use linerate::Options;
-use linerate::model::{Card, Kind, Port};
+use linerate::sim82599::{Card, Kind, Port};
 use linerate_guest::{Machine, Namespace, Served};
 
 fn main() {

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use linerate::model::{Cable, Card, Frame, Function, Kind, Runner, Wire};
 use linerate::pci::vfio_user::Server;
+use linerate::sim82599::{Cable, Card, Frame, Function, Kind, Runner, Wire};
 use tempfile::TempDir;
 
 use crate::machine::Machine;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use linerate::Batch;
 use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, Kind, RegisterAccess};
 use linerate::port::{Device, Link};
+use linerate::sim82599::{Cable, Card, Kind, RegisterAccess};
 use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
 
 /// The phases of each driver's run, in order.

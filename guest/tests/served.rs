@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linerate::model::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
+use linerate::sim82599::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
-use linerate::model::{self, Timed};
 use linerate::port::PortName;
+use linerate::sim82599::{self, Timed};
 use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ fn through_a_forwarder(
     let names = [with(a, &format!("rate={rate}&size={}", load.size)), with(b, "wire=sink")];
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), common)?;
     for device in run.devices() {
-        if let Some(card) = device.name().strip_prefix("sim:").and_then(model::named) {
+        if let Some(card) = device.name().strip_prefix("sim:").and_then(sim82599::named) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
         }
     }

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
-use linerate::model::{self, Card};
 use linerate::port::{
     Access, Drops, FRAME_HEADERS, Link, Patience, Port, QueueStatistics, Statistics, Take, TxQueue, Waiter,
 };
+use linerate::sim82599::{self, Card};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
 use serde_json::{Map, Value, json};
@@ -462,12 +462,12 @@ impl Run {
 
 /// Returns the models among the ports.
 fn models(devices: &[Port]) -> Vec<Arc<Card>> {
-    devices.iter().filter_map(|device| model::named(device.name().strip_prefix("sim:")?)).collect()
+    devices.iter().filter_map(|device| sim82599::named(device.name().strip_prefix("sim:")?)).collect()
 }
 
 /// Returns the report of each port's wire, if the port is a model with a wire that counts.
 fn reports(devices: &[Port]) -> Vec<Option<Report>> {
-    devices.iter().map(|device| model::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
+    devices.iter().map(|device| sim82599::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
 }
 
 fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {

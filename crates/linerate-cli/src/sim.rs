@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use linerate::model::{self, Card, Function, Kind, Runner};
 use linerate::pci::vfio_user::Server;
 use linerate::port::PortName;
+use linerate::sim82599::{self, Card, Function, Kind, Runner};
 use linerate::{Error, Options};
 use serde_json::json;
 
@@ -101,7 +101,7 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
         options.split('&').filter(|option| !option.is_empty()).partition(is_model);
     let wire = if ports.is_empty() { wire.to_string() } else { format!("{wire}?{}", ports.join(";")) };
     let text = format!("sim:{name}?device={device}&vfs={functions}&wire={wire}&{}", models.join("&"));
-    let (card, runner) = model::open_named(&PortName::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
+    let (card, runner) = sim82599::open_named(&PortName::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
     let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())?))?];
     for number in 0..functions {
         let path = PathBuf::from(format!("{}.vf{number}", socket.display()));

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use fake::{Fake, RING, touch, words};
 use linerate::Batch;
 use linerate::memory::{Mapping, RegionOptions};
-use linerate::nic::ixgbe::descriptor::{receive, transmit};
 use linerate::port::Vectors;
+use linerate::spec::descriptor::{receive, transmit};
 
 /// Packets in one round: half a ring, so that both rings are never full.
 const ROUND: usize = 256;

@@ -10,8 +10,8 @@ use crate::share::RingCounts;
 
 pub use crate::capture::fuzzing::capture;
 pub use crate::filter::fuzzing::filter;
-pub use crate::model::fuzzing::{headers, vfio_user};
 pub use crate::offload::fuzzing::offload;
+pub use crate::sim82599::fuzzing::{headers, vfio_user};
 
 /// Serves a hostile program: its requests, and its memory. See `share/server/fuzzing.rs`.
 pub fn shared(data: &[u8]) {

@@ -26,19 +26,22 @@
 //! The rooms, and which may know which (arrows run one way):
 //!
 //! ```text
-//! slot, batch, memory  <-  port  <-  pci  <-  nic  <-  model  <-  open
-//!                            ^               traffic <-^           |
-//!                            |-  filter  <-  kernel  <-------------|
-//!                            '-  netmap  <-  share  <--------------'
+//! slot, batch, memory  <-  port  <-  pci  <-  nic       <-----------  open
+//!                            ^         ^      '-> spec                |
+//!                            |         |      .-> spec                |
+//!                            |         '-  sim82599  -> traffic  <----|
+//!                            |-  filter  <-  kernel  <----------------|
+//!                            '-  netmap  <-  share  <-----------------'
 //! ```
 //!
 //! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
 //! - [`port`]: [`Port`](port::Port), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names; what a kind of port
 //!   implements: [`Device`](port::Device)
 //! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
+//! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
 //!   `nic/virtio/queue.rs`
-//! - [`model`]: the 82599 itself, as its datasheet tells it
+//! - [`sim82599`]: the 82599 itself, as its datasheet tells it
 //! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
 //! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
 //! - [`share`]: ports for other processes; how a packet comes from one to the other is `share/server/pump.rs`
@@ -55,7 +58,6 @@ mod error;
 pub mod filter;
 pub mod kernel;
 pub mod memory;
-pub mod model;
 pub mod netmap;
 pub mod nic;
 mod offload;
@@ -64,7 +66,9 @@ mod packet;
 pub mod pci;
 pub mod port;
 pub mod share;
+pub mod sim82599;
 mod slot;
+pub mod spec;
 pub mod traffic;
 
 pub use batch::{Batch, Taken};

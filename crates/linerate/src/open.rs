@@ -4,20 +4,22 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::capture::CapturePort;
+use crate::capture::{CapturePort, Recorder};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kernel::{Copying, Interface, PacketPort, Steer, Tap, Xdp, XdpOptions, open_stack};
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::model::{self, Card, CardBar, Runner};
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
 use crate::nic::ixgbe::{Ixgbe, MAX_FRAME, MAX_QUEUES};
 use crate::nic::{self, Config};
 use crate::offload::LONGEST;
 use crate::pci::vfio_user::VfioUser;
 use crate::pci::{self, NetworkCard};
-use crate::port::{DEFAULT_FRAME, Device, FRAME_HEADERS, Kind, Options, Port, PortName, Vectors};
+use crate::port::{
+    DEFAULT_FRAME, Device, FRAME_HEADERS, Faults, Kind, Options, Port, PortName, Vectors, Wrapped, Wrapper,
+};
 use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
+use crate::sim82599::{self, Card, CardBar, Runner};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -116,33 +118,7 @@ impl Options {
             Some(pool) => pool.clone(),
             None => default_pool()?,
         };
-        let open = |name: &PortName| match name.kind() {
-            Kind::Pci => self.open_card(name, self.config(name, &pool)?),
-            Kind::VfioUser => open_served(name, self.config(name, &pool)?),
-            Kind::Packet => open_packet(name, self.config(name, &pool)?),
-            Kind::Host => open_host(name, self.config(name, &pool)?),
-            Kind::Tap => open_tap(name, self.config(name, &pool)?),
-            Kind::Xdp | Kind::Netmap => open_xdp(name, self.config(name, &pool)?),
-            Kind::Stack => {
-                let interface = Interface::open(name.rest().trim_end_matches('^'))?;
-                Ok(Box::new(open_stack(&interface, self.config(name, &pool)?)?) as Box<dyn Device>)
-            }
-            Kind::Null => Ok(Box::new(Null::open(self.config(name, &pool)?)?) as Box<dyn Device>),
-            Kind::Monitor { receive, transmit } => {
-                let config = self.config(name, &pool)?;
-                Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?) as Box<dyn Device>)
-            }
-            Kind::Capture => Ok(Box::new(CapturePort::open(name, self.config(name, &pool)?)?) as Box<dyn Device>),
-            Kind::Pipe => open_pipe(name, self.config(name, &pool)?),
-            Kind::Vale => open_vale(name, self.config(name, &pool)?),
-            Kind::Own => self.open_own(name, self.config(name, &pool)?),
-            Kind::Sim => self.open_model(name, self.config(name, &pool)?),
-        };
-        let open = |name: &PortName| match self.find(name, &pool)? {
-            Some(device) => Ok(device),
-            None => open(name),
-        };
-        let open = |name: &PortName| open(name).map(Port::of);
+        let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         // Linux has the first other port's address: what is for that is for Linux.
         let is_host = |at: &usize| names[*at].kind() == Kind::Host;
@@ -150,6 +126,43 @@ impl Options {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
         }
         Ok(devices)
+    }
+
+    fn open_device(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
+        if let Some(device) = self.find(name, pool)? {
+            return Ok(device);
+        }
+        match name.kind() {
+            Kind::Pci => self.open_card(name, self.config(name, pool)?),
+            Kind::VfioUser => open_served(name, self.config(name, pool)?),
+            Kind::Packet => open_packet(name, self.config(name, pool)?),
+            Kind::Host => open_host(name, self.config(name, pool)?),
+            Kind::Tap => open_tap(name, self.config(name, pool)?),
+            Kind::Xdp | Kind::Netmap => open_xdp(name, self.config(name, pool)?),
+            Kind::Stack => {
+                let interface = Interface::open(name.rest().trim_end_matches('^'))?;
+                Ok(Box::new(open_stack(&interface, self.config(name, pool)?)?) as Box<dyn Device>)
+            }
+            Kind::Null => Ok(Box::new(Null::open(self.config(name, pool)?)?) as Box<dyn Device>),
+            Kind::Monitor { receive, transmit } => {
+                let config = self.config(name, pool)?;
+                Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?) as Box<dyn Device>)
+            }
+            Kind::Capture => Ok(Box::new(CapturePort::open(name, self.config(name, pool)?)?) as Box<dyn Device>),
+            Kind::Pipe => open_pipe(name, self.config(name, pool)?),
+            Kind::Vale => open_vale(name, self.config(name, pool)?),
+            Kind::Own => self.open_own(name, self.config(name, pool)?),
+            Kind::Faulty => self.wrap(name, pool, Faults::of(name)?),
+            Kind::Recorded => self.wrap(name, pool, Recorder::of(name)?),
+            Kind::Sim => self.open_model(name, self.config(name, pool)?),
+        }
+    }
+
+    /// Opens a port around another, whose name has the options that are not the wrapper's.
+    fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
+        let is_own = |kind: &str| self.kinds.get(kind).is_some();
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)?;
+        Ok(Box::new(Wrapped::new(name.short(), self.open_device(&inner, pool)?, wrapper)))
     }
 
     /// A port that another process serves, if one does.
@@ -221,7 +234,7 @@ impl Options {
 
     fn open_model(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         Ixgbe::<CardBar>::check(&config)?;
-        let (card, runner) = model::open_named(name, &|wire| self.open_outside(wire))?;
+        let (card, runner) = sim82599::open_named(name, &|wire| self.open_outside(wire))?;
         let what = nic::recognise(INTEL, card.kind().device()).map_or("", |(what, _)| what);
         let config = Config { description: format!("{what}, a model inside this process"), ..config };
         Ok(Box::new(drive_model(&card, Some(runner), config)?))

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, CardBar, Frame, Kind, from_fn};
-use linerate::nic::igb::{Igb, registers as igb};
-use linerate::nic::ixgbe::registers::*;
+use linerate::nic::igb::Igb;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
 use linerate::port::{Device, Link};
+use linerate::sim82599::{Cable, Card, CardBar, Frame, Kind, from_fn};
+use linerate::spec::x82576 as igb;
+use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
 use linerate::{Batch, Error};
 
@@ -184,7 +185,7 @@ fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     (0..10).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
     assert_eq!(tx.send(&mut batch), 10);
     let said = tx.stop().unwrap_err().with_hint();
-    assert!(said.contains("TDH[0]") && said.contains("4.6.8.2"), "{said}");
+    assert!(said.contains("TDH[0]") && said.contains(TDH::SECTION), "{said}");
     // Every free buffer gets other bytes.
     while batch.push(&pool, &[2; 60]) {}
     card.set_cable(true);
@@ -273,8 +274,8 @@ fn a_card_is_reset_before_it_may_reach_memory() {
 /// Returns the registers written, in order; repetitions, alone or in turn with another register, are listed once.
 fn written(traced: &Traced) -> String {
     let name = |offset: u32| {
-        let has = |register: &&Register| (0..register.count).any(|n| register.offset + n * register.stride == offset);
-        MAP.iter().find(has).map_or("?", |register| register.name)
+        let mut registers = MAP.iter().flat_map(|definition| definition.registers());
+        registers.find(|register| register.offset == offset).map_or("?", |register| register.definition.name)
     };
     let mut names: Vec<&str> = Vec::new();
     for step in traced.steps.lock().unwrap().drain(..) {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, CardBar, Frame, Runner, Traffic, from_fn};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::port::{Device, Link, MacAddress};
+use linerate::sim82599::{Cable, Card, CardBar, Frame, Runner, Traffic, from_fn};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error};
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Cable, Card, CardBar, Frame, Traffic, from_fn};
-use linerate::nic::ixgbe::registers::{CTRL, RXDCTL, TXDCTL};
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::port::{Device, Link, MacAddress, Rss};
+use linerate::sim82599::{Cable, Card, CardBar, Frame, Traffic, from_fn};
+use linerate::spec::x82599::{CTRL, RXDCTL, TXDCTL};
 use linerate::{Batch, Error, Options};
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
@@ -197,9 +197,9 @@ fn memory_is_leaked_rather_than_freed_under_a_card_that_does_not_answer() {
 fn a_card_that_stops_answering_fails_within_its_bound() {
     let pool = pool(2048, 2048);
     for (stuck, register, section) in [
-        (CTRL::OFFSET, "CTRL.RST", "4.6.3.2"),
-        (RXDCTL::at(0), "RXDCTL[0].ENABLE", "4.6.7.1"),
-        (TXDCTL::at(0), "TXDCTL[0].ENABLE", "4.6.8.1"),
+        (CTRL::OFFSET, "CTRL.LRST|RST=0", CTRL::SECTION),
+        (RXDCTL::at(0), "RXDCTL[0].ENABLE", RXDCTL::SECTION),
+        (TXDCTL::at(0), "TXDCTL[0].ENABLE", TXDCTL::SECTION),
     ] {
         let card = looped("stuck");
         let mut device = open(&card, Config::new("sim:stuck", pool.clone())).unwrap();

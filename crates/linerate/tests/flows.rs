@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, Kind, Runner, Traffic};
 use linerate::nic::ixgbe::Config;
 use linerate::port::{Device, Rss};
+use linerate::sim82599::{Card, Kind, Runner, Traffic};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 

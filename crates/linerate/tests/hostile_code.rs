@@ -7,7 +7,7 @@ use std::sync::Arc;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing, ValePort};
 use linerate::port::{Device, Receive, Transmit};
-use linerate::{Batch, Options, model};
+use linerate::{Batch, Options, sim82599};
 
 /// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
@@ -299,13 +299,13 @@ fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
 /// A card whose memory a host maps has no driver in this process, and the other way round.
 #[test]
 fn a_card_has_one_user() {
-    let card = model::Card::new("one", model::from_fn(|_| {}, |_| false));
+    let card = sim82599::Card::new("one", sim82599::from_fn(|_| {}, |_| false));
     let pool = pool_of(256, 2048);
     let config = || Options { ring: Some(64), ..Options::default() }.of_port("one", pool.clone());
     let port = linerate::drive_model(&card, None, config()).unwrap();
-    assert!(model::Function::new(card.clone()).is_err() && model::Function::of_virtual(card.clone(), 0).is_err());
+    assert!(sim82599::Function::new(card.clone()).is_err() && sim82599::Function::of_virtual(card.clone(), 0).is_err());
     drop(port);
-    let function = model::Function::new(card.clone()).unwrap();
+    let function = sim82599::Function::new(card.clone()).unwrap();
     assert!(linerate::drive_model(&card, None, config()).is_err());
     drop(function);
     assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may return");

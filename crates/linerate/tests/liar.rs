@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fake::{Fake, RING};
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, RegionOptions};
-use linerate::nic::ixgbe::descriptor::{receive, transmit};
+use linerate::spec::descriptor::{receive, transmit};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

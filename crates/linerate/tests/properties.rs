@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, Frame, Function, Wire};
 use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::PciDevice;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::port::{RxQueue, TxQueue, Vectors};
+use linerate::sim82599::{Card, Frame, Function, Wire};
+use linerate::spec::x82599::TDH;
 use linerate::{Batch, Error, Options};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -312,7 +313,7 @@ impl World {
         match tx.stop() {
             Ok(()) => {}
             // The card may still send what it has fetched, so that these buffers are not free (4.6.8.2).
-            Err(Error::Timeout { section: "4.6.8.2", .. }) => {
+            Err(Error::Timeout { section: TDH::SECTION, .. }) => {
                 let more = self.total - self.sum();
                 assert!((1..=held).contains(&more), "{more} buffers are set aside, of {held}");
                 self.aside += more;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate::model::{Cable, Card, Function, Runner, Traffic};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::vfio_user::{Server, VfioUser};
 use linerate::pci::{Bar, Bus, PciDevice};
+use linerate::sim82599::{Cable, Card, Function, Runner, Traffic};
+use linerate::spec::x82599::*;
 use linerate::{Batch, Options};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(wire: Box<dyn linerate::model::Wire>, runs: bool) -> Bench {
+    fn new(wire: Box<dyn linerate::sim82599::Wire>, runs: bool) -> Bench {
         let card = Card::of_kind(Default::default(), 1, "served", wire);
         let runner = runs.then(|| Runner::start(None).unwrap());
         if let Some(runner) = &runner {

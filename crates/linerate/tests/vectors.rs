@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use fake::{Fake, RING, words};
 use linerate::Batch;
 use linerate::memory::{PageSize, Pages, RegionOptions};
-use linerate::nic::ixgbe::descriptor::receive;
 use linerate::port::Vectors;
+use linerate::spec::descriptor::receive;
 use proptest::prelude::*;
 
 #[path = "../benches/fake/mod.rs"]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use linerate::Batch;
 use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::model::{Card, Frame, Runner, from_fn};
 use linerate::nic::ixgbe::Config;
 use linerate::port::{Port, Rss, RxQueue, Wait, Waiter};
+use linerate::sim82599::{Card, Frame, Runner, from_fn};
 use linerate::traffic::Generator;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 

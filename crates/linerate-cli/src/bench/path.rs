@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use linerate::Options;
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::model::{Card, Traffic};
 use linerate::port::Device;
+use linerate::sim82599::{Card, Traffic};
 use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
 

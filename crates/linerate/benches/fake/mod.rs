@@ -11,11 +11,11 @@ use std::time::Duration;
 use linerate::memory::{
     Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
 };
-use linerate::nic::ixgbe::descriptor::{receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
 use linerate::port::{Device, QueueStatistics, Receive, Transmit, Vectors};
+use linerate::spec::descriptor::{receive, transmit};
+use linerate::spec::x82599::*;
 use linerate::{Batch, Options, Result};
 
 /// Returns 64-bit words of memory that a device shares.

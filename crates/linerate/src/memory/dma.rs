@@ -14,7 +14,7 @@ compile_error!("descriptors are little-endian; their accesses must be swapped be
 /// An address as used by a device. It is not a pointer, and must never be turned into one.
 pub type DeviceAddress = u64;
 
-/// A device's address space: an IOMMU's, the machine's physical memory, or that of the [model](crate::model).
+/// A device's address space: an IOMMU's, the machine's physical memory, or that of the [model](crate::sim82599).
 pub trait DmaSpace: Send + Sync {
     /// Maps all of `memory` for the device, and returns its device addresses.
     ///

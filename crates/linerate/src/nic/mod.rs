@@ -1,5 +1,5 @@
 //! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They know memory,
-//! ports and PCI. They do not know whether a card is real or the [model](crate::model).
+//! ports and PCI. They do not know whether a card is real or the [model](crate::sim82599).
 //!
 //! - [`intel`]: the parts that Intel's cards share, receive and send above all; read this next
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576

@@ -11,7 +11,7 @@ use crate::memory::Mapping;
 /// The registers behind a base address register, 32 bits each.
 ///
 /// A driver is generic over it: mapped memory for a real card ([`MappedBar`], one load or store per access), a
-/// function call for the [model](crate::model).
+/// function call for the [model](crate::sim82599).
 pub trait Bar: Clone + Send + Sync + 'static {
     /// A register written once per batch.
     type Doorbell: Doorbell;

@@ -5,6 +5,7 @@
 
 mod counters;
 mod device;
+mod faulty;
 mod monitors;
 mod name;
 mod options;
@@ -14,6 +15,7 @@ mod scheduling;
 mod software;
 mod statistics;
 mod wait;
+mod wrapper;
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 
 pub(crate) use counters::Counters;
 pub use device::{Device, Info, Receive, Transmit};
+pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::Kind;
 pub use name::PortName;
@@ -31,6 +34,7 @@ pub use scheduling::Patience;
 pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
+pub use wrapper::{Wrapped, Wrapper};
 
 use crate::error::Result;
 use crate::memory::Pool;

@@ -18,6 +18,8 @@ use crate::error::{Error, Result};
 /// X{N, X}N              the two ends of pipe N; X is any name
 /// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
 /// null:                 a port that swallows, and never has anything
+/// faulty:PORT?drop=1%   a port around another that loses, damages, repeats and reorders packets
+/// recorded:PORT?to=FILE a port around another whose packets are recorded
 /// pcap:FILE             a capture file that is read; pcap:FILE?write records into it
 /// valeS:P               port P of switch S
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
@@ -55,6 +57,9 @@ pub(crate) enum Kind {
         transmit: bool,
     },
     Capture,
+    /// Ports around another.
+    Faulty,
+    Recorded,
 }
 
 /// Options that every port takes, and those of `sim:`.
@@ -128,8 +133,8 @@ impl PortName {
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
                 Kind::Packet => &PACKET,
-                // Its opener knows them.
-                Kind::Own => continue,
+                // The program's opener, or the inner port, checks them.
+                Kind::Own | Kind::Faulty | Kind::Recorded => continue,
                 Kind::Capture => &CAPTURE,
             };
             if !known.contains(&option) {
@@ -167,6 +172,11 @@ impl PortName {
     /// The name without options, as people know it.
     pub fn short(&self) -> &str {
         self.text.split('?').next().unwrap_or(&self.text)
+    }
+
+    /// Returns all options, in order.
+    pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().map(|(option, value)| (&**option, &**value))
     }
 
     /// An option's value; the last one counts.
@@ -219,6 +229,8 @@ impl fmt::Display for PortName {
 fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
     Ok(match prefix {
         _ if is_pci_address(address) => Kind::Pci,
+        "faulty" => Kind::Faulty,
+        "recorded" => Kind::Recorded,
         _ if address.contains(['{', '}']) => Kind::Pipe,
         "sim" => Kind::Sim,
         "vfio-user" => Kind::VfioUser,

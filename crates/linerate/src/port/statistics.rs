@@ -39,11 +39,13 @@ pub struct Drops {
     pub malformed: u64,
     /// Packets given to send that the port cannot send: longer than its longest frame.
     pub tx_too_long: u64,
+    /// Dropped deliberately, by `faulty:`.
+    pub injected: u64,
 }
 
 impl Drops {
     /// Each cause's name and count.
-    pub fn by_cause(&self) -> [(&'static str, u64); 8] {
+    pub fn by_cause(&self) -> [(&'static str, u64); 9] {
         [
             ("no_descriptor", self.no_descriptor),
             ("no_buffer", self.no_buffer),
@@ -53,6 +55,7 @@ impl Drops {
             ("bad_frame", self.bad_frame),
             ("malformed", self.malformed),
             ("tx_too_long", self.tx_too_long),
+            ("injected", self.injected),
         ]
     }
 }

@@ -1,5 +1,5 @@
 //! Recognisable traffic: frames with flows and sequence numbers, their check at the other end, and pacing. This
-//! module knows bytes only. The model's [wire](crate::model) uses it, and the commands `gen`, `sink` and `fwd`.
+//! module knows bytes only. The model's [wire](crate::sim82599) uses it, and the commands `gen`, `sink` and `fwd`.
 //!
 //! Each frame carries a stamp in its UDP payload:
 //!

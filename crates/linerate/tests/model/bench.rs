@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{DmaMap, Mapping, PageSize};
-use linerate::model::{Card, CardBar, Frame, Kind, from_fn};
-use linerate::nic::ixgbe::descriptor::transmit;
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::sim82599::{Card, CardBar, Frame, Kind, from_fn};
+use linerate::spec::descriptor::transmit;
+use linerate::spec::x82599::*;
 
 pub type Frames = Arc<Mutex<VecDeque<Frame>>>;
 

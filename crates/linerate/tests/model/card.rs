@@ -1,10 +1,10 @@
 //! Rings, registers, statistics, filters, and the breaches that the oracle notes.
 
 use linerate::memory::DmaMap;
-use linerate::model::{Breach, Card, Direction, Frame};
-use linerate::nic::ixgbe::descriptor::{legacy_receive, receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::sim82599::{Breach, Card, Direction, Frame};
+use linerate::spec::descriptor::{legacy_receive, receive, transmit};
+use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
 
@@ -206,7 +206,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
     // This needs a wire that does not hold frames back: the paced generator is one.
     for (drop_en, waiting) in [(0, 100), (SRRCTL::DROP_EN, 0)] {
         let generator = linerate::traffic::Generator::new(1518, 1);
-        let traffic = linerate::model::Traffic::new(generator, "1G".parse().ok(), Some(163));
+        let traffic = linerate::sim82599::Traffic::new(generator, "1G".parse().ok(), Some(163));
         let card = Card::new("waiting", Box::new(traffic));
         let bench = Bench { bar: registers(&card), card, ..Bench::bare() };
         let memory = bench.dma.memory().clone();
@@ -284,7 +284,7 @@ fn every_breach_of_the_contract_is_noted() {
     expect("ring unmapped", bench, &|b| matches!(b, Breach::Unmapped { address: 0x1000, len: 1024, .. }));
     let bench = Bench::bare();
     bench.bar.write(TDT::at(0), 1);
-    expect("tail of a disabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "the tail", .. }));
+    expect("tail of a disabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: TDT::NAME, .. }));
     let bench = advanced();
     bench.bar.write(RDBAL::at(0), 0);
     expect("base of an enabled queue", bench, &|b| matches!(b, Breach::WrongTime { register: "RDBAL", .. }));

@@ -1,9 +1,9 @@
 //! Offloads of the card: checksums, tags, segmentation and coalescing.
 
-use linerate::model::Breach;
-use linerate::nic::ixgbe::descriptor::{context, legacy_transmit, receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::sim82599::Breach;
+use linerate::spec::descriptor::{context, legacy_transmit, receive, transmit};
+use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, PACKET, RX_RING, pattern, words};
 use crate::packets::{
@@ -279,7 +279,7 @@ fn segments_are_coalesced() {
     let arrive = |frames: Vec<Vec<u8>>| {
         let before = bar.read(RDH::at(0));
         let mut coming = bench.coming.lock().unwrap();
-        coming.extend(frames.into_iter().map(|bytes| linerate::model::Frame { bytes, bad_crc: false }));
+        coming.extend(frames.into_iter().map(|bytes| linerate::sim82599::Frame { bytes, bad_crc: false }));
         drop(coming);
         bench.card.step(64);
         (before..bar.read(RDH::at(0))).map(|n| (n as usize, bench.get(RX_RING, n as usize))).collect::<Vec<_>>()

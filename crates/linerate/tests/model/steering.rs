@@ -1,9 +1,9 @@
 //! The selection of a queue for a frame.
 
-use linerate::model::Kind;
-use linerate::nic::ixgbe::descriptor::receive;
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::sim82599::Kind;
+use linerate::spec::descriptor::receive;
+use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, pattern};
 use crate::packets::{ACK, DESTINATION, ETHERNET, FROM_PORT, Ip, SOURCE, SYN, TO_PORT, Transport, frame, tagged};

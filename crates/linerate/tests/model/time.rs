@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate::memory::DmaMap;
-use linerate::model::{Card, Frame, Kind, Traffic};
-use linerate::nic::ixgbe::descriptor::{receive, transmit};
-use linerate::nic::ixgbe::registers::*;
 use linerate::pci::Bar;
+use linerate::sim82599::{Card, Frame, Kind, Traffic};
+use linerate::spec::descriptor::{receive, transmit};
+use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
 
 use crate::bench::{Bench, PACKET, pattern, registers};
@@ -42,7 +42,7 @@ fn the_clock_runs_at_the_rate_set_by_the_driver() {
 
 #[test]
 fn an_x550_counts_nanoseconds() {
-    let card = Card::of_kind(Kind::X550, 0, "nanoseconds", Box::new(linerate::model::Cable::unplugged()));
+    let card = Card::of_kind(Kind::X550, 0, "nanoseconds", Box::new(linerate::sim82599::Cable::unplugged()));
     let bar = registers(&card);
     let now = || {
         bar.read(SYSTIMR::OFFSET);

@@ -4,19 +4,18 @@
 //! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel). `docs/driver.md`
 //! explains this file step by step.
 //!
-//! - [`registers`]: the card's registers
+//! - [`spec::x82576`](crate::spec::x82576): the card's registers
 //! - here: bring-up, queues, link, filters, interrupts and statistics, in this order
-
-pub mod registers;
 
 use std::time::Duration;
 
-use super::intel::{Controller, Hardware, Intel, Semaphores, descriptor};
+use super::intel::{Controller, Hardware, Intel, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::error::{Error, Result};
 use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
-use registers::*;
+use crate::spec::x82576::*;
+use crate::spec::{Register, descriptor};
 
 /// An open card; its queues are those of every [`Intel`] card.
 pub type Igb<B> = Intel<B, X82576>;
@@ -35,127 +34,120 @@ impl Controller for X82576 {
     const MAX_FRAME: usize = 9724;
     const RX_ERRORS: u64 = descriptor::receive::RXE_82576;
 
-    fn receive_tail(queue: u16) -> u32 {
-        RDT::at(queue)
+    fn receive_tail(queue: u16) -> Register {
+        RDT(queue).into()
     }
 
-    fn transmit_tail(queue: u16) -> u32 {
-        TDT::at(queue)
+    fn transmit_tail(queue: u16) -> Register {
+        TDT(queue).into()
     }
 
     /// Follows section 4.5, "Software Initialization Sequence".
     fn bring_up<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-        let bar = &hardware.bar;
         hardware.check_alive()?;
-        mask_interrupts(bar);
+        mask_interrupts(hardware);
         stop_and_reset(hardware)?;
-        mask_interrupts(bar);
+        mask_interrupts(hardware);
         hardware.free_quarantined();
         hardware.forget_queues();
         hardware.allow_dma()?;
 
         // 4.3.1: the EEPROM is reloaded once the card's MAC address is valid.
-        hardware.wait_for(RAH::OFFSET, RAH::AV, RAH::AV, "RAH", format_args!("[0].AV"), "8.10.19")?;
+        hardware.wait_set(RAH(0), RAH::AV)?;
         // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows it.
-        hardware.change(CTRL::OFFSET, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
-        match hardware.read_live(CTRL_EXT::OFFSET, "CTRL_EXT")? & CTRL_EXT::LINK_MODE_MASK {
+        hardware.change(CTRL, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
+        match hardware.read_live(CTRL_EXT)? & CTRL_EXT::LINK_MODE_MASK {
             CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,
             CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
             _ => {}
         }
         // 4.5.8: discard what was counted before the reset.
-        for offset in STATISTICS {
-            bar.read(offset);
+        for register in statistics() {
+            hardware.read(register);
         }
 
         // 4.5.9: filters closed, frame length as configured, CRCs stripped.
-        (0..128).for_each(|n| bar.write(MTA::at(n), 0));
-        (0..128).for_each(|n| bar.write(UTA::at(n), 0));
-        (0..128).for_each(|n| bar.write(VFTA::at(n), 0));
-        bar.write(RLPML::OFFSET, hardware.longest_written() as u32 + 4);
-        bar.write(RCTL::OFFSET, RCTL::LPE | RCTL::BAM | RCTL::SECRC);
-        bar.write(MRQC::OFFSET, 0);
+        (0..128).for_each(|n| hardware.write(MTA(n), 0));
+        (0..128).for_each(|n| hardware.write(UTA(n), 0));
+        (0..128).for_each(|n| hardware.write(VFTA(n), 0));
+        hardware.write(RLPML, hardware.longest_written() as u32 + 4);
+        hardware.write(RCTL, RCTL::LPE | RCTL::BAM | RCTL::SECRC);
+        hardware.write(MRQC, 0);
         // 4.5.10: transmit; short frames are padded.
-        hardware.change(TCTL::OFFSET, TCTL::EN | TCTL::PSP, TCTL::EN | TCTL::PSP);
+        hardware.set(TCTL, TCTL::EN | TCTL::PSP);
         // Tells firmware that a driver is loaded (8.2.3).
-        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, CTRL_EXT::DRV_LOAD);
+        hardware.set(CTRL_EXT, CTRL_EXT::DRV_LOAD);
         Ok(())
     }
 
     fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
         stop_and_reset(hardware)?;
         // Returns control to firmware (8.2.3).
-        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
+        hardware.clear(CTRL_EXT, CTRL_EXT::DRV_LOAD);
         Ok(())
     }
 
     fn enable_receive<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-        hardware.change(RCTL::OFFSET, RCTL::RXEN, RCTL::RXEN);
+        hardware.set(RCTL, RCTL::RXEN);
         Ok(())
     }
 
     fn disable_receive<B: Bar>(hardware: &Hardware<B, X82576>) {
-        hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
+        hardware.clear(RCTL, RCTL::RXEN);
     }
 
     /// Follows section 4.5.9.1.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
-        let bar = &hardware.bar;
         let (_, _, base) = hardware.ring(queue);
-        bar.write(RDBAL::at(queue), base as u32);
-        bar.write(RDBAH::at(queue), (base >> 32) as u32);
-        bar.write(RDLEN::at(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(RDBAL(queue), base as u32);
+        hardware.write(RDBAH(queue), (base >> 32) as u32);
+        hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
         // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
         // must not hold up the others (8.10.2).
         let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
-        bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         // Each descriptor is written back at once (WTHRESH 1 would be the same; 8.10.10).
-        bar.write(RXDCTL::at(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
-        let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
-        hardware.wait_for(offset, enable, enable, "RXDCTL", format_args!("[{queue}].ENABLE"), "4.5.9.1")?;
+        hardware.write(RXDCTL(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
+        hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
         // The head is 0 after a reset, and after enabling the queue. The tail is one less than the ring holds: RDT =
         // RDH would mean an empty ring (7.1.8).
-        bar.write(RDH::at(queue), 0);
-        bar.write(RDT::at(queue), hardware.config.ring() as u32 - 1);
+        hardware.write(RDH(queue), 0);
+        hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
         Ok(())
     }
 
     /// Follows section 4.5.9.2.
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
-        let (offset, enable) = (RXDCTL::at(queue), RXDCTL::ENABLE);
-        hardware.change(offset, enable, 0);
-        hardware.wait_for(offset, enable, 0, "RXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.9.2")?;
+        hardware.clear(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_clear(RXDCTL(queue), RXDCTL::ENABLE)?;
         hardware.bar.wait(Duration::from_micros(100));
         Ok(())
     }
 
     /// Follows section 4.5.10.1.
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
-        let bar = &hardware.bar;
         let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
-        bar.write(TDBAL::at(queue), base as u32);
-        bar.write(TDBAH::at(queue), (base >> 32) as u32);
-        bar.write(TDLEN::at(queue), hardware.config.ring() as u32 * 16);
-        bar.write(TDH::at(queue), 0);
-        bar.write(TDT::at(queue), 0);
+        hardware.write(TDBAL(queue), base as u32);
+        hardware.write(TDBAH(queue), (base >> 32) as u32);
+        hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(TDH(queue), 0);
+        hardware.write(TDT(queue), 0);
         // 7.2.2.3: few descriptors have RS, and those are written back at once.
-        bar.write(TXDCTL::at(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
-        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
-        hardware.wait_for(offset, enable, enable, "TXDCTL", format_args!("[{queue}].ENABLE"), "4.5.10.1")
+        hardware.write(TXDCTL(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
+        hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
     }
 
     /// Disables the queue once it is empty, since the card has prefetched descriptors (section 4.5.10.2).
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
-        let tail = hardware.bar.read(TDT::at(queue));
-        let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.5.10.2");
-        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
-        hardware.change(offset, enable, 0);
-        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.5.10.2")?;
+        let tail = hardware.read(TDT(queue));
+        let empty = hardware.wait_equal(TDH(queue), tail);
+        hardware.clear(TXDCTL(queue), TXDCTL::ENABLE);
+        hardware.wait_clear(TXDCTL(queue), TXDCTL::ENABLE)?;
         empty
     }
 
     fn link<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<Link> {
-        let status = hardware.read_live(STATUS::OFFSET, "STATUS")?;
+        let status = hardware.read_live(STATUS)?;
         Ok(match (status & STATUS::LU != 0, status & STATUS::SPEED_MASK) {
             (false, _) => Link::Down,
             (true, STATUS::SPEED_10) => Link::Up { mbits: 10 },
@@ -164,108 +156,103 @@ impl Controller for X82576 {
         })
     }
 
-    fn address_registers() -> (u32, u32) {
-        (RAL::at(0), RAH::at(0))
+    fn address_registers() -> (Register, Register) {
+        (RAL(0).into(), RAH(0).into())
     }
 
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
         let both = RCTL::UPE | RCTL::MPE;
-        hardware.change(RCTL::OFFSET, both, if on { both } else { 0 });
+        hardware.change(RCTL, both, if on { both } else { 0 });
     }
 
     /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
-        let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
-            bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
+            hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82576::set_table(hardware, rss);
         if hardware.config.options.rx_queues > 1 {
             // Without PCSD the descriptor contains a checksum in place of the hash.
-            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
+            hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
-            bar.write(MRQC::OFFSET, MRQC::RSS | fields);
+            hardware.write(MRQC, MRQC::RSS | fields);
         }
     }
 
     fn set_table<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
-        (0..32).for_each(|register| hardware.bar.write(RETA::at(register), rss.register(register)));
+        (0..32).for_each(|register| hardware.write(RETA(register), rss.register(register)));
     }
 
     /// Lets receive queue n raise vector n, which masks itself when raised (section 7.3). Over uio, one interrupt
     /// line serves one queue, with the older causes of `ICR`.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
-        let bar = &hardware.bar;
         // 8.8.14: the interval in µs has 13 bits.
         let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
         if hardware.has_line() {
-            bar.write(GPIE::OFFSET, GPIE::NSICR);
-            return bar.write(EITR::OFFSET, interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+            hardware.write(GPIE, GPIE::NSICR);
+            return hardware.write(EITR(0), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
         }
-        bar.write(GPIE::OFFSET, GPIE::NSICR | GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
-        bar.write(EIAC::OFFSET, (1 << queues) - 1);
-        bar.write(EIAM::OFFSET, (1 << queues) - 1);
+        hardware.write(GPIE, GPIE::NSICR | GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+        hardware.write(EIAC, (1 << queues) - 1);
+        hardware.write(EIAM, (1 << queues) - 1);
         for queue in 0..queues {
-            bar.write(EITR::at(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+            hardware.write(EITR(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
             // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receive.
             let shift = u32::from(queue / 8) * 16;
-            hardware.change(IVAR::at(queue % 8), 0xFF << shift, (u32::from(queue) | IVAR::VALID) << shift);
+            hardware.change(IVAR(queue % 8), 0xFF << shift, (u32::from(queue) | IVAR::VALID) << shift);
         }
     }
 
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
         match hardware.has_line() {
-            true => hardware.bar.write(IMS::OFFSET, ICR::RXDW),
-            false => hardware.bar.write(EIMS::OFFSET, 1 << queue),
+            true => hardware.write(IMS, ICR::RXDW),
+            false => hardware.write(EIMS, 1 << queue),
         }
     }
 
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
         if hardware.has_line() {
-            hardware.bar.write(IMC::OFFSET, ICR::RXDW);
-            hardware.bar.read(ICR::OFFSET); // releases the interrupt line
+            hardware.write(IMC, ICR::RXDW);
+            hardware.read(ICR); // releases the interrupt line
         } else {
-            hardware.bar.write(EIMC::OFFSET, 1 << queue);
+            hardware.write(EIMC, 1 << queue);
         }
     }
 
     /// Adds up the card's counters (section 8.18). `GORC` counts CRCs although they are stripped.
     fn count<B: Bar>(hardware: &Hardware<B, X82576>, sum: &mut Statistics) {
         const CRC: u64 = 4;
-        let read = |offset: u32| hardware.bar.read(offset) as u64;
-        // The low half first: reading it latches the high half.
-        let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
-        let packets = read(GPRC::OFFSET);
+        let packets = hardware.counter(GPRC);
         sum.rx_packets += packets;
-        sum.rx_bytes += read_wide(GORCL::OFFSET, GORCH::OFFSET).saturating_sub(packets * CRC);
-        sum.tx_packets += read(GPTC::OFFSET);
-        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
+        sum.rx_bytes += hardware.wide_counter(GORCL, GORCH).saturating_sub(packets * CRC);
+        sum.tx_packets += hardware.counter(GPTC);
+        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
 
-        let queues = (0..hardware.config.options.rx_queues).map(|queue| read(RQDPC::at(queue))).sum::<u64>();
-        sum.drops.no_descriptor += read(MPC::OFFSET) + queues;
-        sum.drops.bad_crc += read(CRCERRS::OFFSET);
-        sum.drops.undersize += read(RUC::OFFSET);
-        sum.drops.oversize += read(ROC::OFFSET);
-        sum.drops.bad_frame += read(RXERRC::OFFSET) + read(RLEC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
+        let queues = (0..hardware.config.options.rx_queues).map(|queue| hardware.counter(RQDPC(queue))).sum::<u64>();
+        sum.drops.no_descriptor += hardware.counter(MPC) + queues;
+        sum.drops.bad_crc += hardware.counter(CRCERRS);
+        sum.drops.undersize += hardware.counter(RUC);
+        sum.drops.oversize += hardware.counter(ROC);
+        sum.drops.bad_frame +=
+            hardware.counter(RXERRC) + hardware.counter(RLEC) + hardware.counter(RFC) + hardware.counter(RJC);
     }
 }
 
 /// Stops all DMA (section 5.2.3.3) and resets (4.3.1).
 fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     // Frames received now would cause new requests.
-    hardware.change(RCTL::OFFSET, RCTL::RXEN, 0);
-    hardware.change(CTRL::OFFSET, CTRL::GIO_MASTER_DISABLE, CTRL::GIO_MASTER_DISABLE);
-    let enabled = STATUS::GIO_MASTER_ENABLE;
-    match hardware.wait_for(STATUS::OFFSET, enabled, 0, "STATUS", format_args!(".GIO Master Enable"), "5.2.3.3") {
+    hardware.clear(RCTL, RCTL::RXEN);
+    hardware.set(CTRL, CTRL::GIO_MASTER_DISABLE);
+    match hardware.wait_clear(STATUS, STATUS::GIO_MASTER_ENABLE) {
         // A request that is never completed ends with the reset, too.
         Ok(()) | Err(Error::Timeout { .. }) => {}
         gone => return gone,
     }
-    hardware.change(CTRL::OFFSET, CTRL::RST, CTRL::RST);
+    hardware.set(CTRL, CTRL::RST);
     // 4.3.1: the EEPROM is reloaded; no access for 3 ms.
     hardware.bar.wait(Duration::from_millis(3));
     // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would do as well, but QEMU's card lacks it.)
-    hardware.wait_for(CTRL::OFFSET, CTRL::RST, 0, "CTRL", format_args!(".RST"), "8.2.1")
+    hardware.wait_clear(CTRL, CTRL::RST)
 }
 
 /// Starts the PHY's negotiation of a speed (8.2.4; its register 0 is that of IEEE 802.3, 22.2.4.1). Takes a
@@ -273,28 +260,28 @@ fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
 fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     const CONTROL: u32 = 0;
     const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enable and restart auto-negotiation
-    let semaphores = Semaphores { swsm: SWSM::OFFSET, sync: SW_FW_SYNC::OFFSET, has_regsmp: false, section: "8.6.14" };
+    let semaphores = Semaphores { swsm: SWSM.into(), sync: SW_FW_SYNC.into(), has_regsmp: false };
     // The four ports have the bits 1, 2, 10 and 11 of 8.6.16.
-    let port = hardware.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 0x3;
+    let port = hardware.read(STATUS) >> STATUS::LAN_ID_SHIFT & 0x3;
     let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
     hardware.with_semaphore(&semaphores, phy, || {
         let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
-        hardware.bar.write(MDIC::OFFSET, command);
-        hardware.wait_for(MDIC::OFFSET, MDIC::R, MDIC::R, "MDIC", format_args!(".R"), "8.2.4")
+        hardware.write(MDIC, command);
+        hardware.wait_set(MDIC, MDIC::R)
     })
 }
 
 /// Starts negotiation of cards for fiber and backplanes (4.5.7.2): powers the part behind the SDP pin, and lets the
 /// MAC negotiate (IEEE 802.3, clause 37).
 fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
-    hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::SDP7_DATA, 0);
-    hardware.change(PCS_CFG::OFFSET, PCS_CFG::PCS_EN, PCS_CFG::PCS_EN);
+    hardware.clear(CTRL_EXT, CTRL_EXT::SDP7_DATA);
+    hardware.set(PCS_CFG, PCS_CFG::PCS_EN);
     let negotiate = PCS_LCTL::AN_ENABLE | PCS_LCTL::AN_RESTART;
-    hardware.change(PCS_LCTL::OFFSET, PCS_LCTL::FORCE_LINK | PCS_LCTL::AN_TIMEOUT_EN | negotiate, negotiate);
+    hardware.change(PCS_LCTL, PCS_LCTL::FORCE_LINK | PCS_LCTL::AN_TIMEOUT_EN | negotiate, negotiate);
 }
 
-fn mask_interrupts(bar: &impl Bar) {
-    bar.write(EIMC::OFFSET, EIMC::ALL_CAUSES);
-    bar.write(IMC::OFFSET, IMC::ALL_CAUSES);
-    bar.read(ICR::OFFSET);
+fn mask_interrupts<B: Bar>(hardware: &Hardware<B, X82576>) {
+    hardware.write(EIMC, EIMC::ALL_CAUSES);
+    hardware.write(IMC, IMC::ALL_CAUSES);
+    hardware.read(ICR);
 }

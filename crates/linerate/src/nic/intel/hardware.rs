@@ -12,12 +12,11 @@ use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placeme
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 use crate::port::{QueueCounters, Rss, Statistics};
+use crate::spec::Register;
+use crate::spec::x82599::STATUS;
 
 /// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
-
-/// The status register of all these cards; it never reads all ones.
-const STATUS: u32 = 0x00008;
 
 /// One card, shared by its [`Intel`](super::Intel) and its queues. The last owner stops the card before the memory
 /// that it can reach is freed.
@@ -163,16 +162,48 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         (self.buffer_kib() as usize * 1024).min(self.placement().room())
     }
 
+    pub(in crate::nic) fn read(&self, register: impl Into<Register>) -> u32 {
+        self.bar.read(register.into().offset)
+    }
+
+    pub(in crate::nic) fn write(&self, register: impl Into<Register>, value: u32) {
+        self.bar.write(register.into().offset, value);
+    }
+
+    pub(in crate::nic) fn counter(&self, register: impl Into<Register>) -> u64 {
+        u64::from(self.read(register))
+    }
+
+    /// Reads a counter of two registers. Reading the low half latches the high half.
+    pub(in crate::nic) fn wide_counter(&self, low: impl Into<Register>, high: impl Into<Register>) -> u64 {
+        self.counter(low) | self.counter(high) << 32
+    }
+
+    /// Sets bits of a register.
+    pub(in crate::nic) fn set(&self, register: impl Into<Register>, bits: u32) {
+        self.change(register, bits, bits);
+    }
+
+    /// Clears bits of a register.
+    pub(in crate::nic) fn clear(&self, register: impl Into<Register>, bits: u32) {
+        self.change(register, bits, 0);
+    }
+
     /// Replaces the bits of `mask` by those of `value`.
-    pub(in crate::nic) fn change(&self, offset: u32, mask: u32, value: u32) {
-        self.bar.write(offset, self.bar.read(offset) & !mask | value);
+    pub(in crate::nic) fn change(&self, register: impl Into<Register>, mask: u32, value: u32) {
+        let register = register.into();
+        self.write(register, self.read(register) & !mask | value);
     }
 
     /// Reads a register that reads all ones only if the card is gone.
-    pub(in crate::nic) fn read_live(&self, offset: u32, register: &'static str) -> Result<u32> {
-        match self.bar.read(offset) {
-            // The card may be leaving.
-            u32::MAX => self.check_bus().and(Err(Error::CardGone { port: self.config.name.clone(), register })),
+    pub(in crate::nic) fn read_live(&self, register: impl Into<Register>) -> Result<u32> {
+        let register = register.into();
+        match self.read(register) {
+            u32::MAX => {
+                let (port, register) = (self.config.name.clone(), register.definition.name);
+                // The card may be leaving.
+                self.check_bus().and(Err(Error::CardGone { port, register }))
+            }
             value => Ok(value),
         }
     }
@@ -190,7 +221,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Fails if the card is gone.
     pub(in crate::nic) fn check_alive(&self) -> Result<()> {
         self.check_bus()?;
-        self.read_live(STATUS, "STATUS").map(drop)
+        // All these cards have it at the same offset, and it never reads all ones.
+        self.read_live(STATUS).map(drop)
     }
 
     /// Returns the queue whose ring or descriptors contain a device address.
@@ -210,24 +242,31 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Some(if ring < rx { ("receive", ring.into()) } else { ("transmit", (ring - rx).into()) })
     }
 
+    /// Waits until all `bits` of a register are set; see [`wait`](Self::wait).
+    pub(in crate::nic) fn wait_set(&self, register: impl Into<Register>, bits: u32) -> Result<()> {
+        self.wait(register.into(), bits, bits, |register| register.with_bits(bits))
+    }
+
+    /// Waits until all `bits` of a register are clear.
+    pub(in crate::nic) fn wait_clear(&self, register: impl Into<Register>, bits: u32) -> Result<()> {
+        self.wait(register.into(), bits, 0, |register| format!("{}=0", register.with_bits(bits)))
+    }
+
+    /// Waits until a register has this value.
+    pub(in crate::nic) fn wait_equal(&self, register: impl Into<Register>, value: u32) -> Result<()> {
+        self.wait(register.into(), u32::MAX, value, |register| format!("{register}={value}"))
+    }
+
     /// Waits until the bits of `mask` equal `want`, at most 200 ms. A working card needs microseconds, 10 ms after a
-    /// reset.
-    pub(in crate::nic) fn wait_for(
-        &self,
-        offset: u32,
-        mask: u32,
-        want: u32,
-        register: &'static str,
-        what: std::fmt::Arguments<'_>,
-        section: &'static str,
-    ) -> Result<()> {
+    /// reset. `describe` returns what was waited for.
+    fn wait(&self, register: Register, mask: u32, want: u32, describe: impl Fn(&Register) -> String) -> Result<()> {
         const STEP: Duration = Duration::from_micros(100);
         const BOUND: Duration = Duration::from_millis(200);
         let mut waited = Duration::ZERO;
-        while self.read_live(offset, register)? & mask != want {
+        while self.read_live(register)? & mask != want {
             if waited >= BOUND {
-                let register = format!("{register}{what}");
-                return Err(Error::Timeout { port: self.config.name.clone(), register, section, waited });
+                let (port, section) = (self.config.name.clone(), register.definition.section);
+                return Err(Error::Timeout { port, register: describe(&register), section, waited });
             }
             self.bar.wait(STEP);
             waited += STEP;

@@ -4,14 +4,13 @@
 //! everything that moves packets is here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - [`descriptor`]: the words of a descriptor, shared with the [model](crate::model)
+//! - [`spec::descriptor`](crate::spec::descriptor): the words of a descriptor
 //! - `vector`: several descriptors at a time, for `queue`
 //! - `start`: starting and stopping a queue; the source and destination of its buffers
 //! - `semaphore`: resources that a driver shares with firmware
 //! - `hardware`: the card as its driver sees it, bounded waits, the state that queues share
 //! - here: the control side, [`Intel`]
 
-pub mod descriptor;
 mod hardware;
 mod queue;
 mod semaphore;
@@ -28,6 +27,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, Pool};
 use crate::pci::{Bar, Bus};
 use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
+use crate::spec::Register;
+use crate::spec::x82599::RAH;
 pub use hardware::Hardware;
 use queue::{IntelRx, IntelTx};
 pub(super) use semaphore::Semaphores;
@@ -47,10 +48,10 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Bits of a receive descriptor's word 1 for a MAC error.
     const RX_ERRORS: u64;
 
-    /// Returns the offset of a receive queue's tail register.
-    fn receive_tail(queue: u16) -> u32;
-    /// Returns the offset of a transmit queue's tail register.
-    fn transmit_tail(queue: u16) -> u32;
+    /// Returns the tail register of a receive queue.
+    fn receive_tail(queue: u16) -> Register;
+    /// Returns the tail register of a transmit queue.
+    fn transmit_tail(queue: u16) -> Register;
 
     /// Brings the card from any state to one in which queues can be started, with receive disabled.
     fn bring_up<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
@@ -73,7 +74,7 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Returns the current state of the link.
     fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
     /// Returns the registers of the card's own MAC address, low and high.
-    fn address_registers() -> (u32, u32);
+    fn address_registers() -> (Register, Register);
     /// Receives all frames, or only unicast to the card, the multicast set, and broadcast.
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Writes RSS key and table, whose queues are valid.
@@ -183,16 +184,15 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn mac(&self) -> MacAddress {
         let (low, high) = C::address_registers();
-        MacAddress::from_words(self.hardware.bar.read(low), self.hardware.bar.read(high))
+        MacAddress::from_words(self.hardware.read(low), self.hardware.read(high))
     }
 
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        /// RAH.AV: the address is valid.
-        const VALID: u32 = 1 << 31;
         self.hardware.check_alive()?;
         let ((low, high), (first, last)) = (C::address_registers(), mac.words());
-        self.hardware.bar.write(low, first);
-        self.hardware.bar.write(high, last | VALID);
+        self.hardware.write(low, first);
+        // The bit is the same on all cards.
+        self.hardware.write(high, last | RAH::AV);
         Ok(())
     }
 

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::Controller;
-use super::descriptor::{receive, transmit};
 use super::hardware::Hardware;
 use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
@@ -29,6 +28,7 @@ use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RxRing, TxRing};
 use crate::slot::Slot;
+use crate::spec::descriptor::{receive, transmit};
 
 /// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
 /// batch.

@@ -6,26 +6,20 @@ use std::time::Duration;
 use super::{Controller, Hardware};
 use crate::error::{Error, Result};
 use crate::pci::Bar;
+use crate::spec::Register;
+// The bits are the same on all cards.
+use crate::spec::x82599::{SW_FW_SYNC, SWSM};
 
 /// The registers of a card's semaphores.
 pub(in crate::nic) struct Semaphores {
-    /// The offset of `SWSM`.
-    pub swsm: u32,
-    /// The offset of `SW_FW_SYNC`.
-    pub sync: u32,
-    /// Bit 31 of `SW_FW_SYNC` takes the place of `SWESMBI`.
+    /// `SWSM`. With SMBI this driver, of several, may write `SW_FW_SYNC`; reading takes it if it is free. With SWESMBI
+    /// the driver may, and firmware may not.
+    pub swsm: Register,
+    /// `SW_FW_SYNC`.
+    pub sync: Register,
+    /// `SW_FW_SYNC.REGSMP`, which reading takes, replaces `SWESMBI`.
     pub has_regsmp: bool,
-    pub section: &'static str,
 }
-
-/// SWSM.SMBI: this driver, of several, may write `SW_FW_SYNC`. Reading takes it if it is free.
-const SMBI: u32 = 1 << 0;
-/// SWSM.SWESMBI: the driver may, firmware may not.
-const SWESMBI: u32 = 1 << 1;
-/// SW_FW_SYNC.REGSMP: as `SWESMBI`, but taken by reading.
-const REGSMP: u32 = 1 << 31;
-/// The shift from a driver's semaphore bit to the firmware's.
-const FIRMWARE_SHIFT: u32 = 5;
 
 /// Attempts and pause before a semaphore's owner counts as dead: firmware may take one from a driver after a second.
 const ATTEMPTS: u32 = 100;
@@ -39,10 +33,10 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         bits: u32,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let all = bits | bits << FIRMWARE_SHIFT;
+        let all = bits | bits << SW_FW_SYNC::FW_SHIFT;
         for attempt in 0.. {
             self.lock(semaphores)?;
-            let owned = self.bar.read(semaphores.sync) & all != 0;
+            let owned = self.read(semaphores.sync) & all != 0;
             if !owned || attempt == ATTEMPTS {
                 self.change(semaphores.sync, all, bits);
                 self.unlock(semaphores);
@@ -53,36 +47,36 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         }
         let outcome = work();
         self.lock(semaphores)?;
-        self.change(semaphores.sync, bits, 0);
+        self.clear(semaphores.sync, bits);
         self.unlock(semaphores);
         outcome
     }
 
     /// Takes the locks on `SW_FW_SYNC`: against other drivers, then against firmware.
-    fn lock(&self, &Semaphores { swsm, sync, has_regsmp, section }: &Semaphores) -> Result<()> {
-        match self.wait_for(swsm, SMBI, 0, "SWSM", format_args!(".SMBI"), section) {
+    fn lock(&self, &Semaphores { swsm, sync, has_regsmp }: &Semaphores) -> Result<()> {
+        match self.wait_clear(swsm, SWSM::SMBI) {
             Err(Error::Timeout { .. }) => {
                 // Its owner is dead: release for it, then take.
-                self.bar.write(swsm, 0);
-                self.bar.read(swsm);
+                self.write(swsm, 0);
+                self.read(swsm);
             }
             other => other?,
         }
         if has_regsmp {
             // A dead owner's lock is taken over, too.
-            return match self.wait_for(sync, REGSMP, 0, "SW_FW_SYNC", format_args!(".REGSMP"), section) {
+            return match self.wait_clear(sync, SW_FW_SYNC::REGSMP) {
                 Err(Error::Timeout { .. }) => Ok(()),
                 other => other,
             };
         }
-        self.change(swsm, SWESMBI, SWESMBI);
-        self.wait_for(swsm, SWESMBI, SWESMBI, "SWSM", format_args!(".SWESMBI"), section)
+        self.set(swsm, SWSM::SWESMBI);
+        self.wait_set(swsm, SWSM::SWESMBI)
     }
 
     fn unlock(&self, semaphores: &Semaphores) {
         if semaphores.has_regsmp {
-            self.change(semaphores.sync, REGSMP, 0);
+            self.clear(semaphores.sync, SW_FW_SYNC::REGSMP);
         }
-        self.bar.write(semaphores.swsm, 0);
+        self.write(semaphores.swsm, 0);
     }
 }

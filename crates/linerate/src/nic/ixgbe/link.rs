@@ -4,10 +4,11 @@
 
 use super::X82599;
 use super::module::Module;
-use super::registers::*;
 use crate::error::Result;
 use crate::nic::intel::{Hardware, Semaphores};
 use crate::pci::Bar;
+use crate::spec::phy::mdio;
+use crate::spec::x82599::*;
 
 /// The medium between MAC and cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +26,6 @@ const BACKPLANE: [u16; 3] = [0x10F7, 0x10F8, 0x10FC];
 /// Device IDs with a PHY: X540 and X550.
 const COPPER: [u16; 4] = [0x1528, 0x1560, 0x1563, 0x15D1];
 
-// MDIO (IEEE 802.3, clause 45): operation codes in MSCA, and registers of a PHY.
-const OP_ADDRESS: u32 = 0;
-const OP_WRITE: u32 = 1;
-const OP_READ: u32 = 3;
-const PMA: u32 = 1;
-const ID_HIGH: u32 = 2;
-/// The vendor's device; bit 11 of its control register is the PHY's low-power bit.
-const VENDOR_1: u32 = 30;
-const CONTROL: u32 = 0;
-const LOW_POWER: u16 = 1 << 11;
-
 impl<B: Bar> Hardware<B, X82599> {
     fn media(&self) -> Media {
         match self.config.device {
@@ -47,14 +37,13 @@ impl<B: Bar> Hardware<B, X82599> {
 
     /// Runs `work` with semaphores that firmware and the other port share (10.5.4).
     pub(super) fn with_shared<T>(&self, bits: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (swsm, sync) = (SWSM::OFFSET, SW_FW_SYNC::OFFSET);
-        let semaphores = Semaphores { swsm, sync, has_regsmp: self.is_copper(), section: "10.5.4" };
+        let semaphores = Semaphores { swsm: SWSM.into(), sync: SW_FW_SYNC.into(), has_regsmp: self.is_copper() };
         self.with_semaphore(&semaphores, bits, work)
     }
 
     /// Returns the semaphore bit of this port's PHY.
     pub(super) fn phy_semaphore(&self) -> u32 {
-        SW_FW_SYNC::SW_PHY_SM0 << (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1)
+        SW_FW_SYNC::SW_PHY_SM0 << (self.read(STATUS) >> STATUS::LAN_ID_SHIFT & 1)
     }
 
     /// Returns whether the card is an X540 or X550.
@@ -71,7 +60,7 @@ impl<B: Bar> Hardware<B, X82599> {
                 let module = self.identify_module()?;
                 self.prepare_for(module)?;
                 // 3.7.4: a high pin switches the module's laser off.
-                self.change(ESDP::OFFSET, ESDP::SDP3, 0);
+                self.clear(ESDP, ESDP::SDP3);
                 self.restart_link(Some(match module {
                     Module::Gigabit => AUTOC::LMS_1G_AN,
                     _ => AUTOC::LMS_10G_SERIAL,
@@ -83,9 +72,9 @@ impl<B: Bar> Hardware<B, X82599> {
     /// Restarts negotiation, in the EEPROM's mode if `mode` is `None` (4.6.4.1 to 4.6.4.3).
     fn restart_link(&self, mode: Option<u32>) -> Result<()> {
         self.with_shared(SW_FW_SYNC::SW_MAC_CSR_SM, || {
-            let autoc = self.bar.read(AUTOC::OFFSET);
+            let autoc = self.read(AUTOC);
             let mode = mode.unwrap_or(autoc & AUTOC::LMS_MASK);
-            self.bar.write(AUTOC::OFFSET, autoc & !AUTOC::LMS_MASK | mode | AUTOC::RESTART_AN);
+            self.write(AUTOC, autoc & !AUTOC::LMS_MASK | mode | AUTOC::RESTART_AN);
             Ok(())
         })
     }
@@ -94,12 +83,12 @@ impl<B: Bar> Hardware<B, X82599> {
     fn power_phy(&self) -> Result<()> {
         self.with_shared(self.phy_semaphore(), || {
             for phy in 0..32 {
-                if matches!(self.read_phy(phy, PMA, ID_HIGH)?, 0 | 0xFFFF) {
+                if matches!(self.read_phy(phy, mdio::PMA, mdio::ID_HIGH)?, 0 | 0xFFFF) {
                     continue;
                 }
-                let control = self.read_phy(phy, VENDOR_1, CONTROL)?;
-                if control & LOW_POWER != 0 {
-                    self.write_phy(phy, VENDOR_1, CONTROL, control & !LOW_POWER)?;
+                let control = self.read_phy(phy, mdio::VENDOR_1, mdio::CONTROL)?;
+                if control & mdio::LOW_POWER != 0 {
+                    self.write_phy(phy, mdio::VENDOR_1, mdio::CONTROL, control & !mdio::LOW_POWER)?;
                 }
                 break;
             }
@@ -108,21 +97,21 @@ impl<B: Bar> Hardware<B, X82599> {
     }
 
     fn read_phy(&self, phy: u32, device: u32, register: u32) -> Result<u16> {
-        self.mdio(OP_ADDRESS, phy, device, register)?;
-        self.mdio(OP_READ, phy, device, register)?;
-        Ok((self.bar.read(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16)
+        self.mdio(mdio::OP_ADDRESS, phy, device, register)?;
+        self.mdio(mdio::OP_READ, phy, device, register)?;
+        Ok((self.read(MSRWD) >> MSRWD::READ_SHIFT) as u16)
     }
 
     fn write_phy(&self, phy: u32, device: u32, register: u32, value: u16) -> Result<()> {
-        self.bar.write(MSRWD::OFFSET, value.into());
-        self.mdio(OP_ADDRESS, phy, device, register)?;
-        self.mdio(OP_WRITE, phy, device, register)
+        self.write(MSRWD, value.into());
+        self.mdio(mdio::OP_ADDRESS, phy, device, register)?;
+        self.mdio(mdio::OP_WRITE, phy, device, register)
     }
 
     /// Executes one MDIO operation (8.2.3.22.11).
     fn mdio(&self, operation: u32, phy: u32, device: u32, register: u32) -> Result<()> {
         let place = register | device << MSCA::DEVICE_SHIFT | phy << MSCA::PHY_SHIFT;
-        self.bar.write(MSCA::OFFSET, place | operation << MSCA::OP_SHIFT | MSCA::MDICMD);
-        self.wait_for(MSCA::OFFSET, MSCA::MDICMD, 0, "MSCA", format_args!(".MDICMD"), "8.2.3.22.11")
+        self.write(MSCA, place | operation << MSCA::OP_SHIFT | MSCA::MDICMD);
+        self.wait_clear(MSCA, MSCA::MDICMD)
     }
 }

@@ -3,7 +3,7 @@
 //! Written from Intel's "82599 10 GbE Controller Datasheet" (331520); section numbers are its own.
 //! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel).
 //!
-//! - [`registers`]: the card's registers, shared with the [model](crate::model)
+//! - [`spec::x82599`](crate::spec::x82599): the card's registers
 //! - `init`: reset and bring-up in the datasheet's order
 //! - `link`: the link between MAC and cable; `module`: the module in a cage
 //! - here: the queues' registers, link, filters, interrupts and statistics
@@ -11,17 +11,16 @@
 mod init;
 mod link;
 mod module;
-pub mod registers;
 
 use std::time::Duration;
 
-pub use super::intel::descriptor;
 use super::intel::{Controller, Hardware, Intel};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::error::Result;
 use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
-use registers::*;
+use crate::spec::x82599::*;
+use crate::spec::{Register, descriptor};
 
 /// The most queues each way that this driver uses; the card has 128.
 pub const MAX_QUEUES: u16 = X82599::MAX_QUEUES;
@@ -38,7 +37,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// ```
 /// # fn main() -> linerate::Result<()> {
 /// use linerate::memory::{Pool, Region, RegionOptions};
-/// use linerate::model::{Card, Cable};
+/// use linerate::sim82599::{Card, Cable};
 /// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///
@@ -66,12 +65,12 @@ impl Controller for X82599 {
     const MAX_FRAME: usize = 9728;
     const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
 
-    fn receive_tail(queue: u16) -> u32 {
-        RDT::at(queue)
+    fn receive_tail(queue: u16) -> Register {
+        RDT(queue).into()
     }
 
-    fn transmit_tail(queue: u16) -> u32 {
-        TDT::at(queue)
+    fn transmit_tail(queue: u16) -> Register {
+        TDT(queue).into()
     }
 
     fn bring_up<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
@@ -81,7 +80,7 @@ impl Controller for X82599 {
     fn halt<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
         hardware.stop_and_reset()?;
         // Returns control to firmware (8.2.3.1.3).
-        hardware.change(CTRL_EXT::OFFSET, CTRL_EXT::DRV_LOAD, 0);
+        hardware.clear(CTRL_EXT, CTRL_EXT::DRV_LOAD);
         Ok(())
     }
 
@@ -96,40 +95,26 @@ impl Controller for X82599 {
     /// Starts a receive queue whose descriptors are filled; the card gets all but the last (4.6.7.1).
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(queue);
-        hardware.bar.write(RDBAL::at(queue), base as u32);
-        hardware.bar.write(RDBAH::at(queue), (base >> 32) as u32);
-        hardware.bar.write(RDLEN::at(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(RDBAL(queue), base as u32);
+        hardware.write(RDBAH(queue), (base >> 32) as u32);
+        hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
         // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
         // must not hold up the others (8.2.3.8.7).
         let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
-        hardware.bar.write(SRRCTL::at(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
-        hardware.bar.write(RDH::at(queue), 0);
-        hardware.bar.write(RDT::at(queue), 0);
-        hardware.change(RXDCTL::at(queue), RXDCTL::ENABLE, RXDCTL::ENABLE);
-        hardware.wait_for(
-            RXDCTL::at(queue),
-            RXDCTL::ENABLE,
-            RXDCTL::ENABLE,
-            "RXDCTL",
-            format_args!("[{queue}].ENABLE"),
-            "4.6.7.1",
-        )?;
+        hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        hardware.write(RDH(queue), 0);
+        hardware.write(RDT(queue), 0);
+        hardware.set(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
         // One less than the ring holds: RDT = RDH would mean an empty ring (7.1.9).
-        hardware.bar.write(RDT::at(queue), hardware.config.ring() as u32 - 1);
+        hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
         Ok(())
     }
 
     /// Stops a receive queue: the card accesses its memory no more (4.6.7.1.2).
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
-        hardware.change(RXDCTL::at(queue), RXDCTL::ENABLE, 0);
-        hardware.wait_for(
-            RXDCTL::at(queue),
-            RXDCTL::ENABLE,
-            0,
-            "RXDCTL",
-            format_args!("[{queue}].ENABLE=0"),
-            "4.6.7.1.2",
-        )?;
+        hardware.clear(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_clear(RXDCTL(queue), RXDCTL::ENABLE)?;
         hardware.bar.wait(Duration::from_micros(100));
         Ok(())
     }
@@ -137,38 +122,30 @@ impl Controller for X82599 {
     /// Starts an empty transmit queue (4.6.8.1).
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
-        hardware.bar.write(TDBAL::at(queue), base as u32);
-        hardware.bar.write(TDBAH::at(queue), (base >> 32) as u32);
-        hardware.bar.write(TDLEN::at(queue), hardware.config.ring() as u32 * 16);
-        hardware.bar.write(TDH::at(queue), 0);
-        hardware.bar.write(TDT::at(queue), 0);
+        hardware.write(TDBAL(queue), base as u32);
+        hardware.write(TDBAH(queue), (base >> 32) as u32);
+        hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(TDH(queue), 0);
+        hardware.write(TDT(queue), 0);
         // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS at once (WTHRESH 0), since there are
         // few.
         let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
-        hardware.bar.write(TXDCTL::at(queue), thresholds | TXDCTL::ENABLE);
-        hardware.wait_for(
-            TXDCTL::at(queue),
-            TXDCTL::ENABLE,
-            TXDCTL::ENABLE,
-            "TXDCTL",
-            format_args!("[{queue}].ENABLE"),
-            "4.6.8.1",
-        )
+        hardware.write(TXDCTL(queue), thresholds | TXDCTL::ENABLE);
+        hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
     }
 
     /// Stops a transmit queue: the card accesses its memory no more (4.6.8.2). The card has prefetched descriptors,
     /// so the queue is disabled once empty; one that does not get empty, for want of a link, is an error.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
-        let tail = hardware.bar.read(TDT::at(queue));
-        let empty = hardware.wait_for(TDH::at(queue), u32::MAX, tail, "TDH", format_args!("[{queue}]=TDT"), "4.6.8.2");
-        hardware.change(TXDCTL::at(queue), TXDCTL::ENABLE, 0);
-        let (offset, enable) = (TXDCTL::at(queue), TXDCTL::ENABLE);
-        hardware.wait_for(offset, enable, 0, "TXDCTL", format_args!("[{queue}].ENABLE=0"), "4.6.8.2")?;
+        let tail = hardware.read(TDT(queue));
+        let empty = hardware.wait_equal(TDH(queue), tail);
+        hardware.clear(TXDCTL(queue), TXDCTL::ENABLE);
+        hardware.wait_clear(TXDCTL(queue), TXDCTL::ENABLE)?;
         empty
     }
 
     fn link<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<Link> {
-        let links = hardware.read_live(LINKS::OFFSET, "LINKS")?;
+        let links = hardware.read_live(LINKS)?;
         Ok(match (links & LINKS::UP != 0, links & LINKS::SPEED_MASK) {
             (true, LINKS::SPEED_10G) => Link::Up { mbits: 10_000 },
             (true, LINKS::SPEED_1G) => Link::Up { mbits: 1_000 },
@@ -177,38 +154,36 @@ impl Controller for X82599 {
         })
     }
 
-    fn address_registers() -> (u32, u32) {
-        (RAL::at(0), RAH::at(0))
+    fn address_registers() -> (Register, Register) {
+        (RAL(0).into(), RAH(0).into())
     }
 
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
-        hardware.change(FCTRL::OFFSET, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
+        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
     /// Writes key, table and hash fields (section 7.1.2.8).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
-        let bar = &hardware.bar;
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
-            bar.write(RSSRK::at(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
+            hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82599::set_table(hardware, rss);
         if hardware.config.options.rx_queues > 1 {
             // Without PCSD the descriptor contains a checksum in place of the hash.
-            hardware.change(RXCSUM::OFFSET, RXCSUM::PCSD, RXCSUM::PCSD);
+            hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
-            bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | fields);
+            hardware.write(MRQC, MRQC::MRQE_RSS | fields);
         }
     }
 
     /// Writes the table: 128 entries, four to a register; an X550 has more.
     fn set_table<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
-        let bar = &hardware.bar;
         for register in 0..32 {
-            bar.write(RETA::at(register), rss.register(register));
+            hardware.write(RETA(register), rss.register(register));
         }
         if X550.contains(&hardware.config.device) {
             for register in 0..96 {
-                bar.write(ERETA::at(register), rss.register(32 + register));
+                hardware.write(ERETA(register), rss.register(32 + register));
             }
         }
     }
@@ -218,35 +193,32 @@ impl Controller for X82599 {
     }
 
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
-        hardware.bar.write(EIMS::OFFSET, 1 << queue);
+        hardware.write(EIMS, 1 << queue);
     }
 
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
-        hardware.bar.write(EIMC::OFFSET, 1 << queue);
+        hardware.write(EIMC, 1 << queue);
         if hardware.has_line() {
-            hardware.bar.read(EICR::OFFSET); // releases the interrupt line
+            hardware.read(EICR); // releases the interrupt line
         }
     }
 
     /// Adds up the card's counters (section 8.2.3.23).
     fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
-        let read = |offset: u32| hardware.bar.read(offset) as u64;
-        // The low half first: reading it latches the high half.
-        let read_wide = |low: u32, high: u32| read(low) | read(high) << 32;
-
         // RQSMR stays 0, so the first counters of each kind hold all queues' packets, bytes and drops. QPRC counts
         // packets written to memory; GPRC would also count those without a descriptor. QBRC excludes stripped CRCs.
-        sum.rx_packets += read(QPRC::at(0));
-        sum.rx_bytes += read_wide(QBRC_L::at(0), QBRC_H::at(0));
+        sum.rx_packets += hardware.counter(QPRC(0));
+        sum.rx_bytes += hardware.wide_counter(QBRC_L(0), QBRC_H(0));
         // GOTC counts CRCs. Frames sent between the two reads lose theirs only next time, so the sum stays as the
         // card counts.
-        sum.tx_packets += read(GPTC::OFFSET);
-        sum.tx_bytes += read_wide(GOTCL::OFFSET, GOTCH::OFFSET);
+        sum.tx_packets += hardware.counter(GPTC);
+        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
 
-        sum.drops.no_descriptor += read(RXMPC::at(0)) + read(QPRDC::at(0));
-        sum.drops.bad_crc += read(CRCERRS::OFFSET);
-        sum.drops.undersize += read(RUC::OFFSET);
-        sum.drops.oversize += read(ROC::OFFSET);
-        sum.drops.bad_frame += read(RLEC::OFFSET) + read(ILLERRC::OFFSET) + read(RFC::OFFSET) + read(RJC::OFFSET);
+        sum.drops.no_descriptor += hardware.counter(RXMPC(0)) + hardware.counter(QPRDC(0));
+        sum.drops.bad_crc += hardware.counter(CRCERRS);
+        sum.drops.undersize += hardware.counter(RUC);
+        sum.drops.oversize += hardware.counter(ROC);
+        sum.drops.bad_frame +=
+            hardware.counter(RLEC) + hardware.counter(ILLERRC) + hardware.counter(RFC) + hardware.counter(RJC);
     }
 }

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use super::X82599;
-use super::registers::*;
 use crate::error::Result;
 use crate::nic::intel::Hardware;
 use crate::pci::Bar;
+use crate::spec::eeprom;
+use crate::spec::phy::sff;
+use crate::spec::x82599::*;
 
 /// The kind of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,34 +25,22 @@ pub(super) enum Module {
     Gigabit,
 }
 
-// SFF-8472, table 3-1: compliance codes.
-const FIRST: u8 = 3;
-const TEN_GIGABIT: usize = 0;
-const GIGABIT: usize = 6 - FIRST as usize;
-const CABLE: usize = 8 - FIRST as usize;
-const LAST: usize = CABLE;
-const PASSIVE: u8 = 1 << 2;
-const ACTIVE: u8 = 1 << 3;
-
-/// The I2C address of the module's description.
-const DESCRIPTION: u8 = 0xA0;
 /// Half a clock period at 100 kHz.
 const HALF: Duration = Duration::from_micros(5);
-
-/// The EEPROM's pointer to a list of module kinds, each with a pointer; and the list's end.
-const MODULES: u16 = 0x2B;
-const END: u16 = 0xFFFF;
 
 impl<B: Bar> Hardware<B, X82599> {
     /// Identifies the module in the cage.
     pub(super) fn identify_module(&self) -> Result<Module> {
-        let mut told = [0; LAST + 1];
-        let answers = self.with_shared(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut told)))?;
-        Ok(match told {
+        // Only the compliance codes are read.
+        const FIRST: u8 = sff::TEN_GIGABIT;
+        let mut codes = [0; (sff::CABLE - FIRST + 1) as usize];
+        let answers = self.with_shared(self.phy_semaphore(), || Ok(self.read_module(FIRST, &mut codes)))?;
+        let code = |byte: u8| codes[usize::from(byte - FIRST)];
+        Ok(match code(sff::CABLE) {
             _ if !answers => Module::None,
-            told if told[CABLE] & PASSIVE != 0 => Module::Passive,
-            told if told[CABLE] & ACTIVE != 0 => Module::Active,
-            told if told[TEN_GIGABIT] & 0xF0 == 0 && told[GIGABIT] & 0xF != 0 => Module::Gigabit,
+            cable if cable & sff::CABLE_PASSIVE != 0 => Module::Passive,
+            cable if cable & sff::CABLE_ACTIVE != 0 => Module::Active,
+            _ if code(sff::TEN_GIGABIT) & 0xF0 == 0 && code(sff::GIGABIT) & 0xF != 0 => Module::Gigabit,
             _ => Module::Optical,
         })
     }
@@ -59,13 +49,13 @@ impl<B: Bar> Hardware<B, X82599> {
     pub(super) fn prepare_for(&self, module: Module) -> Result<()> {
         let kind = match module {
             Module::None => return Ok(()),
-            Module::Passive => 3,
-            Module::Optical | Module::Gigabit => 5,
-            Module::Active => 7,
+            Module::Passive => eeprom::module::PASSIVE,
+            Module::Optical | Module::Gigabit => eeprom::module::OPTICAL,
+            Module::Active => eeprom::module::ACTIVE,
         };
-        let kind = kind + (self.bar.read(STATUS::OFFSET) >> STATUS::LAN_ID_SHIFT & 1) as u16;
-        let list = self.read_eeprom(MODULES)?;
-        if matches!(list, 0 | END) {
+        let kind = kind + (self.read(STATUS) >> STATUS::LAN_ID_SHIFT & 1) as u16;
+        let list = self.read_eeprom(eeprom::MODULES)?;
+        if matches!(list, 0 | eeprom::END) {
             return Ok(());
         }
         // The list's length, then pairs of kind and pointer. The bounds end the loops on a malformed EEPROM.
@@ -73,13 +63,13 @@ impl<B: Bar> Hardware<B, X82599> {
         for n in 0..MOST {
             let at = list.wrapping_add(1 + 2 * n);
             match self.read_eeprom(at)? {
-                END => break,
+                eeprom::END => break,
                 found if found == kind => {
                     let place = self.read_eeprom(at.wrapping_add(1))?;
                     for n in 1..MOST {
                         match self.read_eeprom(place.wrapping_add(n))? {
-                            END => break,
-                            value => self.bar.write(CORECTL::OFFSET, value.into()),
+                            eeprom::END => break,
+                            value => self.write(CORECTL, value.into()),
                         }
                     }
                     break;
@@ -91,17 +81,17 @@ impl<B: Bar> Hardware<B, X82599> {
     }
 
     fn read_eeprom(&self, word: u16) -> Result<u16> {
-        self.bar.write(EERD::OFFSET, EERD::START | u32::from(word & 0x3FFF) << EERD::ADDR_SHIFT);
-        self.wait_for(EERD::OFFSET, EERD::DONE, EERD::DONE, "EERD", format_args!(".DONE"), "8.2.3.2.2")?;
-        Ok((self.bar.read(EERD::OFFSET) >> EERD::DATA_SHIFT) as u16)
+        self.write(EERD, EERD::START | u32::from(word & 0x3FFF) << EERD::ADDR_SHIFT);
+        self.wait_set(EERD, EERD::DONE)?;
+        Ok((self.read(EERD) >> EERD::DATA_SHIFT) as u16)
     }
 
     /// Reads the module's memory from `first` on; returns false if the module does not answer.
     fn read_module(&self, first: u8, bytes: &mut [u8]) -> bool {
         self.begin();
-        let mut answers = self.send_byte(DESCRIPTION) && self.send_byte(first);
+        let mut answers = self.send_byte(sff::DESCRIPTION) && self.send_byte(first);
         self.begin();
-        answers &= self.send_byte(DESCRIPTION | 1);
+        answers &= self.send_byte(sff::DESCRIPTION | 1);
         if answers {
             let last = bytes.len() - 1;
             for (n, byte) in bytes.iter_mut().enumerate() {
@@ -151,17 +141,17 @@ impl<B: Bar> Hardware<B, X82599> {
     /// Drives both wires, where high means released, and returns their state half a clock later.
     fn drive(&self, clock: bool, data: bool) -> u32 {
         let bit = |bit: u32, on: bool| if on { bit } else { 0 };
-        self.bar.write(I2CCTL::OFFSET, bit(I2CCTL::CLK_OUT, clock) | bit(I2CCTL::DATA_OUT, data));
+        self.write(I2CCTL, bit(I2CCTL::CLK_OUT, clock) | bit(I2CCTL::DATA_OUT, data));
         // This read flushes the write before the delay begins.
-        self.bar.read(I2CCTL::OFFSET);
+        self.read(I2CCTL);
         self.bar.wait(HALF);
         // A module may stretch the clock by 500 µs.
         for _ in 0..100 {
-            if !clock || self.bar.read(I2CCTL::OFFSET) & I2CCTL::CLK_IN != 0 {
+            if !clock || self.read(I2CCTL) & I2CCTL::CLK_IN != 0 {
                 break;
             }
             self.bar.wait(HALF);
         }
-        self.bar.read(I2CCTL::OFFSET)
+        self.read(I2CCTL)
     }
 }

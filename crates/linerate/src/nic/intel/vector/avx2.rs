@@ -10,10 +10,10 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicU64, fence};
 
-use super::super::descriptor::{receive, transmit};
 use super::Rule;
 use crate::memory::{Locate, Placement};
 use crate::slot::{HEADROOM, Slot};
+use crate::spec::descriptor::{receive, transmit};
 
 const GROUP: usize = 4;
 /// The order of four words in which one instruction weaves them into vectors of two descriptors each.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::registers::Registers;
 use super::{Card, Core, Direction};
-use crate::nic::ixgbe::registers::*;
 use crate::pci::Interrupt;
+use crate::spec::x82599::*;
 
 /// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
 #[derive(Default)]
@@ -81,25 +81,25 @@ impl State {
 impl Card {
     /// Sets the cause that IVAR assigns to a queue (section 7.3.1.2).
     pub(super) fn cause(&self, core: &mut Core, direction: Direction, queue: u16) {
-        if let Some(number) = self.owner(queue) {
+        if let Some(number) = self.board.owner(queue) {
             return self.cause_virtual(core, number, direction, queue);
         }
         let shift = 16 * (queue as u32 & 1) + if direction == Direction::Transmit { 8 } else { 0 };
-        let entry = self.registers.get(IVAR::at(queue / 2)) >> shift;
+        let entry = self.board.registers.get(IVAR::at(queue / 2)) >> shift;
         if entry & IVAR::VALID == 0 {
             return;
         }
         // Causes of queues are 0 to 15; with MSI-X they are vectors, up to 63.
-        let messages = self.registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0;
+        let messages = self.board.registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0;
         match entry & if messages { 0x3F } else { 0xF } {
-            vector @ 0..16 => self.registers.change(EICR::OFFSET, 1 << vector, true),
+            vector @ 0..16 => self.board.registers.change(EICR::OFFSET, 1 << vector, true),
             vector => core.interrupts.more_causes |= 1 << vector,
         }
     }
 
     /// Writes one of the interrupt registers.
     pub(super) fn write_interrupt(&self, core: &mut Core, kind: u32, n: u16, value: u32) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let state = &mut core.interrupts;
         let (low, more) = State::split(n, value);
         match kind {
@@ -126,7 +126,7 @@ impl Card {
 
     /// Reads one of the interrupt registers, as a driver does.
     pub(super) fn read_interrupt(&self, core: &mut Core, kind: u32, n: u16) -> u32 {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         match kind {
             EICR::OFFSET => {
                 let gpie = registers.get(GPIE::OFFSET);
@@ -153,7 +153,7 @@ impl Card {
     /// Raises the causes that are set and enabled, at the earliest after the interval in EITR (sections 7.3.2.1,
     /// 7.3.1.3). The lock on `Core` is held, so that only one thread does this.
     pub(super) fn interrupt(&self, core: &mut Core) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let state = &mut core.interrupts;
         let pending = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
         let more = state.more_causes & state.more_masks;
@@ -162,7 +162,7 @@ impl Card {
         if pending == 0 && more == 0 {
             return;
         }
-        let mut receivers = self.dma.receivers();
+        let mut receivers = self.board.dma.receivers();
         if registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX == 0 {
             let Receivers { message, line, line_is_masked, .. } = &mut *receivers;
             let is_new = pending & !state.told_causes != 0;

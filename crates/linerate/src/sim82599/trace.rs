@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::registers::Found;
+use crate::spec::Register;
 
 /// A driver's access to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,11 @@ pub(super) struct Trace {
 
 impl Trace {
     #[inline]
-    pub fn note(&self, found: Found, written: Option<u32>) {
+    pub fn note(&self, register: Register, written: Option<u32>) {
         if self.is_on.load(Ordering::Relaxed) {
             let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
             if list.len() < MOST {
-                list.push(RegisterAccess { name: found.register.name, n: found.n, written });
+                list.push(RegisterAccess { name: register.definition.name, n: register.number, written });
             }
         }
     }

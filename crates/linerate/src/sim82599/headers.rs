@@ -1,7 +1,7 @@
 //! The headers that the card parses in a frame (section 7.1.6.2), and those that its filters and checksums need.
 
-use crate::nic::ixgbe::descriptor::receive::*;
-use crate::nic::ixgbe::registers::MRQC;
+use crate::spec::descriptor::receive::*;
+use crate::spec::x82599::MRQC;
 
 /// A parsed frame; one VLAN tag is skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

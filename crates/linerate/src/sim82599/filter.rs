@@ -1,7 +1,7 @@
 //! Filters for the frames that a card accepts.
 
 use super::registers::Registers;
-use crate::nic::ixgbe::registers::{FCTRL, MCSTCTRL, MTA, RAH, RAL, VFTA, VLNCTRL};
+use crate::spec::x82599::{FCTRL, MCSTCTRL, MTA, RAH, RAL, VFTA, VLNCTRL};
 
 /// Returns whether a frame's destination address is accepted (section 7.1.1.1).
 pub(super) fn accepts(registers: &Registers, destination: [u8; 6]) -> bool {

@@ -8,16 +8,15 @@ use std::sync::Arc;
 
 use super::dma::Dma;
 use super::filter::multicast_hash;
-use super::{Card, Core, Direction, QUEUES};
-use crate::nic::ixgbe::registers::*;
+use super::{Card, Core, Direction};
 use crate::port::MacAddress;
+use crate::spec::virtual_function::{self as spec, *};
+use crate::spec::x82599::{LINKS, QUEUES, RDBAL, STATUS, TDBAL};
 
 /// Queues each way of a virtual function.
-pub(super) const QUEUES_EACH: u16 = 2;
+pub(super) const QUEUES_EACH: u16 = spec::QUEUES;
 /// The most virtual functions of a card here; they get its last queues, so that the physical function keeps its 64.
 pub(super) const MOST: usize = 32;
-/// MSI-X vectors.
-pub(super) const VECTORS: u32 = 3;
 
 /// The state of one virtual function.
 #[derive(Default)]
@@ -40,10 +39,10 @@ pub(super) struct VirtualFunction {
     auto_clear: u32,
     auto_mask: u32,
     /// `VTIVAR` and `VTIVAR_MISC`.
-    allocation: [u32; 4],
+    allocation: [u32; VTIVAR::COUNT as usize],
     misc_allocation: u32,
     mailbox: u32,
-    message: [u32; 16],
+    message: [u32; VFMBMEM::COUNT as usize],
     /// The mailbox holds our message, not yet acknowledged by the driver.
     unread: bool,
     /// Another message is to follow it.
@@ -53,67 +52,14 @@ pub(super) struct VirtualFunction {
     sent: (u64, u64),
 }
 
-// Registers, by their offsets in BAR 0.
-const CTRL: u32 = 0x0000;
-const STATUS: u32 = 0x0008;
-const LINK: u32 = 0x0010;
-const EICR: u32 = 0x0100;
-const EICS: u32 = 0x0104;
-const EIMS: u32 = 0x0108;
-const EIMC: u32 = 0x010C;
-const EIAC: u32 = 0x0110;
-const EIAM: u32 = 0x0114;
-const IVAR_0: u32 = 0x0120;
-const IVAR_3: u32 = 0x012C;
-const IVAR_OTHER: u32 = 0x0140;
-const MESSAGE: u32 = 0x0200;
-const MESSAGE_END: u32 = 0x023C;
-const MAILBOX: u32 = 0x02FC;
-const PACKET_SPLIT: u32 = 0x0300;
-const RECEIVE: u32 = 0x1000;
-const TRANSMIT: u32 = 0x2000;
-const RECEIVE_END: u32 = RECEIVE + QUEUES_EACH as u32 * 0x40;
-const TRANSMIT_END: u32 = TRANSMIT + QUEUES_EACH as u32 * 0x40;
-const PACKETS_RECEIVED: u32 = 0x101C;
-const OCTETS_RECEIVED: u32 = 0x1020;
-const OCTETS_RECEIVED_HIGH: u32 = 0x1024;
-const MULTICAST_RECEIVED: u32 = 0x1034;
-const PACKETS_SENT: u32 = 0x201C;
-const OCTETS_SENT: u32 = 0x2020;
-const OCTETS_SENT_HIGH: u32 = 0x2024;
-
-/// The mailbox's bits, as the virtual function sees them (section 8.3.5.1.5).
-mod mailbox {
-    pub const REQUEST: u32 = 1 << 0;
-    pub const ACKNOWLEDGE: u32 = 1 << 1;
-    pub const OWNED: u32 = 1 << 2;
-    pub const STATUS: u32 = 1 << 4;
-    pub const ACKNOWLEDGED: u32 = 1 << 5;
-    pub const RESET_DONE: u32 = 1 << 7;
-    /// The bits that a read clears.
-    pub const READ_CLEARS: u32 = STATUS | ACKNOWLEDGED | RESET_DONE;
-}
-
-/// Messages, as defined by Intel's drivers of both functions.
-mod message {
-    pub const RESET: u32 = 0x01;
-    pub const SET_ADDRESS: u32 = 0x02;
-    pub const SET_MULTICAST: u32 = 0x03;
-    pub const SET_VLAN: u32 = 0x04;
-    pub const SET_LENGTH: u32 = 0x05;
-    pub const SET_MORE_ADDRESSES: u32 = 0x06;
-    pub const NEGOTIATE: u32 = 0x08;
-    pub const GET_QUEUES: u32 = 0x09;
-    pub const UPDATE_MODE: u32 = 0x0C;
-    /// From the physical function: something has changed.
-    pub const CONTROL: u32 = 0x0100;
-    pub const SUCCESS: u32 = 1 << 31;
-    pub const FAILURE: u32 = 1 << 30;
-    pub const CLEAR_TO_SEND: u32 = 1 << 29;
-    pub const INFO_SHIFT: u32 = 16;
-    /// The newest supported version of the messages: 1.4.
-    pub const NEWEST: u32 = 5;
-}
+const IVAR_FIRST: u32 = VTIVAR::OFFSET;
+const IVAR_LAST: u32 = VTIVAR::at(VTIVAR::COUNT - 1);
+const MESSAGE_FIRST: u32 = VFMBMEM::OFFSET;
+const MESSAGE_LAST: u32 = VFMBMEM::at(VFMBMEM::COUNT - 1);
+const RECEIVE_END: u32 = RECEIVE + QUEUES_EACH as u32 * QUEUE_BYTES;
+const TRANSMIT_END: u32 = TRANSMIT + QUEUES_EACH as u32 * QUEUE_BYTES;
+/// Bits of the mailbox that a read clears (section 8.3.5.1.5).
+const READ_CLEARS: u32 = VFMAILBOX::PFSTS | VFMAILBOX::PFACK | VFMAILBOX::RSTD;
 
 impl VirtualFunction {
     pub fn new(mac: MacAddress) -> VirtualFunction {
@@ -156,13 +102,6 @@ impl VirtualFunction {
 }
 
 impl Card {
-    /// Returns the virtual function that a queue belongs to, if any.
-    #[inline]
-    pub(super) fn owner(&self, queue: u16) -> Option<usize> {
-        let number = ((QUEUES - 1 - queue) / QUEUES_EACH) as usize;
-        (number < self.virtual_functions).then_some(number)
-    }
-
     /// Returns the first queue of a virtual function.
     pub(super) fn first_queue(number: usize) -> u16 {
         QUEUES - QUEUES_EACH * (number as u16 + 1)
@@ -173,38 +112,38 @@ impl Card {
             return self.read(physical);
         }
         let core = &mut *self.core();
-        if offset == LINK {
+        if offset == VFLINKS::OFFSET {
             self.update_link(core);
         }
         let function = &mut core.virtual_functions[number];
         match offset {
-            LINK => self.registers.get(LINKS::OFFSET),
-            STATUS => self.registers.get(super::STATUS::OFFSET),
-            EICR => {
+            VFLINKS::OFFSET => self.board.registers.get(LINKS::OFFSET),
+            VFSTATUS::OFFSET => self.board.registers.get(STATUS::OFFSET),
+            VTEICR::OFFSET => {
                 let causes = std::mem::take(&mut function.causes);
                 function.told = 0;
                 causes
             }
-            EICS => function.causes,
-            EIMS | EIMC => function.masks,
-            EIAC => function.auto_clear,
-            EIAM => function.auto_mask,
-            IVAR_0..=IVAR_3 => function.allocation[(offset - IVAR_0) as usize / 4],
-            IVAR_OTHER => function.misc_allocation,
-            MESSAGE..=MESSAGE_END => function.message[(offset - MESSAGE) as usize / 4],
-            MAILBOX => {
+            VTEICS::OFFSET => function.causes,
+            VTEIMS::OFFSET | VTEIMC::OFFSET => function.masks,
+            VTEIAC::OFFSET => function.auto_clear,
+            VTEIAM::OFFSET => function.auto_mask,
+            IVAR_FIRST..=IVAR_LAST => function.allocation[(offset - IVAR_FIRST) as usize / 4],
+            VTIVAR_MISC::OFFSET => function.misc_allocation,
+            MESSAGE_FIRST..=MESSAGE_LAST => function.message[(offset - MESSAGE_FIRST) as usize / 4],
+            VFMAILBOX::OFFSET => {
                 let value = function.mailbox;
-                function.mailbox &= !mailbox::READ_CLEARS;
+                function.mailbox &= !READ_CLEARS;
                 value
             }
-            PACKET_SPLIT => function.packet_split,
-            PACKETS_RECEIVED => function.received.0 as u32,
-            OCTETS_RECEIVED => function.received.1 as u32,
-            OCTETS_RECEIVED_HIGH => (function.received.1 >> 32) as u32 & 0xF,
-            MULTICAST_RECEIVED => function.received.2 as u32,
-            PACKETS_SENT => function.sent.0 as u32,
-            OCTETS_SENT => function.sent.1 as u32,
-            OCTETS_SENT_HIGH => (function.sent.1 >> 32) as u32 & 0xF,
+            VFPSRTYPE::OFFSET => function.packet_split,
+            VFGPRC::OFFSET => function.received.0 as u32,
+            VFGORC_LSB::OFFSET => function.received.1 as u32,
+            VFGORC_MSB::OFFSET => (function.received.1 >> 32) as u32 & 0xF,
+            VFMPRC::OFFSET => function.received.2 as u32,
+            VFGPTC::OFFSET => function.sent.0 as u32,
+            VFGOTC_LSB::OFFSET => function.sent.1 as u32,
+            VFGOTC_MSB::OFFSET => (function.sent.1 >> 32) as u32 & 0xF,
             _ => 0,
         }
     }
@@ -216,21 +155,21 @@ impl Card {
         let core = &mut *self.core();
         let function = &mut core.virtual_functions[number];
         match offset {
-            CTRL if value & super::CTRL::RST != 0 => self.reset_virtual(core, number),
-            EICR => function.causes &= !value,
-            EICS => function.causes |= value,
-            EIMS => function.masks |= value,
-            EIMC => function.masks &= !value,
-            EIAC => function.auto_clear = value,
-            EIAM => function.auto_mask = value,
-            IVAR_0..=IVAR_3 => function.allocation[(offset - IVAR_0) as usize / 4] = value,
-            IVAR_OTHER => function.misc_allocation = value,
-            MESSAGE..=MESSAGE_END => function.message[(offset - MESSAGE) as usize / 4] = value,
-            PACKET_SPLIT => function.packet_split = value,
-            MAILBOX => {
-                function.mailbox = function.mailbox & !mailbox::OWNED | value & mailbox::OWNED;
-                function.unread &= value & (mailbox::ACKNOWLEDGE | mailbox::REQUEST) == 0;
-                if value & mailbox::REQUEST != 0 {
+            VFCTRL::OFFSET if value & VFCTRL::RST != 0 => self.reset_virtual(core, number),
+            VTEICR::OFFSET => function.causes &= !value,
+            VTEICS::OFFSET => function.causes |= value,
+            VTEIMS::OFFSET => function.masks |= value,
+            VTEIMC::OFFSET => function.masks &= !value,
+            VTEIAC::OFFSET => function.auto_clear = value,
+            VTEIAM::OFFSET => function.auto_mask = value,
+            IVAR_FIRST..=IVAR_LAST => function.allocation[(offset - IVAR_FIRST) as usize / 4] = value,
+            VTIVAR_MISC::OFFSET => function.misc_allocation = value,
+            MESSAGE_FIRST..=MESSAGE_LAST => function.message[(offset - MESSAGE_FIRST) as usize / 4] = value,
+            VFPSRTYPE::OFFSET => function.packet_split = value,
+            VFMAILBOX::OFFSET => {
+                function.mailbox = function.mailbox & !VFMAILBOX::VFU | value & VFMAILBOX::VFU;
+                function.unread &= value & (VFMAILBOX::ACK | VFMAILBOX::REQ) == 0;
+                if value & VFMAILBOX::REQ != 0 {
                     self.answer(core, number);
                 }
                 if core.virtual_functions[number].news {
@@ -246,15 +185,15 @@ impl Card {
     pub(super) fn queue_register(number: usize, offset: u32) -> Option<u32> {
         let first = Self::first_queue(number);
         match offset {
-            PACKETS_RECEIVED | OCTETS_RECEIVED | OCTETS_RECEIVED_HIGH | MULTICAST_RECEIVED => None,
-            PACKETS_SENT | OCTETS_SENT | OCTETS_SENT_HIGH => None,
+            VFGPRC::OFFSET | VFGORC_LSB::OFFSET | VFGORC_MSB::OFFSET | VFMPRC::OFFSET => None,
+            VFGPTC::OFFSET | VFGOTC_LSB::OFFSET | VFGOTC_MSB::OFFSET => None,
             RECEIVE..RECEIVE_END => {
-                let queue = first + ((offset - RECEIVE) / 0x40) as u16;
-                Some(RDBAL::at(queue) + offset % 0x40)
+                let queue = first + ((offset - RECEIVE) / QUEUE_BYTES) as u16;
+                Some(RDBAL::at(queue) + offset % QUEUE_BYTES)
             }
             TRANSMIT..TRANSMIT_END => {
-                let queue = first + ((offset - TRANSMIT) / 0x40) as u16;
-                Some(TDBAL::at(queue) + offset % 0x40)
+                let queue = first + ((offset - TRANSMIT) / QUEUE_BYTES) as u16;
+                Some(TDBAL::at(queue) + offset % QUEUE_BYTES)
             }
             _ => None,
         }
@@ -268,7 +207,7 @@ impl Card {
             core.tx[queue as usize].disable();
             core.receive.forget(Direction::Receive, queue);
             core.transmit.forget(queue);
-            self.registers.reset_queue(queue);
+            self.board.registers.reset_queue(queue);
         }
         let old = &core.virtual_functions[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
@@ -280,7 +219,7 @@ impl Card {
 
     /// Returns the initial address of a virtual function.
     pub(super) fn virtual_mac(&self, number: usize) -> MacAddress {
-        super::address_of(&format!("{} {number}", self.name))
+        super::address_of(&format!("{} {number}", self.board.name))
     }
 
     /// Answers a message as the physical function's driver would.
@@ -310,7 +249,7 @@ impl Card {
                 function.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
                 // Without "clear to send" yet.
                 function.message[0] = message::RESET | message::SUCCESS;
-                function.mailbox |= mailbox::STATUS | mailbox::ACKNOWLEDGED;
+                function.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
                 return self.tell(core, number);
             }
             _ if !function.clear_to_send => false,
@@ -361,7 +300,7 @@ impl Card {
         let outcome = if done { message::SUCCESS } else { message::FAILURE };
         let clear = if function.clear_to_send { message::CLEAR_TO_SEND } else { 0 };
         function.message[0] = kind | outcome | clear;
-        function.mailbox |= mailbox::STATUS | mailbox::ACKNOWLEDGED;
+        function.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
         self.tell(core, number);
     }
 
@@ -369,8 +308,8 @@ impl Card {
     fn tell(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
         function.unread = true;
-        if function.misc_allocation & IVAR::VALID != 0 {
-            function.causes |= 1 << (function.misc_allocation & 0x3);
+        if function.misc_allocation & VTIVAR::VALID != 0 {
+            function.causes |= 1 << (function.misc_allocation & VTIVAR::VECTOR_MASK);
         }
         self.interrupt_virtual(core, number);
     }
@@ -388,10 +327,10 @@ impl Card {
     /// driver would take this one for its answer, and wait for the real answer until it gives up.
     fn tell_change(&self, core: &mut Core, number: usize) {
         let function = &mut core.virtual_functions[number];
-        function.news = function.unread || function.mailbox & mailbox::OWNED != 0;
+        function.news = function.unread || function.mailbox & VFMAILBOX::VFU != 0;
         if !function.news {
             function.message[0] = message::CONTROL | message::CLEAR_TO_SEND;
-            function.mailbox |= mailbox::STATUS;
+            function.mailbox |= VFMAILBOX::PFSTS;
             self.tell(core, number);
         }
     }
@@ -402,8 +341,8 @@ impl Card {
         let local = queue - Self::first_queue(number);
         let shift = 16 * (u32::from(local) & 1) + if direction == Direction::Transmit { 8 } else { 0 };
         let entry = function.allocation[local as usize / 2] >> shift;
-        if entry & IVAR::VALID != 0 {
-            function.causes |= 1 << (entry & 0x3);
+        if entry & VTIVAR::VALID != 0 {
+            function.causes |= 1 << (entry & VTIVAR::VECTOR_MASK);
         }
         self.interrupt_virtual(core, number);
     }
@@ -431,6 +370,7 @@ impl Card {
 mod tests {
     use super::super::{Cable, Kind};
     use super::*;
+    use crate::spec::x82599::TXDCTL;
 
     /// Linux's ixgbe disables all 128 queues when its interface goes down.
     #[test]
@@ -449,10 +389,10 @@ mod tests {
         let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));
         card.core().virtual_functions[0].count_sent(100);
         card.core().virtual_functions[0].count_received(60, true);
-        card.write_virtual(0, CTRL, super::super::CTRL::RST);
-        card.write_virtual(0, MESSAGE, message::RESET);
-        card.write_virtual(0, MAILBOX, mailbox::REQUEST);
-        let counters = [PACKETS_SENT, OCTETS_SENT, PACKETS_RECEIVED, OCTETS_RECEIVED, MULTICAST_RECEIVED];
+        card.write_virtual(0, VFCTRL::OFFSET, VFCTRL::RST);
+        card.write_virtual(0, VFMBMEM::OFFSET, message::RESET);
+        card.write_virtual(0, VFMAILBOX::OFFSET, VFMAILBOX::REQ);
+        let counters = [VFGPTC::OFFSET, VFGOTC_LSB::OFFSET, VFGPRC::OFFSET, VFGORC_LSB::OFFSET, VFMPRC::OFFSET];
         assert_eq!(counters.map(|counter| card.read_virtual(0, counter)), [1, 100, 1, 60, 1]);
     }
 }

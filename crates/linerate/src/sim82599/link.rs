@@ -1,12 +1,11 @@
 //! The link: negotiation, loopback, and the drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and
 //! 8.2.3.22).
 
-use std::sync::atomic::Ordering;
-
 use super::module::Module;
 use super::registers::Registers;
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::phy::mdio::*;
+use crate::spec::x82599::*;
 
 /// The state between MAC and wire.
 pub(super) struct State {
@@ -20,33 +19,6 @@ pub(super) struct State {
     /// The card's signal as last reported to the wire, in Mbit/s.
     signal: u32,
 }
-
-// MDIO (IEEE 802.3, clause 45): the operation codes in MSCA, and registers of the PHYs.
-const OP_WRITE: u32 = 1;
-const OP_READ: u32 = 3;
-const PMA: u32 = 1;
-const AUTO_NEGOTIATION: u32 = 7;
-const CONTROL: u32 = 0;
-const STATUS_1: u32 = 1;
-const ID_HIGH: u32 = 2;
-const ID_LOW: u32 = 3;
-const SPEED_ABILITY: u32 = 4;
-const DEVICES_LOW: u32 = 5;
-const DEVICES_HIGH: u32 = 6;
-const STATUS_2: u32 = 8;
-const EXTENDED_ABILITY: u32 = 11;
-const VENDOR_STATUS: u32 = 0xC800;
-// The PHY's offers for negotiation, and the bit of its control register that restarts it.
-const ADVERTISEMENT: u32 = 0x10;
-const ADVERTISE_100M: u16 = 1 << 8;
-const TEN_GIGABIT_CONTROL: u32 = 0x20;
-const ADVERTISE_10G: u16 = 1 << 12;
-const VENDOR_PROVISION: u32 = 0xC400;
-const ADVERTISE_1G: u16 = 1 << 15;
-const RESTART: u16 = 1 << 9;
-/// The vendor's own device, whose control register powers the PHY down.
-const VENDOR_1: u32 = 30;
-const LOW_POWER: u16 = 1 << 11;
 
 impl State {
     pub fn new(kind: Kind) -> State {
@@ -137,7 +109,7 @@ impl State {
             OP_WRITE if here => {
                 let value = registers.get(MSRWD::OFFSET) as u16;
                 // Resets and restarts complete at once.
-                let kept = if address == CONTROL { value & !(1 << 15 | RESTART) } else { value };
+                let kept = if address == CONTROL { value & !(RESET | RESTART) } else { value };
                 self.phy.insert((device, address), kept);
                 if (device, address) == (AUTO_NEGOTIATION, CONTROL) && value & RESTART != 0 {
                     self.negotiated = self.advertised();
@@ -186,10 +158,10 @@ impl State {
 impl Card {
     /// Updates the link's state and reports it to drivers; raises the interrupt if it changed.
     pub(super) fn update_link(&self, core: &mut Core) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
         let disabled = registers.get(AUTOC2::OFFSET) & AUTOC2::LINK_DISABLE != 0;
-        let there = core.cable_in && !self.unplugged.load(Ordering::Relaxed);
+        let there = core.cable_in && !self.board.is_unplugged();
         let signal = if there && !disabled { core.link.signal(registers) } else { 0 };
         if core.link.signal != signal {
             core.link.signal = signal;
@@ -216,11 +188,6 @@ impl Card {
             self.interrupt(core);
             self.tell_all(core);
         }
-    }
-
-    /// Returns whether MAC loopback is on: sent frames are received (section 3.7.6.2).
-    pub(super) fn loops_back(&self) -> bool {
-        self.registers.get(HLREG0::OFFSET) & HLREG0::LPBK != 0
     }
 }
 

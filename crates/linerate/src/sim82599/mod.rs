@@ -16,9 +16,11 @@
 //! - `function`: the card as a PCI function, for a host that it is served to
 //! - `virtual_function`, `switch`: its virtual functions, and the switch between them, the card and the wire
 //!
-//! This module uses memory, traffic and the register map of [`crate::nic::ixgbe`], never the driver.
+//! This module uses memory, traffic and the registers of [`crate::spec`], never the driver.
 #![allow(unsafe_code)]
 
+mod bar;
+mod board;
 mod breach;
 mod checksum;
 mod clock;
@@ -33,6 +35,7 @@ mod function;
 pub(crate) mod fuzzing;
 mod headers;
 mod interrupt;
+mod kind;
 mod link;
 mod module;
 mod named;
@@ -48,26 +51,28 @@ mod transmit;
 mod virtual_function;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+pub use bar::{CardBar, CardDoorbell};
 pub use breach::Breach;
 pub use function::Function;
+pub use kind::Kind;
 pub use named::{OpenWire, named, open_named, open_with_wire};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
 pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Wire, from_fn};
 
-use crate::nic::ixgbe::registers::*;
-use crate::pci::{Bar, Bus, Doorbell};
+use crate::pci::Bus;
 use crate::port::MacAddress;
-use breach::Oracle;
+use crate::spec::x82599::*;
+use crate::spec::{Access, Definition, Register};
+use bar::Claim;
+use board::Board;
 use dma::Dma;
-use registers::{Found, Registers};
+use registers::Registers;
 use ring::Ring;
 use rss::Toeplitz;
-use trace::Trace;
 use virtual_function::VirtualFunction;
 
 /// A queue's direction, from the program's view.
@@ -79,78 +84,6 @@ pub enum Direction {
     Transmit,
 }
 
-/// The kind of card: its device number and how its link is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// An 82599 on a backplane (10GBASE-KX4), with nothing between it and its link.
-    X82599Kx4,
-    /// An 82599 with a cage for an SFP+ module, and a module in it.
-    #[default]
-    X82599Sfp,
-    /// An X540, with its own PHY for copper (10GBASE-T).
-    X540,
-    /// An X550, also for copper: a redirection table of 512 entries, a clock in nanoseconds, and an EEPROM that
-    /// only its firmware reads.
-    X550,
-}
-
-impl Kind {
-    /// Memory for received packets, in KiB (section 8.2.3.8.9; X540 datasheet, 8.2.4.9.9).
-    fn packet_buffer_kib(self) -> u32 {
-        match self {
-            Kind::X82599Kx4 | Kind::X82599Sfp => 512,
-            Kind::X540 | Kind::X550 => 384,
-        }
-    }
-
-    /// `AUTOC` as the EEPROM has it.
-    fn autoc(self) -> u32 {
-        match self {
-            Kind::X82599Kx4 => AUTOC::LMS_KX4_KX_KR | AUTOC::KX4_SUPP | AUTOC::KX_SUPP,
-            Kind::X82599Sfp | Kind::X540 | Kind::X550 => AUTOC::LMS_10G_SERIAL,
-        }
-    }
-
-    /// PCI's device number; the vendor is Intel, 8086.
-    pub fn device(self) -> u16 {
-        match self {
-            Kind::X82599Kx4 => 0x10F7,
-            Kind::X82599Sfp => 0x10FB,
-            Kind::X540 => 0x1528,
-            Kind::X550 => 0x1563,
-        }
-    }
-
-    /// PCI's device number of the virtual functions.
-    fn virtual_device(self) -> u16 {
-        match self {
-            Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
-            Kind::X540 => 0x1515,
-            Kind::X550 => 0x1565,
-        }
-    }
-}
-
-/// Every kind with its name in options.
-const KINDS: [(&str, Kind); 4] =
-    [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        let known = KINDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
-        known.ok_or_else(|| format!("it must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
-    }
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = KINDS.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
-        f.write_str(name)
-    }
-}
-
 /// Neither a driver nor a host uses the card.
 const FREE: u8 = 0;
 /// A driver of this process has the card's registers.
@@ -160,27 +93,10 @@ const SERVED: u8 = 2;
 
 /// One card.
 pub struct Card {
-    name: String,
-    kind: Kind,
-    registers: Registers,
-    dma: Arc<Dma>,
-    oracle: Oracle,
-    trace: Trace,
+    board: Board,
     core: Mutex<Core>,
-    /// Number of virtual functions.
-    virtual_functions: usize,
-    /// Strict mode: checks each doorbell write at once and remembers the descriptors given, to detect later
-    /// changes. Off while a [`Runner`] drives the card.
-    watchful: AtomicBool,
     /// The card's user: [`FREE`], [`DRIVEN`] or [`SERVED`].
     used: AtomicU8,
-    /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
-    bus_master: AtomicBool,
-    /// Injected faults, for tests.
-    unplugged: AtomicBool,
-    stuck: AtomicU64,
-    /// A request of the card's stays pending; the number of resets that end that.
-    hung: AtomicU8,
 }
 
 /// State behind one lock: for `step`, and for register accesses with side effects.
@@ -200,15 +116,6 @@ struct Core {
     eeprom: Vec<u16>,
     virtual_functions: Vec<VirtualFunction>,
 }
-
-/// Frames each way that a card moves while its driver waits.
-const WHILE_WAITING: usize = 64;
-
-/// An offset that no register has.
-const NOT_STUCK: u64 = u64::MAX;
-
-/// Queues each way.
-const QUEUES: u16 = 128;
 
 /// Returns a locally administered address, always the same for a name.
 fn address_of(name: &str) -> MacAddress {
@@ -241,37 +148,23 @@ impl Card {
             eeprom: eeprom::image(kind, address_of(name)),
             virtual_functions: Vec::new(),
         };
-        let card = Card {
-            name: name.to_string(),
-            kind,
-            registers: Registers::new(),
-            dma: Arc::default(),
-            oracle: Oracle::default(),
-            trace: Trace::default(),
-            core: Mutex::new(core),
-            virtual_functions: virtual_functions.min(virtual_function::MOST),
-            watchful: AtomicBool::new(true),
-            used: AtomicU8::new(FREE),
-            bus_master: AtomicBool::new(true),
-            unplugged: AtomicBool::new(false),
-            stuck: AtomicU64::new(NOT_STUCK),
-            hung: AtomicU8::new(0),
-        };
+        let board = Board::new(name, kind, virtual_functions.min(virtual_function::MOST));
+        let card = Card { board, core: Mutex::new(core), used: AtomicU8::new(FREE) };
         card.load_eeprom(&mut card.core());
         card.start_firmware();
         card.core().virtual_functions =
-            (0..card.virtual_functions).map(|number| VirtualFunction::new(card.virtual_mac(number))).collect();
+            (0..card.board.functions).map(|number| VirtualFunction::new(card.virtual_mac(number))).collect();
         Arc::new(card)
     }
 
     /// Returns the card's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.board.name
     }
 
     /// Returns the kind of card.
     pub fn kind(&self) -> Kind {
-        self.kind
+        self.board.kind
     }
 
     /// Returns the address in the EEPROM.
@@ -310,27 +203,27 @@ impl Card {
 
     /// Returns what a driver sees of the host: the card's address space and its interrupts.
     pub fn bus(&self) -> Arc<dyn Bus> {
-        self.dma.clone()
+        self.board.dma.clone()
     }
 
     /// Returns the breaches of the datasheet by the driver: the first thousand.
     pub fn breaches(&self) -> Vec<Breach> {
-        self.oracle.list()
+        self.board.oracle.list()
     }
 
     /// Returns the number of breaches by kind.
     pub fn breaches_by_kind(&self) -> Vec<(&'static str, u64)> {
-        self.oracle.by_kind()
+        self.board.oracle.by_kind()
     }
 
     /// Returns the number of breaches.
     pub fn breach_count(&self) -> u64 {
-        self.oracle.count()
+        self.board.oracle.count()
     }
 
     /// Moves at most `budget` frames each way, and returns the number moved.
     pub fn step(&self, budget: usize) -> usize {
-        if self.unplugged.load(Ordering::Relaxed) {
+        if self.board.is_unplugged() {
             return 0;
         }
         let core = &mut *self.core();
@@ -351,7 +244,7 @@ impl Card {
     /// Leaves moving packets to the caller of [`step`](Card::step): doorbells become single stores, as under a
     /// [`Runner`].
     pub fn stepped_by_hand(&self) {
-        self.watchful.store(false, Ordering::Relaxed);
+        self.board.watchful.store(false, Ordering::Relaxed);
     }
 
     /// Puts a 1 Gbit/s module into the cage of a card that has one, or a 10 Gbit/s module.
@@ -364,7 +257,7 @@ impl Card {
     /// Leaves a request of the card's pending, as if it were never answered: master disable does not take effect
     /// until the card has been reset twice (section 5.2.4.3.2).
     pub fn hang(&self) {
-        self.hung.store(2, Ordering::Relaxed);
+        self.board.hung.store(2, Ordering::Relaxed);
     }
 
     /// Replaces the wire by `change` of it, which usually wraps it.
@@ -380,21 +273,20 @@ impl Card {
         self.core().wire.finish();
     }
 
-    /// Returns the registers that the driver has read, and those that it has written, since power-on. A register in
-    /// two address ranges has two entries.
-    pub fn used_registers(&self) -> Vec<(&'static Register, bool, bool)> {
-        self.registers.used().filter(|(_, read, written)| *read || *written).collect()
+    /// Returns the registers that the driver has read, and those that it has written, since power-on.
+    pub fn used_registers(&self) -> Vec<(&'static Definition, bool, bool)> {
+        self.board.registers.used().filter(|(_, read, written)| *read || *written).collect()
     }
 
     /// Starts or stops the list of register accesses by drivers; returns the previous list, of at most a million
     /// accesses.
     pub fn record_accesses(&self, on: bool) -> Vec<RegisterAccess> {
-        self.trace.record(on)
+        self.board.trace.record(on)
     }
 
     /// Returns a register's value without the side effects of a read; 0 if there is no such register.
     pub fn register(&self, offset: u32) -> u32 {
-        Registers::find(offset).map_or(0, |found| self.registers.get(found.offset))
+        Registers::find(offset).map_or(0, |found| self.board.registers.get(found.offset))
     }
 
     /// Returns the frames received from the wire and sent to it, since power-on.
@@ -410,58 +302,54 @@ impl Card {
     /// Takes the card out of its slot: reads return all ones, writes and DMA have no effect.
     pub fn unplug(&self) {
         let core = &mut *self.core();
-        self.unplugged.store(true, Ordering::Relaxed);
+        self.board.unplugged.store(true, Ordering::Relaxed);
         self.update_link(core);
     }
 
     /// Puts the card back, in its state after power-on.
     pub fn plug_in(&self) {
         let core = &mut *self.core();
-        self.unplugged.store(false, Ordering::Relaxed);
-        self.hung.store(0, Ordering::Relaxed);
+        self.board.unplugged.store(false, Ordering::Relaxed);
+        self.board.hung.store(0, Ordering::Relaxed);
         core.link.power_on();
-        [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].into_iter().for_each(|offset| self.registers.set(offset, 0));
+        [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET]
+            .into_iter()
+            .for_each(|offset| self.board.registers.set(offset, 0));
         self.reset_function(core);
     }
 
     /// Resets the PCI function, and with it the flag that a driver is loaded (section 8.2.3.1.3).
     fn reset_function(&self, core: &mut Core) {
-        self.registers.set(CTRL_EXT::OFFSET, 0);
+        self.board.registers.set(CTRL_EXT::OFFSET, 0);
         self.reset(core);
     }
 
     /// Sets whether the host lets the card read and write memory.
     fn set_bus_master(&self, on: bool) {
-        self.bus_master.store(on, Ordering::Relaxed);
+        self.board.bus_master.store(on, Ordering::Relaxed);
     }
 
     /// Makes the register at `offset` ignore what a driver waits for; `None` ends that, and completes a reset that
     /// was stuck.
     pub fn stick(&self, offset: Option<u32>) {
-        self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
-        if offset.is_none() && self.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
+        self.board.stick(offset);
+        if offset.is_none() && self.board.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
             self.reset(&mut self.core());
         }
     }
 
-    /// Returns whether a queue's function may read and write memory: without bus mastering it begins no DMA
-    /// (section 5.2.4.3.2).
+    /// Returns whether a queue's function may read and write memory.
     fn may_work(&self, core: &Core, queue: u16) -> bool {
-        match self.owner(queue) {
-            Some(number) => core.virtual_functions[number].bus_master,
-            None => {
-                self.bus_master.load(Ordering::Relaxed)
-                    && self.hung.load(Ordering::Relaxed) == 0
-                    && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
-            }
-        }
+        self.board
+            .owner(queue)
+            .map_or_else(|| self.board.may_work(), |number| core.virtual_functions[number].bus_master)
     }
 
     /// Returns the address space of a queue's function.
     fn space(&self, core: &Core, queue: u16) -> Arc<Dma> {
-        match self.owner(queue) {
+        match self.board.owner(queue) {
             Some(number) => core.virtual_functions[number].dma.clone(),
-            None => self.dma.clone(),
+            None => self.board.dma.clone(),
         }
     }
 
@@ -469,42 +357,35 @@ impl Card {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_stuck(&self, offset: u32) -> bool {
-        self.stuck.load(Ordering::Relaxed) == u64::from(offset)
-    }
-
     // Reads and writes by a driver.
 
-    /// Returns the register at `offset`, if this card has it.
-    fn find(&self, offset: u32) -> Option<Found> {
-        Registers::find(offset).filter(|found| self.kind == Kind::X550 || !found.register.section.starts_with("X550"))
-    }
-
     fn read(&self, offset: u32) -> u32 {
-        if self.unplugged.load(Ordering::Relaxed) {
+        if self.board.is_unplugged() {
             return u32::MAX;
         }
-        let Some(found) = self.find(offset) else {
-            self.oracle.note(Breach::NoRegister { offset, write: false });
+        let Some(found) = self.board.find(offset) else {
+            self.board.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
-        self.trace.note(found, None);
-        let Found { register, offset, n } = found;
-        self.registers.note_use(offset, false);
-        match register.kind {
+        self.board.trace.note(found, None);
+        let Register { offset, number: n, definition } = found;
+        self.board.registers.note_use(offset, false);
+        match definition.offset {
             LINKS::OFFSET => self.update_link(&mut self.core()),
             // A read takes the semaphore if it was free (section 10.5.4).
             SWSM::OFFSET => {
-                let value = self.registers.get(offset);
-                self.registers.change(offset, SWSM::SMBI, true);
+                let value = self.board.registers.get(offset);
+                self.board.registers.change(offset, SWSM::SMBI, true);
                 return value;
             }
             EICR::OFFSET | EICS::OFFSET | EIMS_EX::OFFSET => {
-                return self.read_interrupt(&mut self.core(), register.kind, n);
+                return self.read_interrupt(&mut self.core(), definition.offset, n);
             }
             I2CCTL::OFFSET => return self.core().link.module_wires(),
             // The lines are not pulled low.
-            X550_I2CCTL::OFFSET => return self.registers.get(offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
+            X550_I2CCTL::OFFSET => {
+                return self.board.registers.get(offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN;
+            }
             SYSTIML::OFFSET
             | SYSTIMH::OFFSET
             | SYSTIMR::OFFSET
@@ -515,59 +396,65 @@ impl Card {
             }
             _ => {}
         }
-        self.registers.read(register, offset)
+        self.board.registers.read(found)
     }
 
     /// Handles a write by the physical function's driver. It knows nothing of virtual functions and cannot warn
     /// their drivers when it stops all queues, so writes to their queues are ignored.
     fn write(&self, offset: u32, value: u32) {
-        let is_theirs = |found: Found| registers::of_queues(found.register) && self.owner(found.n).is_some();
-        if !self.find(offset).is_some_and(is_theirs) {
+        let is_theirs =
+            |found: Register| registers::of_queues(found.definition) && self.board.owner(found.number).is_some();
+        if !self.board.find(offset).is_some_and(is_theirs) {
             self.write_any(offset, value);
         }
     }
 
     /// Handles a write by any function's driver.
     fn write_any(&self, offset: u32, value: u32) {
-        if self.unplugged.load(Ordering::Relaxed) {
+        if self.board.is_unplugged() {
             return;
         }
-        let Some(found) = self.find(offset) else {
-            return self.oracle.note(Breach::NoRegister { offset, write: true });
+        let Some(found) = self.board.find(offset) else {
+            return self.board.oracle.note(Breach::NoRegister { offset, write: true });
         };
-        self.trace.note(found, Some(value));
-        let Found { register, offset, n } = found;
-        self.registers.note_use(offset, true);
-        let name = register.name;
-        if matches!(register.access, Access::RO | Access::RC) {
-            return self.oracle.note(Breach::ReadOnly { register: name, value });
+        self.board.trace.note(found, Some(value));
+        let Register { offset, number: n, definition } = found;
+        self.board.registers.note_use(offset, true);
+        let (name, kind) = (definition.name, definition.offset);
+        if matches!(definition.access, Access::RO | Access::RC) {
+            return self.board.oracle.note(Breach::ReadOnly { register: name, value });
         }
-        let old = self.registers.get(offset);
-        let reserved = (value ^ old) & !register.writable;
+        let old = self.board.registers.get(offset);
+        let reserved = (value ^ old) & !definition.writable;
         if reserved != 0 {
-            self.oracle.note(Breach::ReservedBits { register: name, value, reserved, section: register.section });
+            self.board.oracle.note(Breach::ReservedBits {
+                register: name,
+                value,
+                reserved,
+                section: definition.section,
+            });
         }
-        if self.is_stuck(offset) {
+        if self.board.is_stuck(offset) {
             // The reset bits stay set; an enable bit keeps its value.
             return if offset == CTRL::OFFSET && value & CTRL::RST == 0 {
                 self.write_ctrl(offset, value);
             } else if offset == CTRL::OFFSET {
-                self.registers.set(offset, value);
+                self.board.registers.set(offset, value);
             };
         }
-        match register.kind {
+        match kind {
             CTRL::OFFSET => self.write_ctrl(offset, value),
             // 6.5.3.2, access by bits: a request is granted at once.
             EEC::OFFSET => {
                 let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
                 let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
-                self.registers.set(offset, old & fixed | value & !(fixed | EEC::GNT) | granted);
+                self.board.registers.set(offset, old & fixed | value & !(fixed | EEC::GNT) | granted);
             }
             EERD::OFFSET => {
                 let word = (value >> EERD::ADDR_SHIFT & 0x3FFF) as usize;
                 let data = self.core().eeprom.get(word).copied().unwrap_or(0xFFFF);
                 let answer = value & 0xFFFC | EERD::DONE | (data as u32) << EERD::DATA_SHIFT;
-                self.registers.set(offset, if value & EERD::START != 0 { answer } else { value });
+                self.board.registers.set(offset, if value & EERD::START != 0 { answer } else { value });
             }
             EICR::OFFSET
             | EICS::OFFSET
@@ -575,45 +462,45 @@ impl Card {
             | EIMC::OFFSET
             | EICS_EX::OFFSET
             | EIMS_EX::OFFSET
-            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), register.kind, n, value),
+            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), kind, n, value),
             I2CCTL::OFFSET => {
-                self.registers.set(offset, value);
+                self.board.registers.set(offset, value);
                 self.core().link.drive_module_wires(value);
             }
             HICR::OFFSET => self.command_firmware(&self.core(), value),
             MSCA::OFFSET => {
-                let answer = self.core().link.mdio(value, &self.registers);
-                self.registers.set(offset, answer);
+                let answer = self.core().link.mdio(value, &self.board.registers);
+                self.board.registers.set(offset, answer);
                 self.update_link(&mut self.core());
             }
             AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
-                if register.kind == AUTOC::OFFSET {
+                if kind == AUTOC::OFFSET {
                     self.check_semaphore_of_link(old, value);
                 }
-                self.registers.set(offset, value);
+                self.board.registers.set(offset, value);
                 // Negotiation completes at once.
-                self.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
+                self.board.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
                 self.update_link(&mut self.core());
             }
             SECRXCTRL::OFFSET => {
-                self.registers.set(offset, value);
-                self.registers.change(SECRXSTAT::OFFSET, SECRXSTAT::SECRX_RDY, value & SECRXCTRL::RX_DIS != 0);
+                self.board.registers.set(offset, value);
+                self.board.registers.change(SECRXSTAT::OFFSET, SECRXSTAT::SECRX_RDY, value & SECRXCTRL::RX_DIS != 0);
             }
             SECTXCTRL::OFFSET => {
-                self.registers.set(offset, value);
-                self.registers.change(SECTXSTAT::OFFSET, SECTXSTAT::SECTX_RDY, value & SECTXCTRL::TX_DIS != 0);
+                self.board.registers.set(offset, value);
+                self.board.registers.change(SECTXSTAT::OFFSET, SECTXSTAT::SECTX_RDY, value & SECTXCTRL::TX_DIS != 0);
             }
-            MTQC::OFFSET if self.registers.get(RTTDCS::OFFSET) & RTTDCS::ARBDIS == 0 => {
+            MTQC::OFFSET if self.board.registers.get(RTTDCS::OFFSET) & RTTDCS::ARBDIS == 0 => {
                 let why = "MTQC may change only while RTTDCS.ARBDIS is set";
-                self.oracle.note(Breach::WrongTime { register: name, queue: 0, why });
-                self.registers.set(offset, value);
+                self.board.oracle.note(Breach::WrongTime { register: name, queue: 0, why });
+                self.board.registers.set(offset, value);
             }
             RSSRK::OFFSET => {
-                self.registers.set(offset, value);
+                self.board.registers.set(offset, value);
                 self.core().toeplitz = None;
             }
             FDIRCTRL::OFFSET | FDIRCMD::OFFSET | FTQF::OFFSET | ETQF::OFFSET | SYNQF::OFFSET => {
-                self.write_director(&mut self.core(), register.kind, offset, value);
+                self.write_director(&mut self.core(), kind, offset, value);
             }
             SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET | TSAUXC::OFFSET => {
                 self.write_clock(&mut self.core(), offset, value);
@@ -626,25 +513,25 @@ impl Card {
             TDT::OFFSET => self.write_tail(Direction::Transmit, n, offset, value),
             // Until receiving begins the head may be written, even of an enabled queue (8.2.3.8.4); DPDK's driver
             // does so.
-            RDH::OFFSET if self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0 => {
-                self.registers.set(offset, value);
+            RDH::OFFSET if !self.board.receives() => {
+                self.board.registers.set(offset, value);
                 self.core().rx[n as usize].set_head(value);
             }
             // DPDK's driver writes the 0 that enabling has set.
             RDH::OFFSET | TDH::OFFSET if value == old => {}
             // DROP_EN may change at any time: Linux's driver changes it after flow control is negotiated.
-            SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.registers.set(offset, value),
+            SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.board.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {
-                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(register.kind));
+                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(kind));
             }
             TDBAL::OFFSET | TDBAH::OFFSET | TDLEN::OFFSET | TDH::OFFSET => {
-                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(register.kind));
+                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(kind));
             }
-            RAH::OFFSET => self.registers.set(offset, value & RAH::BITS),
+            RAH::OFFSET => self.board.registers.set(offset, value & RAH::BITS),
             // Linux's self-test writes STATUS, to check that this does nothing.
             STATUS::OFFSET => {}
-            _ if register.access == Access::W1C => self.registers.change(offset, value, false),
-            _ => self.registers.set(offset, value),
+            _ if definition.access == Access::W1C => self.board.registers.change(offset, value, false),
+            _ => self.board.registers.set(offset, value),
         }
     }
 
@@ -654,42 +541,32 @@ impl Card {
         if value & (CTRL::RST | CTRL::LRST) != 0 {
             return self.reset(core);
         }
-        self.registers.set(offset, value);
-        self.update_master_status();
-    }
-
-    /// Reports in STATUS that no request is pending, once master disable is set and receiving, which would cause
-    /// new requests, is off (section 5.2.4.3.2).
-    fn update_master_status(&self) {
-        let registers = &self.registers;
-        let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
-            && registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0
-            && self.hung.load(Ordering::Relaxed) == 0;
-        registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, !disabled);
+        self.board.registers.set(offset, value);
+        self.board.update_master_status();
     }
 
     /// Checks the semaphore for AUTOC, which firmware writes as well: it must be held to change the link's mode or
     /// restart negotiation (section 10.5.4). An X540's or X550's link belongs to the PHY.
     fn check_semaphore_of_link(&self, old: u32, value: u32) {
-        let has_phy = matches!(self.kind, Kind::X540 | Kind::X550);
         let changes = (value ^ old) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
-        let held = self.registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
-        if changes && (has_phy || !held) {
-            self.oracle.note(Breach::NoSemaphore { register: "AUTOC", section: "10.5.4" });
+        let held = self.board.registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
+        if changes && (self.board.kind.has_phy() || !held) {
+            self.board.oracle.note(Breach::NoSemaphore { register: AUTOC::NAME, section: "10.5.4" });
         }
     }
 
     fn reset(&self, core: &mut Core) {
         // The queues of virtual functions, and what waits for them, keep their state.
-        let queues = QUEUES - self.virtual_functions as u16 * virtual_function::QUEUES_EACH;
+        let queues = self.board.own_queues();
         // Pins and semaphores keep their values, and so does the flag that tells firmware of the driver (sections
         // 4.2.2, 8.2.3.1.3).
-        let kept = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, self.registers.get(offset)));
-        let driver = self.registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
-        self.registers.reset(queues);
-        kept.into_iter().for_each(|(offset, value)| self.registers.set(offset, value));
-        self.registers.change(CTRL_EXT::OFFSET, driver, true);
-        let _ = self.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
+        let kept =
+            [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, self.board.registers.get(offset)));
+        let driver = self.board.registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
+        self.board.registers.reset(queues);
+        kept.into_iter().for_each(|(offset, value)| self.board.registers.set(offset, value));
+        self.board.registers.change(CTRL_EXT::OFFSET, driver, true);
+        let _ = self.board.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
         for queue in 0..queues {
             core.rx[queue as usize].disable();
             core.tx[queue as usize].disable();
@@ -708,19 +585,19 @@ impl Card {
 
     /// Loads from the EEPROM, as after a reset: the address, the link's mode, and each kind's own values.
     fn load_eeprom(&self, core: &mut Core) {
-        self.registers.set(AUTOC::OFFSET, self.kind.autoc());
-        (0..8).for_each(|class| self.registers.set(RXPBSIZE::at(class), 0));
-        self.registers.set(RXPBSIZE::at(0), self.kind.packet_buffer_kib() << RXPBSIZE::KIB_SHIFT);
+        self.board.registers.set(AUTOC::OFFSET, self.board.kind.autoc());
+        (0..8).for_each(|class| self.board.registers.set(RXPBSIZE::at(class), 0));
+        self.board.registers.set(RXPBSIZE::at(0), self.board.kind.packet_buffer_kib() << RXPBSIZE::KIB_SHIFT);
         let (low, high) = eeprom::address(&core.eeprom).words();
-        self.registers.set(RAL::at(0), low);
-        self.registers.set(RAH::at(0), high | RAH::AV);
+        self.board.registers.set(RAL::at(0), low);
+        self.board.registers.set(RAH::at(0), high | RAH::AV);
     }
 
     /// Writes RXCTRL; when receiving begins, checks what was prepared.
     fn write_receive_control(&self, offset: u32, value: u32) {
-        let begins = value & !self.registers.get(offset) & RXCTRL::RXEN != 0;
-        self.registers.set(offset, value);
-        self.update_master_status();
+        let begins = value & !self.board.registers.get(offset) & RXCTRL::RXEN != 0;
+        self.board.registers.set(offset, value);
+        self.board.update_master_status();
         if !begins {
             return;
         }
@@ -731,9 +608,9 @@ impl Card {
                 (ring.enabled, ring.bad.clone())
             };
             if let Some(breach) = bad {
-                self.oracle.note(breach);
+                self.board.oracle.note(breach);
             } else if enabled {
-                self.write_tail(Direction::Receive, queue, RDT::at(queue), self.registers.get(RDT::at(queue)));
+                self.write_tail(Direction::Receive, queue, RDT::at(queue), self.board.registers.get(RDT::at(queue)));
             }
         }
     }
@@ -741,14 +618,14 @@ impl Card {
     /// Checks that traffic classes and flow director together use no more packet buffer than there is (sections
     /// 8.2.3.8.9 and 8.2.3.21.1).
     fn check_packet_buffers(&self) {
-        let of_class = |class| self.registers.get(RXPBSIZE::at(class)) >> RXPBSIZE::KIB_SHIFT & 0x3FF;
-        let director = match self.registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK {
+        let of_class = |class| self.board.registers.get(RXPBSIZE::at(class)) >> RXPBSIZE::KIB_SHIFT & 0x3FF;
+        let director = match self.board.registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK {
             0 => 0,
             n => 32 << n,
         };
-        let (kib, most) = ((0..8).map(of_class).sum::<u32>() + director, self.kind.packet_buffer_kib());
+        let (kib, most) = ((0..8).map(of_class).sum::<u32>() + director, self.board.kind.packet_buffer_kib());
         if kib > most {
-            self.oracle.note(Breach::PacketBuffer { kib, most });
+            self.board.oracle.note(Breach::PacketBuffer { kib, most });
         }
     }
 
@@ -764,7 +641,7 @@ impl Card {
                 (TXDCTL::ENABLE, TDBAL::at(queue), TDBAH::at(queue), TDLEN::at(queue), TDH::at(queue), TDT::at(queue))
             }
         };
-        self.registers.set(offset, value);
+        self.board.registers.set(offset, value);
         let ring = match direction {
             Direction::Receive => &mut core.rx[queue as usize],
             Direction::Transmit => &mut core.tx[queue as usize],
@@ -773,7 +650,7 @@ impl Card {
             if ring.enabled || ring.bad.is_some() {
                 if direction == Direction::Transmit && ring.enabled {
                     // A doorbell that was rung before still counts.
-                    ring.move_tail(self.registers.get(tail), &self.oracle);
+                    ring.move_tail(self.board.registers.get(tail), &self.board.oracle);
                     self.keep_fetched(&space.maps(), ring, &mut core.transmit);
                 }
                 ring.disable();
@@ -784,13 +661,16 @@ impl Card {
         if ring.enabled {
             return;
         }
-        let base = self.registers.get(low) as u64 | (self.registers.get(high) as u64) << 32;
-        let bytes = self.registers.get(len);
+        let base = self.board.registers.get(low) as u64 | (self.board.registers.get(high) as u64) << 32;
+        let bytes = self.board.registers.get(len);
         // Prerequisites bind only the physical function's driver; those of virtual functions rely on it.
-        let is_physical = self.owner(queue).is_none();
-        if is_physical && direction == Direction::Transmit && self.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
+        let is_physical = self.board.owner(queue).is_none();
+        if is_physical
+            && direction == Direction::Transmit
+            && self.board.registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0
+        {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
-            self.oracle.note(Breach::WrongTime { register: "TXDCTL", queue, why });
+            self.board.oracle.note(Breach::WrongTime { register: TXDCTL::NAME, queue, why });
         }
         let bad = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
             Some(Breach::NoRing { direction, queue, len: bytes })
@@ -801,16 +681,15 @@ impl Card {
         };
         // A receive queue is not used before receiving begins: Linux's self-test of registers enables queues
         // without rings.
-        let in_use =
-            is_physical && (direction == Direction::Transmit || self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0);
+        let in_use = is_physical && (direction == Direction::Transmit || self.board.receives());
         match bad {
-            Some(breach) if in_use => self.oracle.note(breach),
+            Some(breach) if in_use => self.board.oracle.note(breach),
             Some(breach) => ring.bad = Some(breach),
             None => {
                 // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on
                 // it when it restarts a queue.
-                self.registers.set(head, 0);
-                self.registers.set(tail, 0);
+                self.board.registers.set(head, 0);
+                self.board.registers.set(tail, 0);
                 ring.enable(base, bytes / 16);
             }
         }
@@ -819,23 +698,23 @@ impl Card {
     /// Writes a register that may change only while its queue is disabled (sections 4.6.7.1, 4.6.8.1).
     fn write_of_disabled_queue(&self, control: u32, register: &'static str, queue: u16, offset: u32, value: u32) {
         const ENABLE: u32 = RXDCTL::ENABLE; // and TXDCTL's is the same bit
-        if self.registers.get(control) & ENABLE != 0 {
+        if self.board.registers.get(control) & ENABLE != 0 {
             let why = "it may change only while the queue is disabled";
-            self.oracle.note(Breach::WrongTime { register, queue, why });
+            self.board.oracle.note(Breach::WrongTime { register, queue, why });
         }
-        self.registers.set(offset, value);
+        self.board.registers.set(offset, value);
     }
 
     /// Writes RDT or TDT. In strict mode the oracle checks the new descriptors at once. Otherwise a doorbell is one
     /// store, and `step` reads it.
     fn write_tail(&self, direction: Direction, queue: u16, offset: u32, tail: u32) {
-        self.registers.set(offset, tail);
-        let waits = direction == Direction::Receive && self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN == 0;
-        if waits || !self.watchful.load(Ordering::Relaxed) {
+        self.board.registers.set(offset, tail);
+        let waits = direction == Direction::Receive && !self.board.receives();
+        if waits || !self.board.is_watchful() {
             return;
         }
         let core = &mut *self.core();
-        let buffer = self.most_written(queue);
+        let buffer = self.board.most_written(queue);
         let space = self.space(core, queue);
         let (ring, others) = match direction {
             Direction::Receive => (&mut core.rx[queue as usize], Some(buffer)),
@@ -843,93 +722,26 @@ impl Card {
         };
         if !ring.enabled {
             if tail != 0 {
-                let (register, why) = ("the tail", "the queue must be enabled first (sections 4.6.7.1, 4.6.8.1)");
-                self.oracle.note(Breach::WrongTime { register, queue, why });
+                let register = if direction == Direction::Receive { RDT::NAME } else { TDT::NAME };
+                let why = "the queue must be enabled first (sections 4.6.7.1, 4.6.8.1)";
+                self.board.oracle.note(Breach::WrongTime { register, queue, why });
             }
             return;
         }
         let maps = space.maps();
-        if ring.move_tail(tail, &self.oracle) {
-            ring.remember(&maps, others, &self.oracle);
+        if ring.move_tail(tail, &self.board.oracle) {
+            ring.remember(&maps, others, &self.board.oracle);
         }
-    }
-
-    /// Returns `SRRCTL.BSIZEPACKET` in bytes.
-    fn buffer_bytes(&self, queue: u16) -> usize {
-        (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
-    }
-
-    /// Returns how much the card may write into one buffer: the size that the driver set, but at most the longest
-    /// frame that the MAC accepts, with a VLAN tag, and without CRC if that is stripped.
-    fn most_written(&self, queue: u16) -> usize {
-        let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
-        self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)
     }
 }
 
 /// Returns the bits of a ring register that are not ignored.
 fn kept(kind: u32) -> u32 {
     match kind {
-        RDBAL::OFFSET | TDBAL::OFFSET => RDBAL::BITS,
-        RDLEN::OFFSET | TDLEN::OFFSET => RDLEN::BITS,
+        RDBAL::OFFSET => RDBAL::BITS,
+        RDLEN::OFFSET => RDLEN::BITS,
+        TDBAL::OFFSET => TDBAL::BITS,
+        TDLEN::OFFSET => TDLEN::BITS,
         _ => u32::MAX,
-    }
-}
-
-/// A model's registers.
-#[derive(Clone)]
-pub struct CardBar {
-    card: Arc<Card>,
-    /// The thread that runs the card; it stops when the last clone of these registers is dropped.
-    _runner: Option<Arc<Runner>>,
-    _claim: Option<Arc<Claim>>,
-}
-
-/// A driver's claim on a card's registers, until the last clone of them is dropped.
-struct Claim(Arc<Card>);
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.used.store(FREE, Ordering::SeqCst);
-    }
-}
-
-impl Bar for CardBar {
-    type Doorbell = CardDoorbell;
-
-    fn read(&self, offset: u32) -> u32 {
-        self.card.read(offset)
-    }
-
-    fn write(&self, offset: u32, value: u32) {
-        self.card.write(offset, value);
-    }
-
-    fn doorbell(&self, offset: u32) -> CardDoorbell {
-        CardDoorbell { bar: self.clone(), offset }
-    }
-
-    /// Steps the card while its driver waits.
-    fn wait(&self, _: Duration) {
-        self.card.step(WHILE_WAITING);
-        std::thread::yield_now();
-    }
-}
-
-/// A doorbell of a model.
-pub struct CardDoorbell {
-    bar: CardBar,
-    offset: u32,
-}
-
-impl Doorbell for CardDoorbell {
-    #[inline]
-    fn ring(&self, tail: u32) {
-        let card = &self.bar.card;
-        if card.watchful.load(Ordering::Relaxed) {
-            card.write(self.offset, tail);
-        } else {
-            card.registers.set(self.offset, tail);
-        }
     }
 }

@@ -2,26 +2,12 @@
 
 use super::Kind;
 use crate::port::MacAddress;
+use crate::spec::eeprom::*;
 
-/// Words; `EEC.EE_SIZE` reports 6 to drivers, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
-const WORDS: usize = 4096;
-
-/// The sum of the words up to the checksum, and of the sections that they point to (section 6.3.2.11).
-const SUM: u16 = 0xBABA;
-const CHECKSUM: usize = 0x3F;
 /// The last word that an X550 adds.
 const LAST: usize = 0x41;
 
-// Offsets of the pointers to sections (section 6.1), and of the sections here. All other pointers are empty.
-const CORE_0: usize = 0x09;
-const FIRMWARE: usize = 0x0F;
-const PBA_GUARD: usize = 0x15;
-const PBA: usize = 0x16;
-const ALTERNATIVE_SAN: usize = 0x27;
-const SAN: usize = 0x28;
-/// Settings of the analog part for each module that the driver may find (Linux and DPDK read them).
-const MODULES: usize = 0x2B;
-const CAPABILITIES: usize = 0x2C;
+// The sections here. All other pointers are empty.
 const SECTION_CORE_0: usize = 0x50;
 const SECTION_FIRMWARE: usize = 0x60;
 const SECTION_PATCH: usize = 0x70;
@@ -36,12 +22,12 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     words[..=LAST].fill(0);
     // Not 0: an EEPROM is present (6.3.2.1: signature 01b).
     words[0] = 0x4000;
-    words[CORE_0] = SECTION_CORE_0 as u16;
-    words[FIRMWARE] = SECTION_FIRMWARE as u16;
-    words[ALTERNATIVE_SAN] = 0xFFFF;
-    words[SAN] = 0xFFFF;
+    words[usize::from(CORE_0)] = SECTION_CORE_0 as u16;
+    words[usize::from(FIRMWARE)] = SECTION_FIRMWARE as u16;
+    words[usize::from(ALTERNATIVE_SAN)] = 0xFFFF;
+    words[usize::from(SAN)] = 0xFFFF;
     // Any module is accepted, and the driver need not work around crosstalk of empty cages.
-    words[CAPABILITIES] = 1 << 0 | 1 << 7;
+    words[usize::from(CAPABILITIES)] = 1 << 0 | 1 << 7;
 
     // The core's section (6.3.5): its length, then the address.
     words[SECTION_CORE_0] = 3;
@@ -62,7 +48,7 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
 
     // Each kind of module, by the drivers' numbers, with one harmless write to CORECTL.
     if kind == Kind::X82599Sfp {
-        words[MODULES] = SECTION_MODULES as u16;
+        words[usize::from(MODULES)] = SECTION_MODULES as u16;
         words[SECTION_MODULES] = 0;
         for (n, module) in (3..=6).enumerate() {
             words[SECTION_MODULES + 1 + 2 * n] = module;
@@ -72,8 +58,8 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     }
 
     // The board's number, as text (6.4.5.5).
-    words[PBA_GUARD] = 0xFAFA;
-    words[PBA] = SECTION_PBA as u16;
+    words[usize::from(PBA_GUARD)] = 0xFAFA;
+    words[usize::from(PBA)] = SECTION_PBA as u16;
     let text = b"LINERATE01";
     words[SECTION_PBA] = text.len() as u16 / 2 + 1;
     for (word, pair) in words[SECTION_PBA + 1..].iter_mut().zip(text.chunks(2)) {
@@ -81,8 +67,8 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     }
 
     let section: u16 = words[SECTION_CORE_0 + 1..][..3].iter().fold(0, |sum, &word| sum.wrapping_add(word));
-    let first = words[..CHECKSUM].iter().fold(section, |sum, &word| sum.wrapping_add(word));
-    words[CHECKSUM] = SUM.wrapping_sub(first);
+    let first = words[..usize::from(CHECKSUM)].iter().fold(section, |sum, &word| sum.wrapping_add(word));
+    words[usize::from(CHECKSUM)] = SUM.wrapping_sub(first);
     words
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::headers::{Headers, UDP};
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::x82599::*;
 
 /// SYSTIM: its value at a moment.
 pub(super) struct Clock {
@@ -32,7 +32,7 @@ impl Card {
         if self.kind() == Kind::X550 {
             return self.nanoseconds(core);
         }
-        let attributes = self.registers.get(TIMINCA::OFFSET);
+        let attributes = self.board.registers.get(TIMINCA::OFFSET);
         // An X540 has no period field: the whole register is the increment of a tick (X540 datasheet, 8.2.4.26.12).
         let (period, value) = match self.kind() {
             Kind::X540 => (1, attributes),
@@ -41,7 +41,7 @@ impl Card {
         if period == 0 {
             return core.clock.value;
         }
-        let tick = match self.registers.get(LINKS::OFFSET) & LINKS::SPEED_MASK {
+        let tick = match self.board.registers.get(LINKS::OFFSET) & LINKS::SPEED_MASK {
             LINKS::SPEED_1G => 10 * TICK_PICOSECONDS,
             LINKS::SPEED_100M => 100 * TICK_PICOSECONDS,
             _ => TICK_PICOSECONDS,
@@ -52,9 +52,9 @@ impl Card {
 
     /// Returns SYSTIM of an X550: billions of nanoseconds are in the high half.
     fn nanoseconds(&self, core: &Core) -> u64 {
-        let stands = self.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
+        let stands = self.board.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
         let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() };
-        let attributes = self.registers.get(TIMINCA::OFFSET);
+        let attributes = self.board.registers.get(TIMINCA::OFFSET);
         let adjusted = since * u128::from(attributes & !TIMINCA::NEGATIVE) / X550_TICK_UNITS;
         let slower = attributes & TIMINCA::NEGATIVE != 0;
         let since = (if slower { since - adjusted } else { since + adjusted }) as u64;
@@ -64,7 +64,7 @@ impl Card {
     }
 
     pub(super) fn read_clock(&self, core: &mut Core, offset: u32) -> u32 {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         match offset {
             // A read of the low half latches the high half.
             SYSTIML::OFFSET if self.kind() != Kind::X550 => {
@@ -94,7 +94,7 @@ impl Card {
     }
 
     pub(super) fn write_clock(&self, core: &mut Core, offset: u32, value: u32) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let now = self.time(core);
         registers.set(offset, value);
         let low = u64::from(registers.get(SYSTIML::OFFSET));
@@ -113,7 +113,7 @@ impl Card {
     /// Stamps a received frame if its kind is selected and the driver has read the last stamp. True if it was
     /// stamped.
     pub(super) fn stamp_received(&self, core: &Core, frame: &[u8], headers: &Headers) -> bool {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let control = registers.get(TSYNCRXCTL::OFFSET);
         if control & TSYNCRXCTL::ENABLE == 0 || control & TSYNCRXCTL::VALID != 0 {
             return false;
@@ -148,7 +148,7 @@ impl Card {
 
     /// Stamps a frame whose descriptor requested it.
     pub(super) fn stamp_sent(&self, core: &Core) {
-        let control = self.registers.get(TSYNCTXCTL::OFFSET);
+        let control = self.board.registers.get(TSYNCTXCTL::OFFSET);
         if control & TSYNCTXCTL::ENABLE != 0 && control & TSYNCTXCTL::VALID == 0 {
             self.stamp(core, TXSTMPL::OFFSET, TXSTMPH::OFFSET, TSYNCTXCTL::OFFSET);
         }
@@ -156,9 +156,9 @@ impl Card {
 
     fn stamp(&self, core: &Core, low: u32, high: u32, control: u32) -> bool {
         let time = self.time(core);
-        self.registers.set(low, time as u32);
-        self.registers.set(high, (time >> 32) as u32);
-        self.registers.change(control, TSYNCTXCTL::VALID, true);
+        self.board.registers.set(low, time as u32);
+        self.board.registers.set(high, (time >> 32) as u32);
+        self.board.registers.change(control, TSYNCTXCTL::VALID, true);
         true
     }
 }

@@ -8,7 +8,7 @@ use super::Direction;
 use super::breach::{Breach, Oracle};
 use super::dma::Maps;
 use super::offload::Context;
-use crate::nic::ixgbe::descriptor::transmit;
+use crate::spec::descriptor::transmit;
 
 /// One queue's ring.
 ///

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::dma::{Dma, VECTORS};
 use super::registers::Registers;
-use super::{Card, Kind, virtual_function};
+use super::{Card, Kind};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
-use crate::nic::ixgbe::registers::{RDT, TDT};
 use crate::pci::Interrupt;
 use crate::pci::vfio_user::{self, Kind as InterruptKind};
+use crate::spec::virtual_function as spec;
+use crate::spec::x82599::{RDT, TDT};
 
 /// A card that is plugged in, or one of its virtual functions.
 pub struct Function {
@@ -45,7 +46,7 @@ impl Function {
     /// # Errors
     /// [`Error::PortInUse`] while a driver of this process has the card.
     pub fn new(card: Arc<Card>) -> Result<Function> {
-        let dma = card.dma.clone();
+        let dma = card.board.dma.clone();
         Function::plug(card, None, dma)
     }
 
@@ -110,7 +111,7 @@ impl Function {
             None => Some(offset),
         };
         let found = offset.and_then(Registers::find);
-        found.is_some_and(|found| matches!(found.register.kind, RDT::OFFSET | TDT::OFFSET))
+        found.is_some_and(|register| matches!(register.definition.offset, RDT::OFFSET | TDT::OFFSET))
     }
 }
 
@@ -167,7 +168,7 @@ impl vfio_user::Function for Function {
 
     fn interrupts(&self, kind: InterruptKind) -> u32 {
         match kind {
-            InterruptKind::Vector if self.number.is_some() => virtual_function::VECTORS,
+            InterruptKind::Vector if self.number.is_some() => spec::VECTORS,
             InterruptKind::Vector => VECTORS.into(),
             // Virtual functions have neither.
             InterruptKind::Line | InterruptKind::Message => self.number.is_none().into(),
@@ -263,7 +264,7 @@ impl Config {
         config.allow(MSI + 2, &[0x01, 0x00]);
         config.allow(MSI + 4, &[0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
         // MSI-X: table at the start of its BAR, pending bits after 8 KiB.
-        let vectors = if is_virtual { virtual_function::VECTORS as u16 } else { VECTORS };
+        let vectors = if is_virtual { spec::VECTORS as u16 } else { VECTORS };
         let [low, high] = (vectors - 1).to_le_bytes();
         config.set(MSI_X, &[0x11, EXPRESS as u8, low, high]);
         config.allow(MSI_X + 2, &[0x00, 0xC0]);

@@ -1,7 +1,8 @@
 //! The SFP+ module in the card's cage, and its two-wire interface: I2C, bit by bit through `I2CCTL` (section
 //! 3.7.3), and SFF-8472 for the contents.
 
-use crate::nic::ixgbe::registers::I2CCTL;
+use crate::spec::phy::sff;
+use crate::spec::x82599::I2CCTL;
 
 /// The module's memory: the device at address 0xA0 has its description, the one at 0xA2 its measurements.
 pub(super) struct Module {
@@ -39,9 +40,6 @@ enum State {
         byte: u8,
     },
 }
-
-const DESCRIPTION: u8 = 0xA0;
-const MEASUREMENTS: u8 = 0xA2;
 
 impl Module {
     pub fn new() -> Module {
@@ -115,13 +113,13 @@ impl Module {
         self.pulls = false;
         match self.state {
             State::Device { bits: 8, byte } | State::Offset { bits: 8, byte } => {
-                let known =
-                    !matches!(self.state, State::Device { .. }) || matches!(byte & 0xFE, DESCRIPTION | MEASUREMENTS);
+                let known = !matches!(self.state, State::Device { .. })
+                    || matches!(byte & 0xFE, sff::DESCRIPTION | sff::MEASUREMENTS);
                 if known { self.pulls = true } else { self.state = State::Idle }
             }
             State::Write { bits: 8 } => self.pulls = true,
             State::Device { bits: 9, byte } => {
-                self.address = usize::from(byte & 0xFE == MEASUREMENTS);
+                self.address = usize::from(byte & 0xFE == sff::MEASUREMENTS);
                 self.state = match byte & 1 {
                     0 => State::Offset { bits: 0, byte: 0 },
                     _ => self.next_byte(),
@@ -154,36 +152,37 @@ fn memory(gigabit: bool, address: usize, offset: u8) -> u8 {
     const MOST: usize = 96;
     const fn description(gigabit: bool) -> [u8; MOST] {
         let mut bytes = [0; MOST];
-        bytes[0] = 0x03; // SFP or SFP+
-        bytes[1] = 0x04;
-        bytes[2] = 0x07; // LC
-        if gigabit {
-            (bytes[6], bytes[12]) = (0x01, 13); // 1000BASE-SX, 1.3 Gbit/s
+        bytes[sff::IDENTIFIER as usize] = 0x03; // SFP or SFP+
+        bytes[sff::EXTENDED_IDENTIFIER as usize] = 0x04;
+        bytes[sff::CONNECTOR as usize] = 0x07; // LC
+        let (compliance, code, rate) = if gigabit {
+            (sff::GIGABIT, 0x01, 13) // 1000BASE-SX
         } else {
-            (bytes[3], bytes[12]) = (0x10, 103); // 10GBASE-SR, 10.3 Gbit/s
-        }
+            (sff::TEN_GIGABIT, 0x10, 103) // 10GBASE-SR
+        };
+        bytes[compliance as usize] = code;
+        bytes[sff::BIT_RATE as usize] = rate;
         let mut n = 0;
         let name = b"LINERATE        ";
         while n < 16 {
-            bytes[20 + n] = name[n];
-            bytes[40 + n] = name[n];
-            bytes[68 + n] = b' ';
+            bytes[sff::VENDOR_NAME as usize + n] = name[n];
+            bytes[sff::VENDOR_PART as usize + n] = name[n];
+            bytes[sff::VENDOR_SERIAL as usize + n] = b' ';
             n += 1;
         }
         // Intel's number, the only one that its drivers accept without a warning.
-        (bytes[37], bytes[38], bytes[39]) = (0x00, 0x1B, 0x21);
-        let (mut sum, mut n) = (0u8, 0);
-        while n < 63 {
-            sum = sum.wrapping_add(bytes[n]);
-            n += 1;
+        let oui = sff::VENDOR_OUI as usize;
+        (bytes[oui], bytes[oui + 1], bytes[oui + 2]) = (0x00, 0x1B, 0x21);
+        let (mut from, mut ends) = (0, [sff::CHECK_BASE as usize, sff::CHECK_EXTENDED as usize].as_slice());
+        while let [end, rest @ ..] = ends {
+            let mut sum = 0u8;
+            while from < *end {
+                sum = sum.wrapping_add(bytes[from]);
+                from += 1;
+            }
+            bytes[*end] = sum;
+            (from, ends) = (*end + 1, rest);
         }
-        bytes[63] = sum;
-        let (mut sum, mut n) = (0u8, 64);
-        while n < 95 {
-            sum = sum.wrapping_add(bytes[n]);
-            n += 1;
-        }
-        bytes[95] = sum;
         bytes
     }
     static DESCRIPTIONS: [[u8; MOST]; 2] = [description(false), description(true)];

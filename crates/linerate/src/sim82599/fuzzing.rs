@@ -14,11 +14,11 @@ use super::wire::Frame;
 use super::{Card, Function, checksum, from_fn, offload};
 use crate::fuzzing::Input;
 use crate::memory::Mapping;
-use crate::nic::ixgbe::registers::*;
 use crate::pci::vfio_user::{
     Connection, DmaMap, DmaUnmap, InLine, MAP_READ, MAP_WRITE, RegionAccess, SetInterrupts, UNMAP_ALL, Version, command,
 };
 use crate::port::Rss;
+use crate::spec::x82599::*;
 
 /// Registers that the target sets: those of the filters, with their counts.
 const FILTERS: [(u32, u16); 19] = [
@@ -331,6 +331,6 @@ pub fn vfio_user(data: &[u8]) {
         client.served.card.step(BUDGET);
         served.server.end();
         lock(&served.frames).clear();
-        assert!(!served.card.dma.maps().covers(0, 1), "memory of a client that is gone");
+        assert!(!served.card.board.dma.maps().covers(0, 1), "memory of a client that is gone");
     });
 }

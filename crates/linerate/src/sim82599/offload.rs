@@ -4,7 +4,7 @@
 use super::checksum;
 use super::headers::word;
 use super::wire::Frame;
-use crate::nic::ixgbe::descriptor::context;
+use crate::spec::descriptor::context;
 
 /// A parsed context descriptor (section 7.2.3.2.3).
 #[derive(Clone, Copy, Debug, Default)]

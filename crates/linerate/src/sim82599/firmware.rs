@@ -2,7 +2,7 @@
 //! Intel's drivers.
 
 use super::{Card, Core, Kind};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::x82599::*;
 
 /// Commands, in the first byte.
 const READ_EEPROM: u8 = 0x31;
@@ -20,13 +20,13 @@ impl Card {
     /// Reports the firmware as ready after a reset.
     pub(super) fn start_firmware(&self) {
         if matches!(self.kind(), Kind::X540 | Kind::X550) {
-            self.registers.set(HICR::OFFSET, HICR::EN);
+            self.board.registers.set(HICR::OFFSET, HICR::EN);
         }
     }
 
     /// Executes the command in FLEX_MNG, at once, when HICR is written.
     pub(super) fn command_firmware(&self, core: &Core, value: u32) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
             return;
         }
@@ -45,7 +45,7 @@ impl Card {
             DRIVER_INFORMATION => DONE,
             DISABLE_RECEIVE => {
                 registers.change(RXCTRL::OFFSET, RXCTRL::RXEN, false);
-                self.update_master_status();
+                self.board.update_master_status();
                 DONE
             }
             _ => UNKNOWN,
@@ -58,8 +58,9 @@ impl Card {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bar, Cable};
+    use super::super::Cable;
     use super::*;
+    use crate::pci::Bar;
 
     /// Linux's driver of an X550 stops receiving this way, and then waits for the last request (section 5.2.4.3.2).
     #[test]

@@ -3,8 +3,8 @@
 
 use super::headers::{Headers, SCTP, TCP, UDP};
 use super::{Card, Core};
-use crate::nic::ixgbe::descriptor::receive::TYPE_ETQF;
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::receive::TYPE_ETQF;
+use crate::spec::x82599::*;
 
 /// The filters that are set.
 #[derive(Default)]
@@ -43,7 +43,7 @@ const NAME: u32 = 0x7FFF_1FFF;
 
 impl Card {
     pub(super) fn write_director(&self, core: &mut Core, kind: u32, offset: u32, value: u32) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         match kind {
             FDIRCTRL::OFFSET => {
                 // A write clears the table, and is done at once.
@@ -62,7 +62,7 @@ impl Card {
 
     /// Executes FDIRCMD, which adds, removes or queries a filter, at once (section 8.2.3.21.20).
     fn command(&self, core: &mut Core, value: u32) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let name = registers.get(FDIRHASH::OFFSET) & NAME;
         let filters = &mut core.director.filters;
         if value & FDIRCMD::CLEARHT != 0 {
@@ -116,7 +116,7 @@ impl Card {
     /// Returns the filters' decision on a frame, in the datasheet's order (figure 7-5: ethertype, SYN or five
     /// tuples, flow director).
     pub(super) fn direct(&self, core: &Core, frame: &[u8], headers: &Headers) -> Verdict {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let by_type = |n: &u16| {
             let filter = registers.get(ETQF::at(*n));
             filter & ETQF::ENABLE != 0 && filter as u16 == headers.ethertype
@@ -159,7 +159,7 @@ impl Card {
 
     /// Returns the queue of the matching five-tuple filter with the highest priority (section 7.1.2.5).
     fn five_tuple(&self, frame: &[u8], headers: &Headers) -> Option<u16> {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         if !headers.is_ipv4() || headers.fragment {
             return None;
         }
@@ -187,7 +187,7 @@ impl Card {
     }
 
     fn matches(&self, filter: &Filter, frame: &[u8], headers: &Headers) -> bool {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let mask = registers.get(FDIRM::OFFSET);
         // Perfect filters cannot match IPv6 addresses.
         if !headers.is_ipv4() || filter.kind & FDIRCMD::IPV6 != 0 {
@@ -251,7 +251,7 @@ fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::from_fn;
+    use crate::sim82599::from_fn;
 
     /// Adds a filter for each number in `names`, with further bits of FDIRCMD.
     fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {

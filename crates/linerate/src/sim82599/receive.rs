@@ -15,8 +15,8 @@ use super::rss::Toeplitz;
 use super::switch::Place;
 use super::wire::Frame;
 use super::{Card, Core, Direction, Kind, virtual_function};
-use crate::nic::ixgbe::descriptor::{legacy_receive, receive};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::{legacy_receive, receive};
+use crate::spec::x82599::*;
 
 /// State that lasts between two steps.
 #[derive(Default)]
@@ -94,26 +94,26 @@ const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
 impl Card {
     pub(super) fn receive(&self, core: &mut Core, budget: usize) -> usize {
-        let registers = &self.registers;
-        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        let registers = &self.board.registers;
+        let has_link = self.board.has_link();
         if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
         // The physical function receives when RXCTRL enables it; virtual functions receive with each queue.
-        let receives = registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0 && self.may_work(core, 0);
+        let receives = self.board.receives() && self.may_work(core, 0);
         if !receives && core.virtual_functions.is_empty() {
             return self.lose(core, budget);
         }
         for ring in core.rx.iter_mut().filter(|ring| ring.enabled) {
             let tail = registers.get(RDT::at(ring.queue));
             if tail != ring.tail {
-                ring.move_tail(tail, &self.oracle);
+                ring.move_tail(tail, &self.board.oracle);
             }
         }
         // While no function receives, a wire that waits for room brings no frames.
         let listens = receives || core.virtual_functions.iter().any(|function| function.listens());
-        let takes_from_wire = listens && has_link && !self.loops_back();
-        let maps = self.dma.maps();
+        let takes_from_wire = listens && has_link && !self.board.loops_back();
+        let maps = self.board.dma.maps();
         let mut frame = std::mem::take(&mut core.receive.frame);
         let mut moved = self.deliver_waiting(core, &maps);
         let mut room = 0;
@@ -178,25 +178,19 @@ impl Card {
         if !core.receive.waiting.is_empty() {
             return 0;
         }
-        let longest = self.longest_frame() + 4;
-        let receives = self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0;
-        let in_use = |ring: &&Ring| ring.enabled && (receives || self.owner(ring.queue).is_some());
+        let longest = self.board.longest_frame() + 4;
+        let receives = self.board.receives();
+        let in_use = |ring: &&Ring| ring.enabled && (receives || self.board.owner(ring.queue).is_some());
         let rooms = core.rx.iter().filter(in_use).map(|ring| {
-            let each = longest.div_ceil(self.buffer_bytes(ring.queue).max(1));
+            let each = longest.div_ceil(self.board.buffer_bytes(ring.queue).max(1));
             ring.owned() / each as u32
         });
         rooms.min().unwrap_or(0)
     }
 
-    /// Returns the longest frame that is accepted, with CRC and without VLAN tag (section 8.2.3.22).
-    pub(super) fn longest_frame(&self) -> usize {
-        let jumbo = self.registers.get(HLREG0::OFFSET) & HLREG0::JUMBOEN != 0;
-        if jumbo { (self.registers.get(MAXFRS::OFFSET) >> MAXFRS::MFS_SHIFT) as usize } else { 1518 }
-    }
-
     /// Passes a frame through the MAC and the filters.
     fn accept(&self, core: &mut Core, maps: &Maps, from: Place, frame: &mut Frame) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let len = frame.bytes.len() + 4;
         let counted = &mut core.receive.counted;
         counted.packets += 1;
@@ -211,7 +205,7 @@ impl Card {
             return registers.count(RUC::OFFSET, 1);
         }
         let headers = Headers::parse(&frame.bytes);
-        if len > self.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
+        if len > self.board.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
             return registers.count(ROC::OFFSET, 1);
         }
         let Some(destination) = frame.destination() else { return };
@@ -256,7 +250,7 @@ impl Card {
     fn strip_tag(&self, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
         match headers.vlan {
             None => 0,
-            Some(tag) if self.registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0 => {
+            Some(tag) if self.board.registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0 => {
                 frame.bytes.drain(12..16);
                 receive::VP | u64::from(tag) << receive::VLAN_SHIFT
             }
@@ -293,11 +287,11 @@ impl Card {
 
     /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
     fn arrive(&self, core: &mut Core, maps: &Maps, queue: u16, frame: &Frame, reported: Reported, starts: &[usize]) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let ring = &mut core.rx[queue as usize];
         if !ring.enabled {
             if let Some(breach) = ring.bad.take() {
-                self.oracle.note(breach);
+                self.board.oracle.note(breach);
             }
             return self.drop_at_queue(queue);
         }
@@ -319,18 +313,18 @@ impl Card {
     }
 
     fn drop_at_queue(&self, queue: u16) {
-        self.registers.count(QPRDC::at(self.statistics_place(queue)), 1);
+        self.board.registers.count(QPRDC::at(self.statistics_place(queue)), 1);
     }
 
     fn statistics_place(&self, queue: u16) -> u16 {
-        (self.registers.get(RQSMR::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16
+        (self.board.registers.get(RQSMR::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16
     }
 
     fn deliver_waiting(&self, core: &mut Core, maps: &Maps) -> usize {
         let mut moved = 0;
         while let Some(arrived) = core.receive.waiting.front() {
             let Arrived { queue, frame, reported, starts } = arrived;
-            let space = self.owner(*queue).map(|number| core.virtual_functions[number].dma.clone());
+            let space = self.board.owner(*queue).map(|number| core.virtual_functions[number].dma.clone());
             let of_function = space.as_ref().map(|space| space.maps());
             let maps = of_function.as_deref().unwrap_or(maps);
             let ring = &mut core.rx[*queue as usize];
@@ -344,7 +338,7 @@ impl Card {
 
     /// Returns the frame's queue, and what is reported of how it was chosen; `None` if a filter drops the frame.
     fn classify(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
         if core.director.active {
             match self.direct(core, frame, headers) {
@@ -388,12 +382,12 @@ impl Card {
         let (entries, bits) = if self.kind() == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
         let entry = hash as u16 % entries;
         let register = if entry < 128 { RETA::at(entry / 4) } else { ERETA::at(entry / 4 - 32) };
-        (self.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
+        (self.board.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
     }
 
     /// Returns the kind of hash, and the hash (section 7.1.2.8); `None` if no enabled field fits.
     fn hash(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
         let toeplitz = core.toeplitz.get_or_insert_with(|| {
             let mut key = [0; 40];
@@ -417,8 +411,8 @@ impl Card {
     }
 
     fn coalesces(&self, queue: u16) -> bool {
-        self.registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0
-            && self.registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
+        self.board.registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0
+            && self.board.registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
     }
 
     /// Adds a segment to its packet, or begins one. True if the frame cannot be coalesced and is to be delivered as
@@ -438,8 +432,8 @@ impl Card {
         let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
         if let Some(at) = at {
             let descriptors =
-                [1, 4, 8, 16][(self.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
-            let room = self.buffer_bytes(queue);
+                [1, 4, 8, 16][(self.board.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
+            let room = self.board.buffer_bytes(queue);
             if is_segment && list[at].append(&frame.bytes, headers, descriptors, room) {
                 return false;
             }
@@ -473,13 +467,13 @@ impl Card {
         starts: &[usize],
     ) -> Delivery {
         let bytes = &frame.bytes;
-        let room = self.buffer_bytes(ring.queue);
-        let control = self.registers.get(SRRCTL::at(ring.queue));
+        let room = self.board.buffer_bytes(ring.queue);
+        let control = self.board.registers.get(SRRCTL::at(ring.queue));
         let legacy = match control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
             0 => true,
             1 => false,
             _ => {
-                self.oracle.note(Breach::NotModelled { what: "header split" });
+                self.board.oracle.note(Breach::NotModelled { what: "header split" });
                 return Delivery::Done;
             }
         };
@@ -490,12 +484,12 @@ impl Card {
         if count > ring.owned() {
             return Delivery::NoDescriptor;
         }
-        let most_written = self.most_written(ring.queue);
+        let most_written = self.board.most_written(ring.queue);
         for (n, part) in bytes.chunks(room).enumerate() {
             let n = n as u32;
-            let Some(words) = ring.read(maps, n, &self.oracle) else { return Delivery::Done };
-            ring.compare(maps, n, words, most_written, &self.oracle);
-            Self::write_buffer(maps, ring, words[0], part, &self.oracle);
+            let Some(words) = ring.read(maps, n, &self.board.oracle) else { return Delivery::Done };
+            ring.compare(maps, n, words, most_written, &self.board.oracle);
+            Self::write_buffer(maps, ring, words[0], part, &self.board.oracle);
             let last = n + 1 == count;
             // Of a coalesced packet each descriptor reports how many segments begin in it, plus one, and the next
             // descriptor (section 7.11.5.2).
@@ -530,7 +524,7 @@ impl Card {
             ring.write_back(maps, n, written);
         }
         ring.advance(count);
-        self.registers.set(RDH::at(ring.queue), ring.head);
+        self.board.registers.set(RDH::at(ring.queue), ring.head);
         ring.packets += 1;
         ring.octets += bytes.len() as u64;
         Delivery::Done
@@ -545,7 +539,7 @@ impl Card {
 
     /// Handles a frame for the MAC itself: a pause (section 3.7.7.3). True if the frame is not to be delivered.
     fn take_control(&self, core: &mut Core, frame: &Frame, destination: [u8; 6]) -> bool {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let control = registers.get(MFLCN::OFFSET);
         let ours = destination == PAUSE_ADDRESS || filter::accepts(registers, destination);
         if ours && word(&frame.bytes, 14) == Some(PAUSE) && control & MFLCN::RFCE != 0 {
@@ -558,7 +552,7 @@ impl Card {
 
     /// Tells the partner to pause while the packet buffer is too full, and then to go on (section 3.7.7.4).
     fn control_flow(&self, core: &mut Core) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let high = registers.get(FCRTH::at(0));
         if registers.get(FCCFG::OFFSET) & FCCFG::TFCE_MASK != FCCFG::TFCE_LINK || high & FCRTH::FCEN == 0 {
             return;
@@ -583,7 +577,7 @@ impl Card {
     fn send_pause(&self, core: &mut Core, time: u16) {
         let mut bytes = vec![0; 60];
         bytes[..6].copy_from_slice(&PAUSE_ADDRESS);
-        let (low, high) = (self.registers.get(RAL::at(0)), self.registers.get(RAH::at(0)));
+        let (low, high) = (self.board.registers.get(RAL::at(0)), self.board.registers.get(RAH::at(0)));
         bytes[6..10].copy_from_slice(&low.to_le_bytes());
         bytes[10..12].copy_from_slice(&high.to_le_bytes()[..2]);
         bytes[12..14].copy_from_slice(&MAC_CONTROL.to_be_bytes());
@@ -599,15 +593,15 @@ impl Card {
         let place = self.statistics_place(queue);
         let ring = &mut core.rx[queue as usize];
         let (packets, octets) = (std::mem::take(&mut ring.packets), std::mem::take(&mut ring.octets));
-        self.registers.count(QPRC::at(place), packets);
-        self.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), octets);
-        self.registers.count(RXDGPC::OFFSET, packets);
-        self.registers.count_wide(RXDGBCL::OFFSET, RXDGBCH::OFFSET, octets);
+        self.board.registers.count(QPRC::at(place), packets);
+        self.board.registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), octets);
+        self.board.registers.count(RXDGPC::OFFSET, packets);
+        self.board.registers.count_wide(RXDGBCL::OFFSET, RXDGBCH::OFFSET, octets);
         self.cause(core, Direction::Receive, queue);
     }
 
     fn count_received(&self, counted: &mut Counted) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let Counted { packets, octets, good, good_octets, multicast, broadcast, sizes } = std::mem::take(counted);
         registers.count(TPR::OFFSET, packets);
         registers.count_wide(TORL::OFFSET, TORH::OFFSET, octets);

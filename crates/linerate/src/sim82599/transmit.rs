@@ -10,8 +10,8 @@ use super::ring::Ring;
 use super::switch::Place;
 use super::wire::Frame;
 use super::{Card, Core, Direction};
-use crate::nic::ixgbe::descriptor::{context, legacy_transmit, transmit};
-use crate::nic::ixgbe::registers::*;
+use crate::spec::descriptor::{context, legacy_transmit, transmit};
+use crate::spec::x82599::*;
 
 /// State that lasts between two steps.
 #[derive(Default)]
@@ -77,10 +77,10 @@ const MOST_GATHERED: usize = 256 << 10;
 
 impl Card {
     pub(super) fn transmit(&self, core: &mut Core, budget: usize) -> usize {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         // Without a link the physical function's frames wait; a reset by its driver ends that. Drivers of virtual
         // functions cannot reset the link, so their frames go on: to each other, or nowhere.
-        let has_link = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
+        let has_link = self.board.has_link();
         if !has_link && core.virtual_functions.is_empty() {
             return 0;
         }
@@ -96,7 +96,7 @@ impl Card {
             if !core.tx[queue].enabled {
                 continue;
             }
-            let is_virtual = self.owner(queue as u16).is_some();
+            let is_virtual = self.board.owner(queue as u16).is_some();
             if !(sends && has_link || is_virtual) || !self.may_work(core, queue as u16) {
                 continue;
             }
@@ -104,7 +104,7 @@ impl Card {
             let maps = &*space.maps();
             let tail = registers.get(TDT::at(queue as u16));
             if tail != core.tx[queue].tail {
-                core.tx[queue].move_tail(tail, &self.oracle);
+                core.tx[queue].move_tail(tail, &self.board.oracle);
             }
             let before = sent;
             let octets = core.transmit.counted.octets;
@@ -140,7 +140,7 @@ impl Card {
     pub(super) fn keep_fetched(&self, maps: &Maps, ring: &Ring, state: &mut State) {
         let before = state.fetched.len();
         for n in 0..ring.owned().min(FETCHED_AHEAD) {
-            let Some(words) = ring.read(maps, n, &self.oracle) else { break };
+            let Some(words) = ring.read(maps, n, &self.board.oracle) else { break };
             let is_context =
                 words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
             if !is_context {
@@ -173,7 +173,7 @@ impl Card {
                 let space = self.space(core, queue);
                 space.maps().read(address, &mut frame.bytes[start..]);
                 if hash != Ring::hash(&space.maps(), address, len) {
-                    self.oracle.note(Breach::BufferChanged { direction: Direction::Transmit, queue, index });
+                    self.board.oracle.note(Breach::BufferChanged { direction: Direction::Transmit, queue, index });
                 }
             }
             self.send(core, &mut frame, &Gathered { insert_crc: true, ..Gathered::default() }, queue);
@@ -189,25 +189,25 @@ impl Card {
         packet.clear();
         let (mut announced, mut first, mut data) = (None, None, 0);
         for n in 0..ring.owned() {
-            let words = ring.read(maps, n, &self.oracle)?;
+            let words = ring.read(maps, n, &self.board.oracle)?;
             let [address, word] = words;
             let bad = |ring: &Ring, why| {
-                self.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
+                self.board.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
             };
             let is_advanced = word & transmit::DEXT != 0;
             if is_advanced && word & transmit::DTYP_MASK == transmit::DTYP_CONTEXT {
-                ring.compare(maps, n, words, 0, &self.oracle);
+                ring.compare(maps, n, words, 0, &self.board.oracle);
                 if first.is_some() {
                     bad(ring, "a context descriptor inside a packet (section 7.2.3.3)");
                 }
                 if word & context::OTHERS != 0 {
-                    self.oracle.note(Breach::NotModelled { what: "IPsec and Fibre Channel" });
+                    self.board.oracle.note(Breach::NotModelled { what: "IPsec and Fibre Channel" });
                 }
                 ring.contexts[(word >> transmit::IDX_SHIFT & 1) as usize] = Some(Context::parse(words));
                 continue;
             }
             let len = (word & transmit::DTALEN_MASK) as usize;
-            ring.compare(maps, n, words, len, &self.oracle);
+            ring.compare(maps, n, words, len, &self.board.oracle);
             data += 1;
             if is_advanced {
                 if word & transmit::DTYP_MASK != transmit::DTYP_DATA {
@@ -226,7 +226,7 @@ impl Card {
             packet.resize(start + len, 0);
             if !maps.read(address, &mut packet[start..]) {
                 packet.truncate(start);
-                self.oracle.note(Breach::Unmapped { direction, queue, address, len });
+                self.board.oracle.note(Breach::Unmapped { direction, queue, address, len });
             }
             if word & transmit::EOP == 0 {
                 if word & transmit::RS != 0 {
@@ -283,7 +283,7 @@ impl Card {
                 gathered.broken = true;
             }
             let context = found.unwrap_or_default();
-            let flags = (self.registers.get(DTXTCPFLGL::OFFSET), self.registers.get(DTXTCPFLGH::OFFSET));
+            let flags = (self.board.registers.get(DTXTCPFLGL::OFFSET), self.board.registers.get(DTXTCPFLGH::OFFSET));
             gathered.stamp = first & transmit::TSTAMP != 0;
             gathered.vlan = (first & transmit::VLE != 0).then_some(context.vlan);
             gathered.wanted = Wanted {
@@ -310,7 +310,13 @@ impl Card {
     fn send(&self, core: &mut Core, packet: &mut Frame, gathered: &Gathered, queue: u16) {
         let index = core.tx[queue as usize].head;
         let bad = |why| {
-            self.oracle.note(Breach::BadDescriptor { direction: Direction::Transmit, queue, index, word: 0, why });
+            self.board.oracle.note(Breach::BadDescriptor {
+                direction: Direction::Transmit,
+                queue,
+                index,
+                word: 0,
+                why,
+            });
         };
         if gathered.wanted.segments {
             let mut segment = std::mem::take(&mut core.transmit.segment);
@@ -332,14 +338,14 @@ impl Card {
     fn send_frame(&self, core: &mut Core, frame: &mut Frame, gathered: &Gathered, queue: u16) {
         frame.bad_crc = false;
         if let Some(tag) = gathered.vlan {
-            let ethertype = self.registers.get(VLNCTRL::OFFSET) & VLNCTRL::VET_MASK;
+            let ethertype = self.board.registers.get(VLNCTRL::OFFSET) & VLNCTRL::VET_MASK;
             offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
         }
         if !gathered.insert_crc && frame.bytes.len() > 4 {
             // The driver supplies the CRC itself, in the last four bytes.
             let crc = frame.bytes.split_off(frame.bytes.len() - 4);
             frame.bad_crc = crc != crc32fast::hash(&frame.bytes).to_le_bytes();
-        } else if self.registers.get(HLREG0::OFFSET) & HLREG0::TXPADEN != 0 && frame.bytes.len() < 60 {
+        } else if self.board.registers.get(HLREG0::OFFSET) & HLREG0::TXPADEN != 0 && frame.bytes.len() < 60 {
             frame.bytes.resize(60, 0);
         }
         if gathered.stamp {
@@ -347,7 +353,7 @@ impl Card {
         }
         core.transmit.counted.add(&frame.bytes);
         core.transmit.counted.of_queue += 1;
-        let from = match self.owner(queue) {
+        let from = match self.board.owner(queue) {
             Some(number) => {
                 core.virtual_functions[number].count_sent(frame.bytes.len());
                 Place::Virtual(number)
@@ -360,9 +366,9 @@ impl Card {
     /// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
     fn report(&self, maps: &Maps, ring: &mut Ring, count: u32) {
         // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
-        let threshold = self.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
+        let threshold = self.board.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
         for n in 0..count {
-            if let Some([_, word]) = ring.read(maps, n, &self.oracle)
+            if let Some([_, word]) = ring.read(maps, n, &self.board.oracle)
                 && word & transmit::RS != 0
             {
                 ring.reports.push_back(ring.index(n));
@@ -372,8 +378,8 @@ impl Card {
         ring.through += count;
         if ring.through >= threshold || ring.owned() == 0 {
             ring.through = 0;
-            let head_address = u64::from(self.registers.get(TDWBAL::at(ring.queue)))
-                | u64::from(self.registers.get(TDWBAH::at(ring.queue))) << 32;
+            let head_address = u64::from(self.board.registers.get(TDWBAL::at(ring.queue)))
+                | u64::from(self.board.registers.get(TDWBAH::at(ring.queue))) << 32;
             if head_address & 1 != 0 && !ring.reports.is_empty() {
                 // The head is written in place of each descriptor's status (section 7.2.3.5.2).
                 ring.reports.clear();
@@ -387,7 +393,7 @@ impl Card {
 
     /// Adds the frames sent since the last call to the counters, pauses included.
     pub(super) fn count_transmitted(&self, core: &mut Core) {
-        let registers = &self.registers;
+        let registers = &self.board.registers;
         let Counted { packets, octets, multicast, broadcast, sizes, .. } = std::mem::take(&mut core.transmit.counted);
         if packets == 0 {
             return;

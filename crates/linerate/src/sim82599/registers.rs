@@ -3,24 +3,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::nic::ixgbe::registers::{ALIASES, Access, MAP, Register};
-
-/// Queues each way; the registers of the second half may lie in another range.
-const QUEUES: u32 = super::QUEUES as u32;
-const HALF: u32 = QUEUES / 2;
+use crate::spec::x82599::{ALIASES, MAP, QUEUES};
+use crate::spec::{Access, Definition, Register};
 
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
-
-/// The register that an access reaches.
-#[derive(Clone, Copy)]
-pub(super) struct Found {
-    pub register: &'static Register,
-    /// The register's own offset, also if it was reached by an alias.
-    pub offset: u32,
-    /// Its index within its kind.
-    pub n: u16,
-}
 
 /// One word per offset. Writes only latch here; `Card` handles their effects.
 pub(super) struct Registers {
@@ -34,8 +21,8 @@ const READ: u8 = 1 << 0;
 const WRITTEN: u8 = 1 << 1;
 
 /// True if each queue has one of these.
-pub(super) fn of_queues(register: &Register) -> bool {
-    register.stride == 0x40 && matches!(register.first + register.count, HALF | QUEUES)
+pub(super) fn of_queues(definition: &Definition) -> bool {
+    definition.stride == 0x40 && definition.count == QUEUES
 }
 
 impl Registers {
@@ -43,44 +30,33 @@ impl Registers {
         let words = (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect();
         let used = (0..BAR_BYTES / 4).map(|_| AtomicU8::new(0)).collect();
         let registers = Registers { words, used };
-        registers.reset(super::QUEUES);
+        registers.reset(QUEUES);
         registers
     }
 
     /// Sets all registers to the datasheet's reset values; of registers per queue only the first `queues`.
     pub fn reset(&self, queues: u16) {
-        for register in MAP {
-            let count = if of_queues(register) {
-                (queues as u32).saturating_sub(register.first).min(register.count)
-            } else {
-                register.count
-            };
-            for n in 0..count {
-                self.set(register.offset + n * register.stride, register.reset);
+        for register in MAP.iter().flat_map(|definition| definition.registers()) {
+            if register.number < queues || !of_queues(register.definition) {
+                self.set(register.offset, register.definition.reset);
             }
         }
     }
 
     /// Sets all registers of one queue to their reset values.
     pub fn reset_queue(&self, queue: u16) {
-        let queue = u32::from(queue);
-        let has = |register: &&Register| (register.first..register.first + register.count).contains(&queue);
-        for register in MAP.iter().filter(|register| of_queues(register)).filter(has) {
-            self.set(register.offset + (queue - register.first) * register.stride, register.reset);
+        for definition in MAP.iter().filter(|definition| of_queues(definition)) {
+            self.set((definition.at)(queue), definition.reset);
         }
     }
 
-    /// Returns the register at `offset`, or the one that it is an alias of, with its index; `None` if there is
-    /// none.
-    pub fn find(offset: u32) -> Option<Found> {
-        static INDEX: OnceLock<Vec<Option<Found>>> = OnceLock::new();
+    /// Returns the register at `offset`, or the one that it is an alias of; `None` if there is none.
+    pub fn find(offset: u32) -> Option<Register> {
+        static INDEX: OnceLock<Vec<Option<Register>>> = OnceLock::new();
         let index = INDEX.get_or_init(|| {
             let mut index = vec![None; (BAR_BYTES / 4) as usize];
-            for register in MAP {
-                for n in 0..register.count {
-                    let offset = register.offset + n * register.stride;
-                    index[(offset / 4) as usize] = Some(Found { register, offset, n: (register.first + n) as u16 });
-                }
+            for register in MAP.iter().flat_map(|definition| definition.registers()) {
+                index[(register.offset / 4) as usize] = Some(register);
             }
             for (alias, count, stride, offset, meant) in ALIASES {
                 for n in 0..*count {
@@ -97,12 +73,12 @@ impl Registers {
         self.used[(offset / 4) as usize].fetch_or(if write { WRITTEN } else { READ }, Ordering::Relaxed);
     }
 
-    /// Returns the kinds of registers with whether a driver has read and written them.
-    pub fn used(&self) -> impl Iterator<Item = (&'static Register, bool, bool)> {
-        MAP.iter().map(|register| {
-            let offsets = (0..register.count).map(|n| (register.offset + n * register.stride) / 4);
-            let bits = offsets.fold(0, |bits, word| bits | self.used[word as usize].load(Ordering::Relaxed));
-            (register, bits & READ != 0, bits & WRITTEN != 0)
+    /// Returns the definitions of registers with whether a driver has read and written them.
+    pub fn used(&self) -> impl Iterator<Item = (&'static Definition, bool, bool)> {
+        MAP.iter().map(|definition| {
+            let of = |register: Register| self.used[(register.offset / 4) as usize].load(Ordering::Relaxed);
+            let bits = definition.registers().map(of).fold(0, |all, bits| all | bits);
+            (*definition, bits & READ != 0, bits & WRITTEN != 0)
         })
     }
 
@@ -148,8 +124,8 @@ impl Registers {
     }
 
     /// Reads as a driver does.
-    pub fn read(&self, register: &Register, offset: u32) -> u32 {
-        match register.access {
+    pub fn read(&self, Register { offset, definition, .. }: Register) -> u32 {
+        match definition.access {
             Access::RW | Access::RO => self.get(offset),
             Access::RC => self.word(offset).swap(0, Ordering::Relaxed),
             // A read of EICR clears it as well (8.2.3.5.1).

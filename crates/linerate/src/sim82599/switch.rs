@@ -3,7 +3,6 @@
 use super::headers::Headers;
 use super::wire::Frame;
 use super::{Card, Core, filter};
-use crate::nic::ixgbe::registers::LINKS;
 
 /// A frame's source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,7 @@ impl Card {
     /// Forwards a frame that a function sent: to the functions of this card that accept it, and to the wire unless
     /// it was for one of them alone.
     pub(super) fn leave(&self, core: &mut Core, from: Place, frame: &Frame) {
-        if self.loops_back() && from == Place::Physical {
+        if self.board.loops_back() && from == Place::Physical {
             return core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
         }
         if let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) {
@@ -33,8 +32,8 @@ impl Card {
                 }
             }
             if from != Place::Physical {
-                let own = filter::is_own(&self.registers, destination);
-                if if is_unicast { own } else { filter::accepts(&self.registers, destination) } {
+                let own = filter::is_own(&self.board.registers, destination);
+                if if is_unicast { own } else { filter::accepts(&self.board.registers, destination) } {
                     core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
                     found = true;
                 }
@@ -43,7 +42,7 @@ impl Card {
                 return;
             }
         }
-        if self.registers.get(LINKS::OFFSET) & LINKS::UP != 0 {
+        if self.board.has_link() {
             core.frames.1 += 1;
             core.wire.transmit(frame);
         }

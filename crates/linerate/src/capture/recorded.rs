@@ -1,0 +1,165 @@
+//! A recorder around any port: `recorded:PORT?to=FILE`.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::Writer;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::{PortName, Receive, Statistics, Transmit, Wrapped, Wrapper};
+
+/// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
+///
+/// Packets of all queues are in one file, `to=FILE`. If it cannot be written, the packets go on, and
+/// [`Port::statistics`](crate::port::Port::statistics) is an error from then on.
+pub type Recorded = Wrapped<Recorder>;
+
+/// The file of a [`Recorded`] port.
+pub struct Recorder(Arc<Shared>);
+
+struct Shared {
+    path: String,
+    file: Mutex<std::result::Result<Writer, Error>>,
+}
+
+impl Recorder {
+    /// Creates the file of a name.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] without one, [`Error::Recording`] if it cannot be written.
+    pub fn of(name: &PortName) -> Result<Recorder> {
+        let Some(path) = name.option("to") else {
+            return Err(name.bad_option("to", "it must name the file: recorded:PORT?to=FILE"));
+        };
+        let file = Mutex::new(Ok(Writer::create(Path::new(path))?));
+        Ok(Recorder(Arc::new(Shared { path: path.to_string(), file })))
+    }
+}
+
+impl Shared {
+    /// Writes to the file, until that fails.
+    fn keep(&self, write: impl FnOnce(&mut Writer) -> Result<()>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(writer) = &mut *file
+            && let Err(error) = write(writer)
+        {
+            *file = Err(error);
+        }
+    }
+
+    /// Records packets; `bytes` is room for one.
+    fn record<'a>(&self, packets: impl Iterator<Item = crate::Packet<'a>>, bytes: &mut Vec<u8>) {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        self.keep(|writer| {
+            for packet in packets {
+                bytes.clear();
+                packet.append_to(bytes);
+                writer.write(packet.timestamp().unwrap_or(now), bytes)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+impl Wrapper for Recorder {
+    const OPTIONS: &'static [&'static str] = &["to"];
+
+    fn description(&self, inner: &str) -> String {
+        format!("{inner}, recorded to {}", self.0.path)
+    }
+
+    fn rx(&mut self, inner: Box<dyn Receive>, _: u16, _: &Arc<Pool>) -> Box<dyn Receive> {
+        Box::new(RecordedRx { inner, shared: self.0.clone(), bytes: Vec::new() })
+    }
+
+    fn tx(&mut self, inner: Box<dyn Transmit>, _: u16, _: &Arc<Pool>) -> Box<dyn Transmit> {
+        Box::new(RecordedTx { inner, shared: self.0.clone() })
+    }
+
+    fn statistics(&self, inner: Statistics) -> Result<Statistics> {
+        self.0.keep(Writer::flush);
+        match &*self.0.file.lock().unwrap_or_else(PoisonError::into_inner) {
+            Err(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
+            _ => Ok(inner),
+        }
+    }
+}
+
+struct RecordedRx {
+    inner: Box<dyn Receive>,
+    shared: Arc<Shared>,
+    bytes: Vec<u8>,
+}
+
+impl Receive for RecordedRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.packets().count();
+        let received = self.inner.recv(batch);
+        if received > 0 {
+            self.shared.record(batch.packets().skip(before), &mut self.bytes);
+        }
+        received
+    }
+
+    fn buffers(&self) -> usize {
+        self.inner.buffers()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.inner.stop()
+    }
+}
+
+struct RecordedTx {
+    inner: Box<dyn Transmit>,
+    shared: Arc<Shared>,
+}
+
+impl Transmit for RecordedTx {
+    /// Packets are copied before they are sent, since they are the port's afterwards. Those that found room are recorded.
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let mut frames: Vec<(usize, Vec<u8>)> = Vec::new();
+        for packet in batch.packets() {
+            let mut bytes = Vec::with_capacity(packet.len());
+            packet.append_to(&mut bytes);
+            frames.push((packet.slots(), bytes));
+        }
+        let sent = self.inner.send(batch);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        let mut left = sent;
+        self.shared.keep(|writer| {
+            for (slots, bytes) in &frames {
+                if *slots > left {
+                    break;
+                }
+                left -= slots;
+                writer.write(now, bytes)?;
+            }
+            Ok(())
+        });
+        sent
+    }
+
+    fn buffers(&self) -> usize {
+        self.inner.buffers()
+    }
+
+    fn unsent(&self) -> usize {
+        self.inner.unsent()
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.inner.stop()
+    }
+}

@@ -1,0 +1,115 @@
+//! Ports around other ports: each is a port, wraps any port, and can be wrapped.
+//!
+//! The fault injector is `port/faulty.rs`, `faulty:PORT?drop=1%`; the recorder `capture/recorded.rs`, `recorded:PORT?to=FILE`.
+
+use std::sync::Arc;
+
+use super::{Device, Info, Link, MacAddress, PortName, QueueStatistics, Receive, Rss, Statistics, Transmit};
+use crate::error::Result;
+use crate::memory::Pool;
+
+/// The part of a [`Wrapped`] port that differs by wrapper.
+pub trait Wrapper: Send {
+    /// Options of the wrapper; all others in a name are the inner port's.
+    const OPTIONS: &'static [&'static str];
+
+    /// Returns a description, given the inner port's.
+    fn description(&self, inner: &str) -> String;
+
+    /// Wraps receive queue `queue`, whose packets live in `pool`.
+    fn rx(&mut self, inner: Box<dyn Receive>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Receive>;
+
+    /// As [`rx`](Wrapper::rx), for a transmit queue.
+    fn tx(&mut self, inner: Box<dyn Transmit>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Transmit>;
+
+    /// Changes the inner port's statistics.
+    ///
+    /// # Errors
+    /// A failure of the wrapper's own.
+    fn statistics(&self, inner: Statistics) -> Result<Statistics> {
+        Ok(inner)
+    }
+}
+
+/// A port around another.
+pub struct Wrapped<W: Wrapper> {
+    name: String,
+    inner: Box<dyn Device>,
+    wrapper: W,
+}
+
+impl<W: Wrapper> Wrapped<W> {
+    /// Wraps a port; the result has this name.
+    pub fn new(name: &str, inner: Box<dyn Device>, wrapper: W) -> Wrapped<W> {
+        Wrapped { name: name.to_string(), inner, wrapper }
+    }
+
+    /// Returns the name of the inner port, with the options that are not the wrapper's.
+    pub(crate) fn inner_name(name: &PortName) -> String {
+        let options = name.options().filter(|(option, _)| !W::OPTIONS.contains(option));
+        let options: Vec<String> = options.map(|(option, value)| format!("{option}={value}")).collect();
+        if options.is_empty() { name.rest().to_string() } else { format!("{}?{}", name.rest(), options.join("&")) }
+    }
+
+    /// Returns the wrapper.
+    pub fn wrapper(&self) -> &W {
+        &self.wrapper
+    }
+}
+
+impl<W: Wrapper> Device for Wrapped<W> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
+        let inner = self.inner.rx(queue)?;
+        Ok(self.wrapper.rx(inner, queue, self.inner.pool()))
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
+        let inner = self.inner.tx(queue)?;
+        Ok(self.wrapper.tx(inner, queue, self.inner.pool()))
+    }
+
+    fn info(&self) -> Info {
+        let info = self.inner.info();
+        Info { description: self.wrapper.description(&info.description), ..info }
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.wrapper.statistics(self.inner.statistics()?)
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.inner.queue_statistics()
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.inner.link()
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.inner.mac()
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.inner.set_mac(mac)
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.inner.set_promiscuous(on)
+    }
+
+    fn set_rss(&mut self, rss: &Rss) -> Result<()> {
+        self.inner.set_rss(rss)
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.inner.reset()
+    }
+}

@@ -1,0 +1,69 @@
+//! A card's registers, as a driver in this process reaches them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Card, FREE, Runner};
+use crate::pci::{Bar, Doorbell};
+
+/// Frames each way that a card moves while its driver waits.
+const WHILE_WAITING: usize = 64;
+
+/// A model's registers.
+#[derive(Clone)]
+pub struct CardBar {
+    pub(super) card: Arc<Card>,
+    /// The thread that runs the card; it stops when the last clone of these registers is dropped.
+    pub(super) _runner: Option<Arc<Runner>>,
+    pub(super) _claim: Option<Arc<Claim>>,
+}
+
+/// A driver's claim on a card's registers, until the last clone of them is dropped.
+pub(super) struct Claim(pub Arc<Card>);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.used.store(FREE, Ordering::SeqCst);
+    }
+}
+
+impl Bar for CardBar {
+    type Doorbell = CardDoorbell;
+
+    fn read(&self, offset: u32) -> u32 {
+        self.card.read(offset)
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        self.card.write(offset, value);
+    }
+
+    fn doorbell(&self, offset: u32) -> CardDoorbell {
+        CardDoorbell { bar: self.clone(), offset }
+    }
+
+    /// Steps the card while its driver waits.
+    fn wait(&self, _: Duration) {
+        self.card.step(WHILE_WAITING);
+        std::thread::yield_now();
+    }
+}
+
+/// A doorbell of a model.
+pub struct CardDoorbell {
+    bar: CardBar,
+    offset: u32,
+}
+
+impl Doorbell for CardDoorbell {
+    #[inline]
+    fn ring(&self, tail: u32) {
+        let card = &self.bar.card;
+        if card.board.is_watchful() {
+            card.write(self.offset, tail);
+        } else {
+            card.board.registers.set(self.offset, tail);
+        }
+    }
+}

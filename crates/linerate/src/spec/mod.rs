@@ -1,0 +1,250 @@
+//! The specifications of Intel's cards: registers and descriptors, by their datasheets' names, bits and sections.
+//!
+//! Drivers ([`nic`](crate::nic)) and the model ([`sim82599`](crate::sim82599)) name registers only through this room. It
+//! knows neither of them, and contains no unsafe code.
+//!
+//! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: those of its virtual functions
+//! - [`x82576`]: registers of the 82576
+//! - [`descriptor`]: the words of descriptors, which all these cards share
+//! - [`phy`]: what lies between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: its words
+//! - here: what a register is, and the macro that defines one per line
+//!
+//! A register is a type. `RXDCTL::ENABLE` is one of its bits, `RXDCTL(3)` the register of queue 3 as a [`Register`],
+//! and `RXDCTL::at(3)` its offset alone.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheets document registers
+
+pub mod descriptor;
+pub mod eeprom;
+pub mod phy;
+pub mod virtual_function;
+pub mod x82576;
+pub mod x82599;
+
+use std::fmt;
+
+/// The effect of reading and writing a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read and write.
+    RW,
+    /// Read only; writes are ignored.
+    RO,
+    /// Read to clear: statistics.
+    RC,
+    /// Write 1 to clear; a read clears as well.
+    W1C,
+    /// Write only; reads as 0.
+    WO,
+}
+
+/// The definition of a register, or of an array of registers.
+#[derive(Debug)]
+pub struct Definition {
+    pub name: &'static str,
+    /// The offset of number 0 in BAR 0.
+    pub offset: u32,
+    /// The offset of number n, for n below `count`.
+    pub at: fn(u16) -> u32,
+    pub count: u16,
+    /// Bytes from one number to the next.
+    pub stride: u32,
+    pub access: Access,
+    pub reset: u32,
+    /// Bits that a driver may change; all others must be written as they were read.
+    pub writable: u32,
+    /// The datasheet's section.
+    pub section: &'static str,
+    /// Names of bits, masks, shifts and values.
+    pub bits: &'static [(&'static str, u32)],
+}
+
+impl Definition {
+    /// Returns all registers of the array.
+    pub fn registers(&'static self) -> impl Iterator<Item = Register> {
+        (0..self.count).map(move |number| Register { offset: (self.at)(number), number, definition: self })
+    }
+}
+
+/// One register of a card.
+#[derive(Clone, Copy)]
+pub struct Register {
+    /// Its offset in BAR 0.
+    pub offset: u32,
+    /// Its index in its array; 0 if there is one only.
+    pub number: u16,
+    pub definition: &'static Definition,
+}
+
+impl Register {
+    /// Returns a readable name of the bits `mask` of this register, for example `RXDCTL[3].ENABLE`.
+    pub fn with_bits(&self, mask: u32) -> String {
+        let mut names = self.definition.bits.iter().filter(|(name, _)| !name.ends_with("_SHIFT"));
+        match names.find(|(_, value)| *value == mask) {
+            Some((bit, _)) => format!("{self}.{bit}"),
+            None => {
+                let single = |(name, value): &&(&str, u32)| {
+                    !name.ends_with("_SHIFT") && value.is_power_of_two() && mask & value != 0
+                };
+                let bits: Vec<_> = self.definition.bits.iter().filter(single).map(|(name, _)| *name).collect();
+                format!("{self}.{}", bits.join("|"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.definition.name)?;
+        if self.definition.count > 1 { write!(f, "[{}]", self.number) } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} at {:#07x}", self.offset)
+    }
+}
+
+/// Defines registers, one per line:
+///
+/// ```text
+/// NAME offset [count x stride then count at offset] access reset value writable BITS "section" "title" { bit = value };
+/// ```
+///
+/// Without brackets there is one register; `then` is the second range of an array in two. Without `reset` the
+/// register is 0 after a reset; without `writable` a driver may change all bits. `MAP` lists all definitions.
+macro_rules! registers {
+    ($($name:ident $offset:literal $([$($array:tt)*])? $access:ident $(reset $reset:literal)? $(writable $writable:ident)?
+       $section:literal $title:literal $({ $($bit:ident = $value:expr),* })?;)*) => {
+        $(
+            $crate::spec::registers!(@type $name $offset [$($($array)*)?] concat!($title, " (section ", $section, ")."));
+
+            impl $name {
+                /// The offset of number 0 in BAR 0.
+                pub const OFFSET: u32 = $offset;
+                pub const NAME: &'static str = stringify!($name);
+                pub const SECTION: &'static str = $section;
+                pub const DEFINITION: &'static $crate::spec::Definition = &$crate::spec::Definition {
+                    name: $name::NAME,
+                    offset: $offset,
+                    at: $name::at,
+                    count: $name::COUNT,
+                    stride: $name::STRIDE,
+                    access: $crate::spec::Access::$access,
+                    reset: 0 $(| $reset)?,
+                    writable: $crate::spec::registers!(@writable $($writable)?),
+                    section: $section,
+                    bits: &[$($((stringify!($bit), $value)),*)?],
+                };
+
+                $($(pub const $bit: u32 = $value;)*)?
+            }
+        )*
+
+        /// The definitions of all registers.
+        pub static MAP: &[&$crate::spec::Definition] = &[$($name::DEFINITION),*];
+    };
+
+    (@writable) => { u32::MAX };
+    (@writable $writable:ident) => { $writable };
+
+    (@type $name:ident $offset:literal [] $doc:expr) => {
+        #[doc = $doc]
+        #[derive(Clone, Copy)]
+        pub struct $name;
+
+        impl $name {
+            pub const COUNT: u16 = 1;
+            pub const STRIDE: u32 = 0;
+
+            const fn at(_: u16) -> u32 {
+                $offset
+            }
+        }
+
+        impl From<$name> for $crate::spec::Register {
+            #[inline(always)]
+            fn from(_: $name) -> $crate::spec::Register {
+                $crate::spec::Register { offset: $offset, number: 0, definition: $name::DEFINITION }
+            }
+        }
+    };
+
+    (@type $name:ident $offset:literal [$count:literal x $stride:literal $(then $more:literal at $upper:literal)?] $doc:expr) => {
+        #[doc = $doc]
+        #[derive(Clone, Copy)]
+        pub struct $name(pub u16);
+
+        impl $name {
+            pub const COUNT: u16 = $count $(+ $more)?;
+            /// Bytes from one number to the next.
+            pub const STRIDE: u32 = $stride;
+
+            /// Returns the offset of number `n`.
+            #[inline(always)]
+            pub const fn at(n: u16) -> u32 {
+                $(if n >= $count {
+                    assert!(n < $count + $more);
+                    return $upper + (n - $count) as u32 * $stride;
+                })?
+                assert!(n < $name::COUNT);
+                $offset + n as u32 * $stride
+            }
+        }
+
+        impl From<$name> for $crate::spec::Register {
+            #[inline(always)]
+            fn from($name(number): $name) -> $crate::spec::Register {
+                $crate::spec::Register { offset: $name::at(number), number, definition: $name::DEFINITION }
+            }
+        }
+    };
+}
+use registers;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn check(map: &'static [&'static Definition], bytes: u32) -> HashMap<u32, &'static str> {
+        let mut seen = HashMap::new();
+        for register in map.iter().flat_map(|definition| definition.registers()) {
+            let Register { offset, definition, .. } = register;
+            if let Some(other) = seen.insert(offset, definition.name) {
+                panic!("{register} and {other} are both at {offset:#x}");
+            }
+            assert!(offset % 4 == 0 && offset < bytes, "{register}");
+        }
+        seen
+    }
+
+    #[test]
+    fn no_two_registers_share_an_offset() {
+        check(x82576::MAP, 0x20000);
+        check(virtual_function::MAP, 0x4000);
+        let mut seen = check(x82599::MAP, 0x20000);
+        for (offset, count, stride, ..) in x82599::ALIASES {
+            for offset in (0..*count).map(|n| offset + n * stride) {
+                if let Some(other) = seen.insert(offset, "an alias") {
+                    panic!("an alias and {other} are both at {offset:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_register_of_two_ranges_continues_in_the_second() {
+        use x82599::RXDCTL;
+        assert_eq!([0, 63, 64, 127].map(RXDCTL::at), [0x01028, 0x01FE8, 0x0D028, 0x0DFE8]);
+        assert_eq!(RXDCTL::DEFINITION.registers().count(), 128);
+    }
+
+    #[test]
+    fn bits_are_named_as_in_the_datasheet() {
+        use x82599::{CTRL, RXDCTL};
+        assert_eq!(Register::from(RXDCTL(3)).with_bits(RXDCTL::ENABLE), "RXDCTL[3].ENABLE");
+        assert_eq!(Register::from(CTRL).with_bits(CTRL::RST | CTRL::LRST), "CTRL.LRST|RST");
+    }
+}
