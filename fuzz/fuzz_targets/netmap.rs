@@ -293,7 +293,7 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
     }
 }
 
-/// Whether the memory for ports may now belong to an area.
+/// Whether the memory for ports may be that of a port now.
 static IS_EXTERNAL_TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -16,6 +16,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`].
+    #[doc(hidden)]
     pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
         let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
         Ok((self.connection.into_fd(), port))

@@ -150,10 +150,11 @@ impl Client {
     }
 
     /// Describes memory by its number; 0 stands for that of this process, which `process` identifies
-    /// ([`MemoryChoice::process`]). Returns its number and its plan.
+    /// (`MemoryChoice::process`). Returns its number and its plan.
     ///
     /// # Errors
     /// [`Error::Refused`].
+    #[doc(hidden)]
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {
             Reply::Pools { number, plan } => Ok((number, plan)),
