@@ -147,7 +147,7 @@ fn cards_are_ports_of_a_switch() {
     assert!(world.fails("switch attach vale1:nothing:0").contains("no kind of port"));
     // An endless flow from its wire blocks neither other programs nor a program that ends during it.
     world.succeeds("switch attach vale2:sim:2?wire=traffic");
-    let flood = summary(&expect(1, &mut world.command("sink vale2:b --seconds 1 --json")).stdout);
+    let flood = summary(&world.command("sink vale2:b --seconds 1 --json").output().unwrap().stdout);
     assert!(flood["ports"][0]["rx_packets"].as_u64() > Some(0), "{flood}");
     world.succeeds("switch detach vale2:sim:2");
     world.succeeds("switch attach vale2:sim:2?wire=none");

@@ -75,7 +75,11 @@ impl Shadow {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
                 let ring = Ring::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
-                let missing = move || u64::from(lost.lost().wrapping_sub(std::mem::replace(&mut known, lost.lost())));
+                // Read once: packets lost between two reads would be counted nowhere.
+                let missing = move || {
+                    let now = lost.lost();
+                    u64::from(now.wrapping_sub(std::mem::replace(&mut known, now)))
+                };
                 let queue = remote.sent(end, number as u16, Box::new(missing));
                 pump.sending.push(TxPump::new(ServerTxRing::new(ring), queue, pool, LONGEST, &Arc::default()));
             }
