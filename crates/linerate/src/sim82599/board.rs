@@ -8,8 +8,8 @@ use super::breach::Oracle;
 use super::dma::Dma;
 use super::registers::Registers;
 use super::trace::Trace;
+use crate::spec::virtual_function;
 use crate::spec::x82599::*;
-use crate::spec::{Register, virtual_function};
 
 /// The board that a card's blocks are on.
 pub(super) struct Board {
@@ -52,12 +52,6 @@ impl Board {
             stuck: AtomicU64::new(NOT_STUCK),
             hung: AtomicU8::new(0),
         }
-    }
-
-    /// Returns the register at `offset`, if this card has it.
-    pub fn find(&self, offset: u32) -> Option<Register> {
-        let exists = |register: &Register| self.kind == Kind::X550 || !register.definition.section.starts_with("X550");
-        Registers::find(offset).filter(exists)
     }
 
     /// Makes the register at `offset` ignore what a driver waits for.

@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use super::Kind;
+use super::board::Board;
 use super::headers::{Headers, UDP};
-use super::{Card, Core, Kind};
+use crate::spec::Register;
 use crate::spec::x82599::*;
 
 /// SYSTIM: its value at a moment.
@@ -27,54 +29,54 @@ const BILLION: u64 = 1_000_000_000;
 /// IEEE 1588's ethertype.
 const PTP: u16 = 0x88F7;
 
-impl Card {
-    fn time(&self, core: &Core) -> u64 {
-        if self.kind() == Kind::X550 {
-            return self.nanoseconds(core);
+impl Clock {
+    fn time(&self, board: &Board) -> u64 {
+        if board.kind == Kind::X550 {
+            return self.nanoseconds(board);
         }
-        let attributes = self.board.registers.get(TIMINCA::OFFSET);
+        let attributes = board.registers.get(TIMINCA::OFFSET);
         // An X540 has no period field: the whole register is the increment of a tick (X540 datasheet, 8.2.4.26.12).
-        let (period, value) = match self.kind() {
+        let (period, value) = match board.kind {
             Kind::X540 => (1, attributes),
             _ => (attributes >> TIMINCA::PERIOD_SHIFT, attributes & TIMINCA::VALUE_MASK),
         };
         if period == 0 {
-            return core.clock.value;
+            return self.value;
         }
-        let tick = match self.board.registers.get(LINKS::OFFSET) & LINKS::SPEED_MASK {
+        let tick = match board.registers.get(LINKS::OFFSET) & LINKS::SPEED_MASK {
             LINKS::SPEED_1G => 10 * TICK_PICOSECONDS,
             LINKS::SPEED_100M => 100 * TICK_PICOSECONDS,
             _ => TICK_PICOSECONDS,
         };
-        let ticks = core.clock.then.elapsed().as_nanos() * 1_000 / (u128::from(period) * tick);
-        core.clock.value.wrapping_add((ticks * u128::from(value)) as u64)
+        let ticks = self.then.elapsed().as_nanos() * 1_000 / (u128::from(period) * tick);
+        self.value.wrapping_add((ticks * u128::from(value)) as u64)
     }
 
     /// Returns SYSTIM of an X550: billions of nanoseconds are in the high half.
-    fn nanoseconds(&self, core: &Core) -> u64 {
-        let stands = self.board.registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
-        let since = if stands { 0 } else { core.clock.then.elapsed().as_nanos() };
-        let attributes = self.board.registers.get(TIMINCA::OFFSET);
+    fn nanoseconds(&self, Board { registers, .. }: &Board) -> u64 {
+        let stands = registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
+        let since = if stands { 0 } else { self.then.elapsed().as_nanos() };
+        let attributes = registers.get(TIMINCA::OFFSET);
         let adjusted = since * u128::from(attributes & !TIMINCA::NEGATIVE) / X550_TICK_UNITS;
         let slower = attributes & TIMINCA::NEGATIVE != 0;
         let since = (if slower { since - adjusted } else { since + adjusted }) as u64;
-        let [low, high] = [core.clock.value & u64::from(u32::MAX), core.clock.value >> 32];
+        let [low, high] = [self.value & u64::from(u32::MAX), self.value >> 32];
         let nanoseconds = since + low;
         ((high + nanoseconds / BILLION) << 32) | (nanoseconds % BILLION)
     }
 
-    pub(super) fn read_clock(&self, core: &mut Core, offset: u32) -> u32 {
-        let registers = &self.board.registers;
+    pub fn read(&self, board: &Board, Register { offset, .. }: Register) -> u32 {
+        let registers = &board.registers;
         match offset {
             // A read of the low half latches the high half.
-            SYSTIML::OFFSET if self.kind() != Kind::X550 => {
-                let time = self.time(core);
+            SYSTIML::OFFSET if board.kind != Kind::X550 => {
+                let time = self.time(board);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 time as u32
             }
             // An X550's residue lies below the low half, and is read first.
             SYSTIMR::OFFSET => {
-                let time = self.time(core);
+                let time = self.time(board);
                 registers.set(SYSTIML::OFFSET, time as u32);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 0
@@ -88,17 +90,17 @@ impl Card {
                 registers.change(TSYNCTXCTL::OFFSET, TSYNCTXCTL::VALID, false);
                 registers.get(offset)
             }
-            FRTIMER::OFFSET => core.clock.then.elapsed().as_micros() as u32,
+            FRTIMER::OFFSET => self.then.elapsed().as_micros() as u32,
             _ => registers.get(offset),
         }
     }
 
-    pub(super) fn write_clock(&self, core: &mut Core, offset: u32, value: u32) {
-        let registers = &self.board.registers;
-        let now = self.time(core);
+    pub fn write(&mut self, board: &Board, Register { offset, .. }: Register, value: u32) {
+        let registers = &board.registers;
+        let now = self.time(board);
         registers.set(offset, value);
         let low = u64::from(registers.get(SYSTIML::OFFSET));
-        core.clock.value = match offset {
+        self.value = match offset {
             // The low half takes effect with the high half.
             SYSTIMH::OFFSET => u64::from(value) << 32 | low,
             TIMADJH::OFFSET => {
@@ -107,13 +109,13 @@ impl Card {
             }
             _ => now,
         };
-        core.clock.then = Instant::now();
+        self.then = Instant::now();
     }
 
     /// Stamps a received frame if its kind is selected and the driver has read the last stamp. True if it was
     /// stamped.
-    pub(super) fn stamp_received(&self, core: &Core, frame: &[u8], headers: &Headers) -> bool {
-        let registers = &self.board.registers;
+    pub fn stamp_received(&self, board: &Board, frame: &[u8], headers: &Headers) -> bool {
+        let registers = &board.registers;
         let control = registers.get(TSYNCRXCTL::OFFSET);
         if control & TSYNCRXCTL::ENABLE == 0 || control & TSYNCRXCTL::VALID != 0 {
             return false;
@@ -122,7 +124,7 @@ impl Card {
             0 => (true, false, false),
             1 => (false, true, false),
             2 => (true, true, false),
-            4 => return self.stamp(core, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET),
+            4 => return self.stamp(board, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET),
             5 => (true, true, true),
             _ => return false,
         };
@@ -143,22 +145,22 @@ impl Card {
             // Version 1: the control field, 32 bytes on.
             _ => headers.transport.and_then(|at| frame.get(at + 8 + 32)) == Some(&(kinds as u8)),
         };
-        wanted && self.stamp(core, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET)
+        wanted && self.stamp(board, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET)
     }
 
     /// Stamps a frame whose descriptor requested it.
-    pub(super) fn stamp_sent(&self, core: &Core) {
-        let control = self.board.registers.get(TSYNCTXCTL::OFFSET);
+    pub fn stamp_sent(&self, board: &Board) {
+        let control = board.registers.get(TSYNCTXCTL::OFFSET);
         if control & TSYNCTXCTL::ENABLE != 0 && control & TSYNCTXCTL::VALID == 0 {
-            self.stamp(core, TXSTMPL::OFFSET, TXSTMPH::OFFSET, TSYNCTXCTL::OFFSET);
+            self.stamp(board, TXSTMPL::OFFSET, TXSTMPH::OFFSET, TSYNCTXCTL::OFFSET);
         }
     }
 
-    fn stamp(&self, core: &Core, low: u32, high: u32, control: u32) -> bool {
-        let time = self.time(core);
-        self.board.registers.set(low, time as u32);
-        self.board.registers.set(high, (time >> 32) as u32);
-        self.board.registers.change(control, TSYNCTXCTL::VALID, true);
+    fn stamp(&self, board: &Board, low: u32, high: u32, control: u32) -> bool {
+        let time = self.time(board);
+        board.registers.set(low, time as u32);
+        board.registers.set(high, (time >> 32) as u32);
+        board.registers.change(control, TSYNCTXCTL::VALID, true);
         true
     }
 }

@@ -2,7 +2,8 @@
 //! director's perfect filters (sections 7.1.2.3 to 7.1.2.7).
 
 use super::headers::{Headers, SCTP, TCP, UDP};
-use super::{Card, Core};
+use super::registers::Registers;
+use crate::spec::Register;
 use crate::spec::descriptor::receive::TYPE_ETQF;
 use crate::spec::x82599::*;
 
@@ -41,30 +42,28 @@ pub(super) enum Verdict {
 /// Bits of `FDIRHASH` that name a filter: the bucket, 13 bits, and the software index, 15 bits.
 const NAME: u32 = 0x7FFF_1FFF;
 
-impl Card {
-    pub(super) fn write_director(&self, core: &mut Core, kind: u32, offset: u32, value: u32) {
-        let registers = &self.board.registers;
-        match kind {
+impl Director {
+    pub fn write(&mut self, registers: &Registers, Register { offset, definition, .. }: Register, value: u32) {
+        match definition.offset {
             FDIRCTRL::OFFSET => {
                 // A write clears the table, and is done at once.
                 registers.set(offset, value | FDIRCTRL::INIT_DONE);
-                core.director.filters.clear();
+                self.filters.clear();
                 registers.set(FDIRFREE::OFFSET, room(value));
             }
-            FDIRCMD::OFFSET => self.command(core, value),
+            FDIRCMD::OFFSET => self.command(registers, value),
             _ => registers.set(offset, value),
         }
-        core.director.active = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK != 0
+        self.active = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PBALLOC_MASK != 0
             || registers.get(SYNQF::OFFSET) & SYNQF::ENABLE != 0
             || (0..8).any(|n| registers.get(ETQF::at(n)) & ETQF::ENABLE != 0)
             || (0..128).any(|n| registers.get(FTQF::at(n)) & FTQF::ENABLE != 0);
     }
 
     /// Executes FDIRCMD, which adds, removes or queries a filter, at once (section 8.2.3.21.20).
-    fn command(&self, core: &mut Core, value: u32) {
-        let registers = &self.board.registers;
+    fn command(&mut self, registers: &Registers, value: u32) {
         let name = registers.get(FDIRHASH::OFFSET) & NAME;
-        let filters = &mut core.director.filters;
+        let filters = &mut self.filters;
         if value & FDIRCMD::CLEARHT != 0 {
             filters.clear();
         }
@@ -115,8 +114,7 @@ impl Card {
 
     /// Returns the filters' decision on a frame, in the datasheet's order (figure 7-5: ethertype, SYN or five
     /// tuples, flow director).
-    pub(super) fn direct(&self, core: &Core, frame: &[u8], headers: &Headers) -> Verdict {
-        let registers = &self.board.registers;
+    pub fn direct(&self, registers: &Registers, frame: &[u8], headers: &Headers) -> Verdict {
         let by_type = |n: &u16| {
             let filter = registers.get(ETQF::at(*n));
             filter & ETQF::ENABLE != 0 && filter as u16 == headers.ethertype
@@ -133,7 +131,7 @@ impl Card {
         let is_syn = headers.protocol == TCP
             && headers.transport.and_then(|at| frame.get(at + 13)).is_some_and(|flags| flags & 0x12 == 0x02);
         let by_syn = (syn & SYNQF::ENABLE != 0 && is_syn).then_some((syn >> SYNQF::QUEUE_SHIFT & 0x7F) as u16);
-        let by_tuple = self.five_tuple(frame, headers);
+        let by_tuple = five_tuple(registers, frame, headers);
         let both = if syn & SYNQF::PRIORITY != 0 { by_syn.or(by_tuple) } else { by_tuple.or(by_syn) };
         if let Some(queue) = both {
             return Verdict::Queue(queue, 0, None);
@@ -142,7 +140,7 @@ impl Card {
         if control & FDIRCTRL::PBALLOC_MASK == 0 || control & FDIRCTRL::PERFECT_MATCH == 0 {
             return Verdict::Undecided(0);
         }
-        match core.director.filters.iter().find(|filter| self.matches(filter, frame, headers)) {
+        match self.filters.iter().find(|filter| filter.matches(registers, frame, headers)) {
             Some(filter) => {
                 registers.count(FDIRMATCH::OFFSET, 1);
                 match filter.drops {
@@ -156,46 +154,18 @@ impl Card {
             }
         }
     }
+}
 
-    /// Returns the queue of the matching five-tuple filter with the highest priority (section 7.1.2.5).
-    fn five_tuple(&self, frame: &[u8], headers: &Headers) -> Option<u16> {
-        let registers = &self.board.registers;
-        if !headers.is_ipv4() || headers.fragment {
-            return None;
-        }
-        let (source, destination) = ipv4_addresses(frame, headers);
-        let (from, to) = headers.ports(frame).unwrap_or_default();
-        let protocol = match headers.protocol {
-            TCP => 0,
-            UDP => 1,
-            SCTP => 2,
-            _ => 3,
-        };
-        let matching = (0..128u16).filter(|&n| {
-            let filter = registers.get(FTQF::at(n));
-            let ports = registers.get(SDPQF::at(n));
-            // Registers are in network order: the first byte of an address is the lowest.
-            filter & FTQF::ENABLE != 0
-                && (filter & FTQF::PROTOCOL != 0 || filter & 0x3 == protocol)
-                && (filter & FTQF::SOURCE != 0 || registers.get(SAQF::at(n)).swap_bytes() == source)
-                && (filter & FTQF::DESTINATION != 0 || registers.get(DAQF::at(n)).swap_bytes() == destination)
-                && (filter & FTQF::SOURCE_PORT != 0 || (ports as u16).swap_bytes() == from)
-                && (filter & FTQF::DESTINATION_PORT != 0 || ((ports >> 16) as u16).swap_bytes() == to)
-        });
-        let best = matching.max_by_key(|&n| (registers.get(FTQF::at(n)) >> FTQF::PRIORITY_SHIFT & 0x7, 128 - n))?;
-        Some((registers.get(L34TIMIR::at(best)) >> L34TIMIR::RX_QUEUE_SHIFT & 0x7F) as u16)
-    }
-
-    fn matches(&self, filter: &Filter, frame: &[u8], headers: &Headers) -> bool {
-        let registers = &self.board.registers;
+impl Filter {
+    fn matches(&self, registers: &Registers, frame: &[u8], headers: &Headers) -> bool {
         let mask = registers.get(FDIRM::OFFSET);
         // Perfect filters cannot match IPv6 addresses.
-        if !headers.is_ipv4() || filter.kind & FDIRCMD::IPV6 != 0 {
+        if !headers.is_ipv4() || self.kind & FDIRCMD::IPV6 != 0 {
             return false;
         }
         let (source, destination) = ipv4_addresses(frame, headers);
-        if (source ^ filter.source) & !registers.get(FDIRSIP4M::OFFSET) != 0
-            || (destination ^ filter.destination) & !registers.get(FDIRDIP4M::OFFSET) != 0
+        if (source ^ self.source) & !registers.get(FDIRSIP4M::OFFSET) != 0
+            || (destination ^ self.destination) & !registers.get(FDIRDIP4M::OFFSET) != 0
         {
             return false;
         }
@@ -206,7 +176,7 @@ impl Card {
             SCTP => 3,
             _ => 0,
         };
-        if mask & FDIRM::L4P == 0 && protocol != filter.kind >> FDIRCMD::L4TYPE_SHIFT & 0x3 {
+        if mask & FDIRM::L4P == 0 && protocol != self.kind >> FDIRCMD::L4TYPE_SHIFT & 0x3 {
             return false;
         }
         if let Some((from, to)) = headers.ports(frame) {
@@ -219,21 +189,49 @@ impl Card {
             let ignored = u32::from(((port_mask >> 16) as u16).reverse_bits()) << 16
                 | u32::from((port_mask as u16).reverse_bits());
             let ports = u32::from(to) << FDIRPORT::DESTINATION_SHIFT | u32::from(from);
-            if (ports ^ filter.ports) & !ignored != 0 {
+            if (ports ^ self.ports) & !ignored != 0 {
                 return false;
             }
         }
         let tag = headers.vlan.unwrap_or(0);
         let ignored =
             if mask & FDIRM::VLANID != 0 { 0x0FFF } else { 0 } | if mask & FDIRM::VLANP != 0 { 0xE000 } else { 0 };
-        if (tag ^ filter.vlan) & !(ignored | 0x1000) != 0 {
+        if (tag ^ self.vlan) & !(ignored | 0x1000) != 0 {
             return false;
         }
         mask & FDIRM::FLEX != 0 || {
             let at = (registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::FLEX_MASK) >> FDIRCTRL::FLEX_SHIFT;
-            super::headers::word(frame, 2 * at as usize) == Some(filter.flex)
+            super::headers::word(frame, 2 * at as usize) == Some(self.flex)
         }
     }
+}
+
+/// Returns the queue of the matching five-tuple filter with the highest priority (section 7.1.2.5).
+fn five_tuple(registers: &Registers, frame: &[u8], headers: &Headers) -> Option<u16> {
+    if !headers.is_ipv4() || headers.fragment {
+        return None;
+    }
+    let (source, destination) = ipv4_addresses(frame, headers);
+    let (from, to) = headers.ports(frame).unwrap_or_default();
+    let protocol = match headers.protocol {
+        TCP => 0,
+        UDP => 1,
+        SCTP => 2,
+        _ => 3,
+    };
+    let matching = (0..128u16).filter(|&n| {
+        let filter = registers.get(FTQF::at(n));
+        let ports = registers.get(SDPQF::at(n));
+        // Registers are in network order: the first byte of an address is the lowest.
+        filter & FTQF::ENABLE != 0
+            && (filter & FTQF::PROTOCOL != 0 || filter & 0x3 == protocol)
+            && (filter & FTQF::SOURCE != 0 || registers.get(SAQF::at(n)).swap_bytes() == source)
+            && (filter & FTQF::DESTINATION != 0 || registers.get(DAQF::at(n)).swap_bytes() == destination)
+            && (filter & FTQF::SOURCE_PORT != 0 || (ports as u16).swap_bytes() == from)
+            && (filter & FTQF::DESTINATION_PORT != 0 || ((ports >> 16) as u16).swap_bytes() == to)
+    });
+    let best = matching.max_by_key(|&n| (registers.get(FTQF::at(n)) >> FTQF::PRIORITY_SHIFT & 0x7, 128 - n))?;
+    Some((registers.get(L34TIMIR::at(best)) >> L34TIMIR::RX_QUEUE_SHIFT & 0x7F) as u16)
 }
 
 /// Returns the number of filters that fit into the memory allotted by FDIRCTRL.
@@ -251,7 +249,7 @@ fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim82599::from_fn;
+    use crate::sim82599::{Card, from_fn};
 
     /// Adds a filter for each number in `names`, with further bits of FDIRCMD.
     fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {

@@ -1,8 +1,11 @@
 //! The EEPROM and its contents (section 6, and 8.2.3.2).
 
 use super::Kind;
+use super::registers::Registers;
 use crate::port::MacAddress;
+use crate::spec::Register;
 use crate::spec::eeprom::*;
+use crate::spec::x82599::{EEC, EERD};
 
 /// The last word that an X550 adds.
 const LAST: usize = 0x41;
@@ -16,8 +19,45 @@ const SECTION_ANALOG: usize = 0x90;
 const SECTION_PBA: usize = 0xA0;
 const SECTION_LINK: usize = 0xB0;
 
+/// A card's EEPROM.
+pub(super) struct Eeprom(Vec<u16>);
+
+impl Eeprom {
+    pub fn new(kind: Kind, mac: MacAddress) -> Eeprom {
+        Eeprom(image(kind, mac))
+    }
+
+    /// Returns a word; those beyond the end are all ones.
+    pub fn word(&self, offset: usize) -> u16 {
+        self.0.get(offset).copied().unwrap_or(0xFFFF)
+    }
+
+    /// Returns the card's address.
+    pub fn address(&self) -> MacAddress {
+        let word = |n: usize| u32::from(self.0[SECTION_CORE_0 + 1 + n]);
+        MacAddress::from_words(word(0) | word(1) << 16, word(2))
+    }
+
+    pub fn write(&self, registers: &Registers, Register { offset, .. }: Register, value: u32) {
+        match offset {
+            // 6.5.3.2, access by bits: a request is granted at once.
+            EEC::OFFSET => {
+                let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
+                let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
+                let old = registers.get(offset);
+                registers.set(offset, old & fixed | value & !(fixed | EEC::GNT) | granted);
+            }
+            _ if value & EERD::START != 0 => {
+                let word = self.word((value >> EERD::ADDR_SHIFT & 0x3FFF) as usize);
+                registers.set(offset, value & 0xFFFC | EERD::DONE | u32::from(word) << EERD::DATA_SHIFT);
+            }
+            _ => registers.set(offset, value),
+        }
+    }
+}
+
 /// Returns the image of a card with this address.
-pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
+fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
     words[..=LAST].fill(0);
     // Not 0: an EEPROM is present (6.3.2.1: signature 01b).
@@ -70,10 +110,4 @@ pub(super) fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     let first = words[..usize::from(CHECKSUM)].iter().fold(section, |sum, &word| sum.wrapping_add(word));
     words[usize::from(CHECKSUM)] = SUM.wrapping_sub(first);
     words
-}
-
-/// Returns the address in an image.
-pub(super) fn address(words: &[u16]) -> MacAddress {
-    let word = |n: usize| u32::from(words[SECTION_CORE_0 + 1 + n]);
-    MacAddress::from_words(word(0) | word(1) << 16, word(2))
 }

@@ -1,7 +1,8 @@
 //! The firmware of an X540 or X550, as far as drivers use it through the host interface; the commands are those of
 //! Intel's drivers.
 
-use super::{Card, Core, Kind};
+use super::board::Board;
+use super::eeprom::Eeprom;
 use crate::spec::x82599::*;
 
 /// Commands, in the first byte.
@@ -16,49 +17,47 @@ const UNKNOWN: u8 = 0x80;
 const DATA: u16 = 3;
 const MOST_WORDS: u16 = 512;
 
-impl Card {
-    /// Reports the firmware as ready after a reset.
-    pub(super) fn start_firmware(&self) {
-        if matches!(self.kind(), Kind::X540 | Kind::X550) {
-            self.board.registers.set(HICR::OFFSET, HICR::EN);
-        }
+/// Reports the firmware as ready after a reset.
+pub(super) fn start(board: &Board) {
+    if board.kind.has_phy() {
+        board.registers.set(HICR::OFFSET, HICR::EN);
     }
+}
 
-    /// Executes the command in FLEX_MNG, at once, when HICR is written.
-    pub(super) fn command_firmware(&self, core: &Core, value: u32) {
-        let registers = &self.board.registers;
-        if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
-            return;
-        }
-        let [command, ..] = registers.get(FLEX_MNG::at(0)).to_le_bytes();
-        let status = match command {
-            READ_EEPROM => {
-                // An address in bytes and a length, as the network has them.
-                let first = registers.get(FLEX_MNG::at(1)).swap_bytes() as usize / 2;
-                let words = (registers.get(FLEX_MNG::at(2)) as u16).swap_bytes() / 2;
-                let word = |n: u16| u32::from(core.eeprom.get(first + usize::from(n)).copied().unwrap_or(0xFFFF));
-                for n in (0..words.min(MOST_WORDS)).step_by(2) {
-                    registers.set(FLEX_MNG::at(DATA + n / 2), word(n) | word(n + 1) << 16);
-                }
-                DONE
-            }
-            DRIVER_INFORMATION => DONE,
-            DISABLE_RECEIVE => {
-                registers.change(RXCTRL::OFFSET, RXCTRL::RXEN, false);
-                self.board.update_master_status();
-                DONE
-            }
-            _ => UNKNOWN,
-        };
-        // The answer has no further bytes.
-        registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
-        registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
+/// Executes the command in FLEX_MNG, at once, when HICR is written.
+pub(super) fn command(board: &Board, eeprom: &Eeprom, value: u32) {
+    let registers = &board.registers;
+    if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
+        return;
     }
+    let [command, ..] = registers.get(FLEX_MNG::at(0)).to_le_bytes();
+    let status = match command {
+        READ_EEPROM => {
+            // An address in bytes and a length, as the network has them.
+            let first = registers.get(FLEX_MNG::at(1)).swap_bytes() as usize / 2;
+            let words = (registers.get(FLEX_MNG::at(2)) as u16).swap_bytes() / 2;
+            let word = |n: u16| u32::from(eeprom.word(first + usize::from(n)));
+            for n in (0..words.min(MOST_WORDS)).step_by(2) {
+                registers.set(FLEX_MNG::at(DATA + n / 2), word(n) | word(n + 1) << 16);
+            }
+            DONE
+        }
+        DRIVER_INFORMATION => DONE,
+        DISABLE_RECEIVE => {
+            registers.change(RXCTRL::OFFSET, RXCTRL::RXEN, false);
+            board.update_master_status();
+            DONE
+        }
+        _ => UNKNOWN,
+    };
+    // The answer has no further bytes.
+    registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
+    registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Cable;
+    use super::super::{Cable, Card, Kind};
     use super::*;
     use crate::pci::Bar;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::dma::{Dma, VECTORS};
-use super::registers::Registers;
+use super::map;
 use super::{Card, Kind};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -110,8 +110,8 @@ impl Function {
             Some(number) => Card::queue_register(number, offset),
             None => Some(offset),
         };
-        let found = offset.and_then(Registers::find);
-        found.is_some_and(|register| matches!(register.definition.offset, RDT::OFFSET | TDT::OFFSET))
+        let line = offset.and_then(|offset| map::find(self.card.kind(), offset));
+        line.is_some_and(|line| matches!(line.register.definition.offset, RDT::OFFSET | TDT::OFFSET))
     }
 }
 
@@ -130,18 +130,7 @@ impl vfio_user::Function for Function {
         match region {
             CONFIG => self.config.read(offset as usize, bytes),
             VIRTUAL_TABLE | TABLE => bytes.copy_from_slice(&self.table[offset as usize..offset as usize + bytes.len()]),
-            _ => {
-                // A register has 32 bits; parts of it can be read, or two together.
-                let mut done = 0;
-                while done < bytes.len() {
-                    let at = offset + done as u64;
-                    let value = self.read_register(at as u32 & !3).to_le_bytes();
-                    let part = &value[(at % 4) as usize..];
-                    let count = part.len().min(bytes.len() - done);
-                    bytes[done..done + count].copy_from_slice(&part[..count]);
-                    done += count;
-                }
-            }
+            _ => map::read_bytes(offset, bytes, |register| self.read_register(register)),
         }
     }
 
@@ -152,17 +141,12 @@ impl vfio_user::Function for Function {
                 self.configured();
             }
             VIRTUAL_TABLE | TABLE => self.table[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes),
-            // Registers are written whole (section 8.1); other writes are ignored.
-            _ if offset.is_multiple_of(4) => {
-                for (n, word) in bytes.chunks_exact(4).enumerate() {
-                    let at = offset as u32 + 4 * n as u32;
-                    self.write_register(at, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
-                    if self.is_doorbell(at) {
-                        self.card.step(BUDGET);
-                    }
+            _ => map::write_bytes(offset, bytes, |register, value| {
+                self.write_register(register, value);
+                if self.is_doorbell(register) {
+                    self.card.step(BUDGET);
                 }
-            }
-            _ => {}
+            }),
         }
     }
 
@@ -186,7 +170,7 @@ impl vfio_user::Function for Function {
 
     fn mask_line(&mut self, masked: bool) {
         self.dma.receivers().mask_line(masked);
-        self.card.interrupt(&mut self.card.core());
+        self.card.core().interrupts.raise(&self.card.board);
     }
 
     unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {

@@ -185,7 +185,7 @@ impl Card {
         if registers.get(LINKS::OFFSET) != links {
             registers.set(LINKS::OFFSET, links);
             registers.change(EICR::OFFSET, EICR::LSC, true);
-            self.interrupt(core);
+            core.interrupts.raise(&self.board);
             self.tell_all(core);
         }
     }

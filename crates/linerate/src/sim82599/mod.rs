@@ -37,6 +37,7 @@ mod headers;
 mod interrupt;
 mod kind;
 mod link;
+mod map;
 mod module;
 mod named;
 mod offload;
@@ -69,10 +70,14 @@ use crate::spec::x82599::*;
 use crate::spec::{Access, Definition, Register};
 use bar::Claim;
 use board::Board;
+use clock::Clock;
+use director::Director;
 use dma::Dma;
-use registers::Registers;
+use eeprom::Eeprom;
+use interrupt::Interrupts;
+use map::{Block, Line};
 use ring::Ring;
-use rss::Toeplitz;
+use rss::Rss;
 use virtual_function::VirtualFunction;
 
 /// A queue's direction, from the program's view.
@@ -106,14 +111,14 @@ struct Core {
     frames: (u64, u64),
     rx: Vec<Ring>,
     tx: Vec<Ring>,
-    toeplitz: Option<Toeplitz>,
+    rss: Rss,
     receive: receive::State,
     transmit: transmit::State,
-    interrupts: interrupt::State,
+    interrupts: Interrupts,
     link: link::State,
-    director: director::Director,
-    clock: clock::Clock,
-    eeprom: Vec<u16>,
+    director: Director,
+    clock: Clock,
+    eeprom: Eeprom,
     virtual_functions: Vec<VirtualFunction>,
 }
 
@@ -138,20 +143,20 @@ impl Card {
             frames: (0, 0),
             rx: rings(Direction::Receive),
             tx: rings(Direction::Transmit),
-            toeplitz: None,
+            rss: Rss::default(),
             receive: receive::State::default(),
             transmit: transmit::State::default(),
-            interrupts: interrupt::State::default(),
+            interrupts: Interrupts::default(),
             link: link::State::new(kind),
-            director: director::Director::default(),
-            clock: clock::Clock::default(),
-            eeprom: eeprom::image(kind, address_of(name)),
+            director: Director::default(),
+            clock: Clock::default(),
+            eeprom: Eeprom::new(kind, address_of(name)),
             virtual_functions: Vec::new(),
         };
         let board = Board::new(name, kind, virtual_functions.min(virtual_function::MOST));
         let card = Card { board, core: Mutex::new(core), used: AtomicU8::new(FREE) };
         card.load_eeprom(&mut card.core());
-        card.start_firmware();
+        firmware::start(&card.board);
         card.core().virtual_functions =
             (0..card.board.functions).map(|number| VirtualFunction::new(card.virtual_mac(number))).collect();
         Arc::new(card)
@@ -169,7 +174,7 @@ impl Card {
 
     /// Returns the address in the EEPROM.
     pub fn mac(&self) -> MacAddress {
-        eeprom::address(&self.core().eeprom)
+        self.core().eeprom.address()
     }
 
     /// Returns the card's registers, for a bench without a driver; [`drive_model`](crate::drive_model) gives them
@@ -230,7 +235,7 @@ impl Card {
         self.update_link(core);
         let moved = self.transmit(core, budget) + self.receive(core, budget);
         self.count_transmitted(core);
-        self.interrupt(core);
+        core.interrupts.raise(&self.board);
         moved
     }
 
@@ -286,7 +291,7 @@ impl Card {
 
     /// Returns a register's value without the side effects of a read; 0 if there is no such register.
     pub fn register(&self, offset: u32) -> u32 {
-        Registers::find(offset).map_or(0, |found| self.board.registers.get(found.offset))
+        map::find(Kind::X550, offset).map_or(0, |line| self.board.registers.get(line.register.offset))
     }
 
     /// Returns the frames received from the wire and sent to it, since power-on.
@@ -363,152 +368,153 @@ impl Card {
         if self.board.is_unplugged() {
             return u32::MAX;
         }
-        let Some(found) = self.board.find(offset) else {
+        let Some(&Line { register, read, .. }) = map::find(self.kind(), offset) else {
             self.board.oracle.note(Breach::NoRegister { offset, write: false });
             return 0;
         };
-        self.board.trace.note(found, None);
-        let Register { offset, number: n, definition } = found;
-        self.board.registers.note_use(offset, false);
-        match definition.offset {
-            LINKS::OFFSET => self.update_link(&mut self.core()),
-            // A read takes the semaphore if it was free (section 10.5.4).
-            SWSM::OFFSET => {
-                let value = self.board.registers.get(offset);
-                self.board.registers.change(offset, SWSM::SMBI, true);
-                return value;
-            }
-            EICR::OFFSET | EICS::OFFSET | EIMS_EX::OFFSET => {
-                return self.read_interrupt(&mut self.core(), definition.offset, n);
-            }
-            I2CCTL::OFFSET => return self.core().link.module_wires(),
-            // The lines are not pulled low.
-            X550_I2CCTL::OFFSET => {
-                return self.board.registers.get(offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN;
-            }
-            SYSTIML::OFFSET
-            | SYSTIMH::OFFSET
-            | SYSTIMR::OFFSET
-            | FRTIMER::OFFSET
-            | RXSTMPH::OFFSET
-            | TXSTMPH::OFFSET => {
-                return self.read_clock(&mut self.core(), offset);
-            }
-            _ => {}
+        self.board.trace.note(register, None);
+        self.board.registers.note_use(register.offset, false);
+        let (board, core) = (&self.board, || self.core());
+        match read {
+            Block::Interrupts => core().interrupts.read(board, register),
+            Block::Link => self.read_link(&mut core(), register),
+            Block::Clock => core().clock.read(board, register),
+            _ => board.registers.read(register),
         }
-        self.board.registers.read(found)
+    }
+
+    /// Sets the cause of a queue.
+    fn cause(&self, core: &mut Core, direction: Direction, queue: u16) {
+        match self.board.owner(queue) {
+            Some(number) => self.cause_virtual(core, number, direction, queue),
+            None => core.interrupts.cause(&self.board, direction, queue),
+        }
     }
 
     /// Handles a write by the physical function's driver. It knows nothing of virtual functions and cannot warn
     /// their drivers when it stops all queues, so writes to their queues are ignored.
     fn write(&self, offset: u32, value: u32) {
-        let is_theirs =
-            |found: Register| registers::of_queues(found.definition) && self.board.owner(found.number).is_some();
-        if !self.board.find(offset).is_some_and(is_theirs) {
+        let is_theirs = |Line { register, .. }: &Line| {
+            registers::of_queues(register.definition) && self.board.owner(register.number).is_some()
+        };
+        if !map::find(self.kind(), offset).is_some_and(is_theirs) {
             self.write_any(offset, value);
         }
     }
 
     /// Handles a write by any function's driver.
     fn write_any(&self, offset: u32, value: u32) {
-        if self.board.is_unplugged() {
+        let board = &self.board;
+        if board.is_unplugged() {
             return;
         }
-        let Some(found) = self.board.find(offset) else {
-            return self.board.oracle.note(Breach::NoRegister { offset, write: true });
+        let Some(&Line { register, write, keeps, .. }) = map::find(self.kind(), offset) else {
+            return board.oracle.note(Breach::NoRegister { offset, write: true });
         };
-        self.board.trace.note(found, Some(value));
-        let Register { offset, number: n, definition } = found;
-        self.board.registers.note_use(offset, true);
-        let (name, kind) = (definition.name, definition.offset);
+        let Register { offset, definition, .. } = register;
+        board.trace.note(register, Some(value));
+        board.registers.note_use(offset, true);
         if matches!(definition.access, Access::RO | Access::RC) {
-            return self.board.oracle.note(Breach::ReadOnly { register: name, value });
+            return board.oracle.note(Breach::ReadOnly { register: definition.name, value });
         }
-        let old = self.board.registers.get(offset);
-        let reserved = (value ^ old) & !definition.writable;
+        let reserved = (value ^ board.registers.get(offset)) & !definition.writable;
         if reserved != 0 {
-            self.board.oracle.note(Breach::ReservedBits {
-                register: name,
-                value,
-                reserved,
-                section: definition.section,
-            });
+            let (register, section) = (definition.name, definition.section);
+            board.oracle.note(Breach::ReservedBits { register, value, reserved, section });
         }
-        if self.board.is_stuck(offset) {
-            // The reset bits stay set; an enable bit keeps its value.
-            return if offset == CTRL::OFFSET && value & CTRL::RST == 0 {
-                self.write_ctrl(offset, value);
-            } else if offset == CTRL::OFFSET {
-                self.board.registers.set(offset, value);
-            };
+        // Of a register that is stuck, the reset bits stay set, and an enable bit keeps its value.
+        if board.is_stuck(offset) && (offset != CTRL::OFFSET || value & CTRL::RST != 0) {
+            if offset == CTRL::OFFSET {
+                board.registers.set(offset, value);
+            }
+            return;
         }
-        match kind {
+        let value = value & keeps;
+        match write {
+            Block::File => board.registers.write(register, value),
+            Block::Control => self.write_control(register, value),
+            Block::Eeprom => self.core().eeprom.write(&board.registers, register, value),
+            Block::Firmware => firmware::command(board, &self.core().eeprom, value),
+            Block::Link => self.write_link(register, value),
+            Block::Interrupts => self.core().interrupts.write(board, register, value),
+            Block::Rss => {
+                board.registers.set(offset, value);
+                self.core().rss.key_changed();
+            }
+            Block::Director => self.core().director.write(&board.registers, register, value),
+            Block::Clock => self.core().clock.write(board, register, value),
+            Block::Queues => self.write_queue(register, value),
+        }
+    }
+
+    /// Writes registers of the whole card.
+    fn write_control(&self, Register { offset, .. }: Register, value: u32) {
+        let registers = &self.board.registers;
+        match offset {
             CTRL::OFFSET => self.write_ctrl(offset, value),
-            // 6.5.3.2, access by bits: a request is granted at once.
-            EEC::OFFSET => {
-                let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
-                let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
-                self.board.registers.set(offset, old & fixed | value & !(fixed | EEC::GNT) | granted);
-            }
-            EERD::OFFSET => {
-                let word = (value >> EERD::ADDR_SHIFT & 0x3FFF) as usize;
-                let data = self.core().eeprom.get(word).copied().unwrap_or(0xFFFF);
-                let answer = value & 0xFFFC | EERD::DONE | (data as u32) << EERD::DATA_SHIFT;
-                self.board.registers.set(offset, if value & EERD::START != 0 { answer } else { value });
-            }
-            EICR::OFFSET
-            | EICS::OFFSET
-            | EIMS::OFFSET
-            | EIMC::OFFSET
-            | EICS_EX::OFFSET
-            | EIMS_EX::OFFSET
-            | EIMC_EX::OFFSET => self.write_interrupt(&mut self.core(), kind, n, value),
-            I2CCTL::OFFSET => {
-                self.board.registers.set(offset, value);
-                self.core().link.drive_module_wires(value);
-            }
-            HICR::OFFSET => self.command_firmware(&self.core(), value),
-            MSCA::OFFSET => {
-                let answer = self.core().link.mdio(value, &self.board.registers);
-                self.board.registers.set(offset, answer);
-                self.update_link(&mut self.core());
-            }
-            AUTOC::OFFSET | AUTOC2::OFFSET | HLREG0::OFFSET | MACC::OFFSET | ESDP::OFFSET => {
-                if kind == AUTOC::OFFSET {
-                    self.check_semaphore_of_link(old, value);
-                }
-                self.board.registers.set(offset, value);
-                // Negotiation completes at once.
-                self.board.registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
-                self.update_link(&mut self.core());
-            }
+            // Linux's self-test writes STATUS, to check that this does nothing.
+            STATUS::OFFSET => {}
+            RXCTRL::OFFSET => self.write_receive_control(offset, value),
             SECRXCTRL::OFFSET => {
-                self.board.registers.set(offset, value);
-                self.board.registers.change(SECRXSTAT::OFFSET, SECRXSTAT::SECRX_RDY, value & SECRXCTRL::RX_DIS != 0);
+                registers.set(offset, value);
+                registers.change(SECRXSTAT::OFFSET, SECRXSTAT::SECRX_RDY, value & SECRXCTRL::RX_DIS != 0);
             }
             SECTXCTRL::OFFSET => {
-                self.board.registers.set(offset, value);
-                self.board.registers.change(SECTXSTAT::OFFSET, SECTXSTAT::SECTX_RDY, value & SECTXCTRL::TX_DIS != 0);
+                registers.set(offset, value);
+                registers.change(SECTXSTAT::OFFSET, SECTXSTAT::SECTX_RDY, value & SECTXCTRL::TX_DIS != 0);
             }
-            MTQC::OFFSET if self.board.registers.get(RTTDCS::OFFSET) & RTTDCS::ARBDIS == 0 => {
-                let why = "MTQC may change only while RTTDCS.ARBDIS is set";
-                self.board.oracle.note(Breach::WrongTime { register: name, queue: 0, why });
-                self.board.registers.set(offset, value);
+            _ => {
+                if registers.get(RTTDCS::OFFSET) & RTTDCS::ARBDIS == 0 {
+                    let why = "MTQC may change only while RTTDCS.ARBDIS is set";
+                    self.board.oracle.note(Breach::WrongTime { register: MTQC::NAME, queue: 0, why });
+                }
+                registers.set(offset, value);
             }
-            RSSRK::OFFSET => {
-                self.board.registers.set(offset, value);
-                self.core().toeplitz = None;
+        }
+    }
+
+    fn read_link(&self, core: &mut Core, register: Register) -> u32 {
+        match register.offset {
+            LINKS::OFFSET => {
+                self.update_link(core);
+                self.board.registers.read(register)
             }
-            FDIRCTRL::OFFSET | FDIRCMD::OFFSET | FTQF::OFFSET | ETQF::OFFSET | SYNQF::OFFSET => {
-                self.write_director(&mut self.core(), kind, offset, value);
+            I2CCTL::OFFSET => core.link.module_wires(),
+            // The lines are not pulled low.
+            _ => self.board.registers.get(register.offset) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
+        }
+    }
+
+    fn write_link(&self, Register { offset, .. }: Register, value: u32) {
+        let registers = &self.board.registers;
+        match offset {
+            I2CCTL::OFFSET => {
+                registers.set(offset, value);
+                self.core().link.drive_module_wires(value);
             }
-            SYSTIML::OFFSET | SYSTIMH::OFFSET | TIMINCA::OFFSET | TIMADJH::OFFSET | TSAUXC::OFFSET => {
-                self.write_clock(&mut self.core(), offset, value);
+            MSCA::OFFSET => {
+                let answer = self.core().link.mdio(value, registers);
+                registers.set(offset, answer);
+                self.update_link(&mut self.core());
             }
-            RXCTRL::OFFSET => self.write_receive_control(offset, value),
-            // Bit 26 is reserved in the datasheet; Intel's own driver sets it, as in TXDCTL, to flush descriptors.
-            RXDCTL::OFFSET => self.write_control(Direction::Receive, n, offset, value & !RXDCTL::SWFLSH),
-            TXDCTL::OFFSET => self.write_control(Direction::Transmit, n, offset, value & !TXDCTL::SWFLSH),
+            _ => {
+                if offset == AUTOC::OFFSET {
+                    self.check_semaphore_of_link(registers.get(offset), value);
+                }
+                registers.set(offset, value);
+                // Negotiation completes at once.
+                registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
+                self.update_link(&mut self.core());
+            }
+        }
+    }
+
+    /// Writes one of the registers of a queue.
+    fn write_queue(&self, Register { offset, number: n, definition }: Register, value: u32) {
+        let (name, old) = (definition.name, self.board.registers.get(offset));
+        match definition.offset {
+            RXDCTL::OFFSET => self.write_queue_control(Direction::Receive, n, offset, value),
+            TXDCTL::OFFSET => self.write_queue_control(Direction::Transmit, n, offset, value),
             RDT::OFFSET => self.write_tail(Direction::Receive, n, offset, value),
             TDT::OFFSET => self.write_tail(Direction::Transmit, n, offset, value),
             // Until receiving begins the head may be written, even of an enabled queue (8.2.3.8.4); DPDK's driver
@@ -522,16 +528,9 @@ impl Card {
             // DROP_EN may change at any time: Linux's driver changes it after flow control is negotiated.
             SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => self.board.registers.set(offset, value),
             RDBAL::OFFSET | RDBAH::OFFSET | RDLEN::OFFSET | RDH::OFFSET | SRRCTL::OFFSET => {
-                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value & kept(kind));
+                self.write_of_disabled_queue(RXDCTL::at(n), name, n, offset, value);
             }
-            TDBAL::OFFSET | TDBAH::OFFSET | TDLEN::OFFSET | TDH::OFFSET => {
-                self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value & kept(kind));
-            }
-            RAH::OFFSET => self.board.registers.set(offset, value & RAH::BITS),
-            // Linux's self-test writes STATUS, to check that this does nothing.
-            STATUS::OFFSET => {}
-            _ if definition.access == Access::W1C => self.board.registers.change(offset, value, false),
-            _ => self.board.registers.set(offset, value),
+            _ => self.write_of_disabled_queue(TXDCTL::at(n), name, n, offset, value),
         }
     }
 
@@ -573,13 +572,13 @@ impl Card {
             core.receive.forget(Direction::Receive, queue);
             core.transmit.forget(queue);
         }
-        core.toeplitz = None;
+        core.rss.key_changed();
         core.transmit.paused_until = None;
-        core.interrupts = interrupt::State::default();
-        core.director = director::Director::default();
-        core.clock = clock::Clock::default();
+        core.interrupts = Interrupts::default();
+        core.director = Director::default();
+        core.clock = Clock::default();
         self.load_eeprom(core);
-        self.start_firmware();
+        firmware::start(&self.board);
         self.update_link(core);
     }
 
@@ -588,7 +587,7 @@ impl Card {
         self.board.registers.set(AUTOC::OFFSET, self.board.kind.autoc());
         (0..8).for_each(|class| self.board.registers.set(RXPBSIZE::at(class), 0));
         self.board.registers.set(RXPBSIZE::at(0), self.board.kind.packet_buffer_kib() << RXPBSIZE::KIB_SHIFT);
-        let (low, high) = eeprom::address(&core.eeprom).words();
+        let (low, high) = core.eeprom.address().words();
         self.board.registers.set(RAL::at(0), low);
         self.board.registers.set(RAH::at(0), high | RAH::AV);
     }
@@ -630,7 +629,7 @@ impl Card {
     }
 
     /// Writes RXDCTL or TXDCTL, which enable and disable a queue.
-    fn write_control(&self, direction: Direction, queue: u16, offset: u32, value: u32) {
+    fn write_queue_control(&self, direction: Direction, queue: u16, offset: u32, value: u32) {
         let core = &mut *self.core();
         let space = self.space(core, queue);
         let (on, low, high, len, head, tail) = match direction {
@@ -732,16 +731,5 @@ impl Card {
         if ring.move_tail(tail, &self.board.oracle) {
             ring.remember(&maps, others, &self.board.oracle);
         }
-    }
-}
-
-/// Returns the bits of a ring register that are not ignored.
-fn kept(kind: u32) -> u32 {
-    match kind {
-        RDBAL::OFFSET => RDBAL::BITS,
-        RDLEN::OFFSET => RDLEN::BITS,
-        TDBAL::OFFSET => TDBAL::BITS,
-        TDLEN::OFFSET => TDLEN::BITS,
-        _ => u32::MAX,
     }
 }

@@ -11,10 +11,10 @@ use super::dma::Maps;
 use super::filter;
 use super::headers::{Headers, word};
 use super::ring::Ring;
-use super::rss::Toeplitz;
+use super::rss::Rss;
 use super::switch::Place;
 use super::wire::Frame;
-use super::{Card, Core, Direction, Kind, virtual_function};
+use super::{Card, Core, Direction, virtual_function};
 use crate::spec::descriptor::{legacy_receive, receive};
 use crate::spec::x82599::*;
 
@@ -227,7 +227,7 @@ impl Card {
         if matches!(from, Place::Virtual(_)) {
             reported.status |= receive::LB;
         }
-        if self.stamp_received(core, &frame.bytes, &headers) {
+        if core.clock.stamp_received(&self.board, &frame.bytes, &headers) {
             reported.status |= receive::TS;
         }
         let strip = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
@@ -270,7 +270,7 @@ impl Card {
         }
         // The physical function's hash selects among the function's queues (section 7.10.2.2).
         let first = Self::first_queue(number);
-        let (spread, word0) = match self.hash(core, &frame.bytes, &headers) {
+        let (spread, word0) = match core.rss.hash(&self.board, &frame.bytes, &headers) {
             Some((kind, hash)) => {
                 (hash as u16 % virtual_function::QUEUES_EACH, kind | u64::from(hash) << receive::RSS_HASH_SHIFT)
             }
@@ -341,7 +341,7 @@ impl Card {
         let registers = &self.board.registers;
         let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
         if core.director.active {
-            match self.direct(core, frame, headers) {
+            match core.director.direct(registers, frame, headers) {
                 Verdict::Drop => return None,
                 Verdict::Queue(queue, bits, filter) => {
                     chosen = Some(queue);
@@ -366,37 +366,14 @@ impl Card {
         if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
             return Some((chosen.unwrap_or(0), Reported { word0, status }));
         }
-        let Some((kind, hash)) = self.hash(core, frame, headers) else {
+        let Some((kind, hash)) = core.rss.hash(&self.board, frame, headers) else {
             return Some((chosen.unwrap_or(0), Reported { word0, status }));
         };
-        let queue = self.redirection(hash);
+        let queue = Rss::redirection(&self.board, hash);
         if reports_hash {
             word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
         }
         Some((chosen.unwrap_or(queue), Reported { word0, status }))
-    }
-
-    /// Returns the redirection table's queue for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550 has
-    /// 512 entries of 6 bits.
-    fn redirection(&self, hash: u32) -> u16 {
-        let (entries, bits) = if self.kind() == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
-        let entry = hash as u16 % entries;
-        let register = if entry < 128 { RETA::at(entry / 4) } else { ERETA::at(entry / 4 - 32) };
-        (self.board.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
-    }
-
-    /// Returns the kind of hash, and the hash (section 7.1.2.8); `None` if no enabled field fits.
-    fn hash(&self, core: &mut Core, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
-        let registers = &self.board.registers;
-        let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
-        let toeplitz = core.toeplitz.get_or_insert_with(|| {
-            let mut key = [0; 40];
-            for (n, bytes) in key.chunks_exact_mut(4).enumerate() {
-                bytes.copy_from_slice(&registers.get(RSSRK::at(n as u16)).to_le_bytes());
-            }
-            Toeplitz::new(&key)
-        });
-        Some((kind, toeplitz.hash(&input[..len])))
     }
 
     /// Returns the results of the checksum checks as bits of word 1 (section 7.1.11).

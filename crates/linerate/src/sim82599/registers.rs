@@ -1,9 +1,8 @@
-//! The register file: storage, and the side effects of reads and writes on the register itself.
+//! The register file: storage, and the effects of accesses on the register itself, by its [`Access`].
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::spec::x82599::{ALIASES, MAP, QUEUES};
+use crate::spec::x82599::{MAP, QUEUES};
 use crate::spec::{Access, Definition, Register};
 
 /// Bytes of BAR 0 (section 9.3.6.1).
@@ -48,24 +47,6 @@ impl Registers {
         for definition in MAP.iter().filter(|definition| of_queues(definition)) {
             self.set((definition.at)(queue), definition.reset);
         }
-    }
-
-    /// Returns the register at `offset`, or the one that it is an alias of; `None` if there is none.
-    pub fn find(offset: u32) -> Option<Register> {
-        static INDEX: OnceLock<Vec<Option<Register>>> = OnceLock::new();
-        let index = INDEX.get_or_init(|| {
-            let mut index = vec![None; (BAR_BYTES / 4) as usize];
-            for register in MAP.iter().flat_map(|definition| definition.registers()) {
-                index[(register.offset / 4) as usize] = Some(register);
-            }
-            for (alias, count, stride, offset, meant) in ALIASES {
-                for n in 0..*count {
-                    index[((alias + n * stride) / 4) as usize] = index[((offset + n * meant) / 4) as usize];
-                }
-            }
-            index
-        });
-        *index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?
     }
 
     /// Records that a driver reads or writes the register.
@@ -128,9 +109,17 @@ impl Registers {
         match definition.access {
             Access::RW | Access::RO => self.get(offset),
             Access::RC => self.word(offset).swap(0, Ordering::Relaxed),
-            // A read of EICR clears it as well (8.2.3.5.1).
             Access::W1C => self.word(offset).swap(0, Ordering::AcqRel),
+            Access::RS => self.word(offset).fetch_or(1, Ordering::AcqRel),
             Access::WO => 0,
+        }
+    }
+
+    /// Writes as a driver does; registers that only the card writes are not among them.
+    pub fn write(&self, Register { offset, definition, .. }: Register, value: u32) {
+        match definition.access {
+            Access::W1C => self.change(offset, value, false),
+            _ => self.set(offset, value),
         }
     }
 }

@@ -1,5 +1,46 @@
 //! The Toeplitz hash of receive-side scaling (section 7.1.2.8).
 
+use super::Kind;
+use super::board::Board;
+use super::headers::Headers;
+use crate::spec::x82599::*;
+
+/// The hash and the redirection table of a card.
+#[derive(Default)]
+pub(super) struct Rss {
+    /// The key in `RSSRK`, expanded when it is first needed.
+    key: Option<Toeplitz>,
+}
+
+impl Rss {
+    /// Takes note of a write to the key.
+    pub fn key_changed(&mut self) {
+        self.key = None;
+    }
+
+    /// Returns the kind of hash, and the hash (section 7.1.2.8); `None` if no enabled field fits.
+    pub fn hash(&mut self, Board { registers, .. }: &Board, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
+        let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
+        let toeplitz = self.key.get_or_insert_with(|| {
+            let mut key = [0; 40];
+            for (n, bytes) in key.chunks_exact_mut(4).enumerate() {
+                bytes.copy_from_slice(&registers.get(RSSRK::at(n as u16)).to_le_bytes());
+            }
+            Toeplitz::new(&key)
+        });
+        Some((kind, toeplitz.hash(&input[..len])))
+    }
+
+    /// Returns the redirection table's queue for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550 has
+    /// 512 entries of 6 bits.
+    pub fn redirection(board: &Board, hash: u32) -> u16 {
+        let (entries, bits) = if board.kind == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
+        let entry = hash as u16 % entries;
+        let register = if entry < 128 { RETA::at(entry / 4) } else { ERETA::at(entry / 4 - 32) };
+        (board.registers.get(register) >> (entry % 4 * 8)) as u16 & bits
+    }
+}
+
 /// A key, expanded so that hashing costs one look-up per byte of input.
 pub(super) struct Toeplitz {
     /// `table[i][b]`: the contribution of byte `b` at position `i` to the hash.

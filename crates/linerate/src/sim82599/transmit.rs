@@ -349,7 +349,7 @@ impl Card {
             frame.bytes.resize(60, 0);
         }
         if gathered.stamp {
-            self.stamp_sent(core);
+            core.clock.stamp_sent(&self.board);
         }
         core.transmit.counted.add(&frame.bytes);
         core.transmit.counted.of_queue += 1;

@@ -36,6 +36,8 @@ pub enum Access {
     W1C,
     /// Write only; reads as 0.
     WO,
+    /// Read to set: a read takes a semaphore, bit 0.
+    RS,
 }
 
 /// The definition of a register, or of an array of registers.

@@ -11,7 +11,7 @@ registers! {
     CTRL_EXT   0x00018 RW "8.2.3" "Extended Device Control" { SDP7_DATA = 1 << 7, LINK_MODE_MASK = 0x3 << 22, LINK_MODE_COPPER = 0, LINK_MODE_SERDES = 0x3 << 22, DRV_LOAD = 1 << 28 };
     MDIC       0x00020 RW "8.2.4" "MDI Control" { REGADD_SHIFT = 16, PHYADD_SHIFT = 21, OP_WRITE = 1 << 26, R = 1 << 28 };
 
-    SWSM       0x05B50 RW "8.6.14" "Software Semaphore";
+    SWSM       0x05B50 RS "8.6.14" "Software Semaphore";
     SW_FW_SYNC 0x05B5C RW "8.6.16" "Software-Firmware Synchronization" { SW_PHY_SM0 = 1 << 1 };
 
     // 8.17 Physical coding sublayer of SerDes

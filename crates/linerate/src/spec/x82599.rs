@@ -77,7 +77,7 @@ registers! {
     FCCFG       0x03D00 RW "8.2.3.3.7" "Flow Control Configuration" { TFCE_MASK = 0x3 << 3, TFCE_LINK = 1 << 3 };
 
     // 8.2.3.4 PCIe and semaphores
-    SWSM        0x10140 RW "8.2.3.4" "Software Semaphore" { SMBI = 1 << 0, SWESMBI = 1 << 1 };
+    SWSM        0x10140 RS "8.2.3.4" "Software Semaphore" { SMBI = 1 << 0, SWESMBI = 1 << 1 };
     FWSM        0x10148 RO reset 0x0000_8000 "8.2.3.4" "Firmware Semaphore";
     SW_FW_SYNC  0x10160 RW "8.2.3.4" "Software-Firmware Synchronization" { SW_PHY_SM0 = 1 << 1, SW_MAC_CSR_SM = 1 << 3, FW_SHIFT = 5, REGSMP = 1 << 31 };
     GCR         0x11000 RW "8.2.3.4.1" "PCIe Control";
