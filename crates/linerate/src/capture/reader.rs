@@ -423,4 +423,31 @@ mod tests {
         assert_eq!(read(file.0.clone()).0.len(), 1);
         assert!(read(file.0).1.contains("differ"));
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config { cases: 2000, failure_persistence: None, ..Default::default() })]
+
+        /// Any bytes end, and give no more than the file has.
+        #[test]
+        fn mutated_files_end(is_ng: bool, is_big: bool, changes in proptest::collection::vec((0..600usize, 0..=255u8), 0..12), len in 0..600usize) {
+            let mut file = match is_ng {
+                false => pcap(0xA1B2_C3D4, is_big, &[(60, 60, &FRAME), (60, 1514, &FRAME), (40, 60, &FRAME[..40])]),
+                true => {
+                    let mut file = Blocks(Vec::new(), is_big);
+                    file.section(is_big).interface(1, 96, &[(9, &[9]), (2, b"eth0")]).interface(113, 0, &[]);
+                    file.packet(0, 5, 60, &FRAME).packet(1, 5, 60, &FRAME).packet(0, 7, 1514, &FRAME).section(!is_big);
+                    file.0
+                }
+            };
+            for (at, byte) in changes {
+                if let Some(place) = file.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            file.truncate(len.max(file.len() / 2));
+            let size = file.len();
+            let (all, _) = read(file);
+            proptest::prop_assert!(all.iter().map(|(len, ..)| len + 16).sum::<usize>() <= size);
+        }
+    }
 }
