@@ -41,7 +41,7 @@ impl Ends {
                 self.receive(1 - from, &mut received);
             }
         }
-        // What waits is sent, and nothing more overtakes.
+        // The packets that wait are sent.
         while self.queues[from].1.unsent() > 0 {
             self.queues[from].1.send(&mut batch);
             self.receive(1 - from, &mut received);

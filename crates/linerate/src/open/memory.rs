@@ -53,10 +53,10 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
 pub fn server() -> Server {
     let open = |name: &str, rings: &RingCounts| {
         let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
-        // A card, or any port of ours, as part of a switch.
+        // A card, or any other port, as part of a switch.
         let is_whole = is_memory || name.contains(':');
         let there = if is_whole { 1 } else { queues_of(name) };
-        // netmap takes all packets of an interface away from Linux; who asks for that name means it.
+        // netmap takes all packets of an interface away from Linux; a program that uses its name expects that.
         let is_card = !name.contains(['^', '/']);
         let name = match (is_whole, is_card) {
             (true, _) => name.to_string(),
@@ -65,7 +65,7 @@ pub fn server() -> Server {
         };
         // Packets of several slots pass a switch as they are, and a pipe.
         let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
-        // A thread that has nothing to do shall sleep.
+        // The server's threads sleep while there is no work.
         let interrupts = Some(Duration::ZERO);
         let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
         // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
@@ -90,12 +90,12 @@ pub fn server() -> Server {
 /// Default length of a receive ring at a switch of another process.
 const RECEIVED: u32 = 4096;
 
-/// Returns the number of queues that an interface has; 1 of what is none.
+/// Returns the count of an interface's queues; 1 if there is no such interface.
 fn queues_of(name: &str) -> usize {
     Interface::open(name).map_or(1, |interface| interface.queues() as usize)
 }
 
-/// A pool for one served port: what its rings, and the queues of its interface, can hold, and as much again on its way.
+/// Creates the pool of one served port: the capacity of its rings and of its interface's queues, twice.
 fn served_pool(rings: &RingCounts, ring: usize, queues: usize) -> Result<Arc<Pool>> {
     let queues = usize::from(rings.rx).max(queues) + usize::from(rings.tx).max(queues);
     let buffers = (2 * queues * ring).max(4096);

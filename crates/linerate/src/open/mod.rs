@@ -37,7 +37,7 @@ use crate::port::{Config, Device, FRAME_HEADERS, Faults, Kind, Options, Port, Po
 /// ```
 ///
 /// # Errors
-/// What a name, an option, memory or a card can have wrong: see [`Error`].
+/// An [`Error`] of a name, an option, memory or a card.
 pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
     Options::default().open(names)
 }
@@ -65,7 +65,7 @@ impl Options {
         };
         let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
-        // Linux has the first other port's address: what is for that is for Linux.
+        // A host: port has the address of the first other port, so that Linux receives that port's packets.
         let is_host = |at: &usize| names[*at].kind() == Kind::Host;
         if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
@@ -132,7 +132,7 @@ impl Options {
         Ok(options.of_port(name.short(), pool.clone()))
     }
 
-    /// What a name's own option says, or these.
+    /// Returns the instructions that the name's option selects, or those of these options.
     fn vectors_of(&self, name: &PortName) -> Result<Vectors> {
         let vectors = match name.option("vectors") {
             None => return Ok(self.vectors),
@@ -154,8 +154,7 @@ impl Options {
     }
 }
 
-/// The region that a process has if it does not choose: 16,384 buffers of 2 KiB. It goes when the
-/// last port, queue and batch of it are gone.
+/// Returns the process's default region: 16,384 buffers of 2 KiB. It is freed with its last port, queue and batch.
 fn default_pool() -> Result<Arc<Pool>> {
     static POOL: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);

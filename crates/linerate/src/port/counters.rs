@@ -1,11 +1,11 @@
-//! What the queues of a port without hardware count, and which of them are taken.
+//! The counters of the queues of a port without hardware, and which queues have owners.
 
 use std::sync::Arc;
 
 use super::{Config, QueueCounters, QueueStatistics, Statistics};
 use crate::error::{Error, Result};
 
-/// Counters of all queues. A queue is taken as long as somebody beside this has its counters.
+/// Counters of all queues. A queue has an owner while its counters have another reference.
 pub struct Counters {
     rx: Vec<Arc<QueueCounters>>,
     tx: Vec<Arc<QueueCounters>>,
@@ -17,17 +17,17 @@ impl Counters {
         Counters { rx: of(config.options.rx_queues), tx: of(config.options.tx_queues) }
     }
 
-    /// A receive queue's, for who takes it.
+    /// Returns a receive queue's counters to its new owner.
     pub fn take_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
         take(&self.rx, config, "receive", queue)
     }
 
-    /// A transmit queue's.
+    /// As [`take_rx`](Counters::take_rx), for a transmit queue.
     pub fn take_tx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
         take(&self.tx, config, "transmit", queue)
     }
 
-    /// Fails while a queue is taken.
+    /// Fails while a queue has an owner.
     pub fn check_free(&self, config: &Config) -> Result<()> {
         let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
         match queues {
@@ -36,7 +36,7 @@ impl Counters {
         }
     }
 
-    /// All of them together: what the queues have moved and dropped.
+    /// Returns the sums over all queues.
     pub fn sum(&self) -> Statistics {
         let sum = |counters: &[Arc<QueueCounters>], of: fn(&QueueCounters) -> u64| counters.iter().map(|c| of(c)).sum();
         let mut sums = Statistics {
@@ -52,7 +52,7 @@ impl Counters {
         sums
     }
 
-    /// Slots by queue.
+    /// Returns the slots of each queue.
     pub fn by_queue(&self) -> QueueStatistics {
         let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
         QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx) }

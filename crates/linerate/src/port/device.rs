@@ -1,7 +1,7 @@
-//! What a kind of port implements: a [`Device`], and a [`Receive`] and a [`Transmit`] for each queue.
+//! The traits of a kind of port: [`Device`] for its control side, [`Receive`] and [`Transmit`] for its queues.
 //!
 //! Programs add kinds of their own by [`Options::with_port_kind`](crate::Options::with_port_kind), or make a port of a device
-//! by [`Port::new`](super::Port::new). `tests/own_port.rs` has a whole one.
+//! by [`Port::new`](super::Port::new). `tests/own_port.rs` is an example.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::memory::Pool;
 
 /// The control side of a kind of port.
 ///
-/// Each method with a body is for ports that have more to say than a wire that is always up: see [`Port`](super::Port).
+/// The methods with bodies describe a wire that is always up; other ports replace them. See [`Port`](super::Port).
 pub trait Device: Send {
     /// Returns the port's name, as it was opened.
     fn name(&self) -> &str;
@@ -33,7 +33,7 @@ pub trait Device: Send {
     /// As [`Port::tx`](super::Port::tx).
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>>;
 
-    /// Returns what this port is.
+    /// Returns the port's driver, device and options.
     fn info(&self) -> Info {
         Info::default()
     }
@@ -51,7 +51,7 @@ pub trait Device: Send {
         QueueStatistics::default()
     }
 
-    /// Returns the link as it is now.
+    /// Returns the current state of the link.
     ///
     /// # Errors
     /// [`CardGone`](Error::CardGone).
@@ -72,7 +72,7 @@ pub trait Device: Send {
         Err(self.has_no("choice of its address"))
     }
 
-    /// Receives all frames, or only those for this port; what comes to a port in memory is for it.
+    /// Receives all frames, or only those for this port. A port in memory receives all packets sent to it.
     ///
     /// # Errors
     /// [`CardGone`](Error::CardGone).
@@ -96,14 +96,14 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// The error of a method that the port does not have.
+    /// Returns the error of a method that the port does not support.
     #[doc(hidden)]
     fn has_no(&self, what: &'static str) -> Error {
         Error::Unsupported { port: self.name().to_string(), what, why: "this kind of port cannot do that" }
     }
 }
 
-/// What receives: a kind's part of an [`RxQueue`](super::RxQueue), whose methods say more. Dropping it stops the queue.
+/// A kind's part of an [`RxQueue`](super::RxQueue), whose methods document these. Dropping it stops the queue.
 pub trait Receive: Send {
     /// Appends received packets to `batch`, up to its capacity, each one whole; never blocks. Returns how many slots were
     /// appended.
@@ -114,15 +114,15 @@ pub trait Receive: Send {
         0
     }
 
-    /// Asks for an interrupt at the next packet, and returns what becomes readable then; `None` if there is none.
+    /// Arms an interrupt for the next packet, and returns the descriptor that becomes readable then; `None` without interrupts.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Takes the interrupt back, whether it came or not.
+    /// Disarms the interrupt.
     fn disarm(&mut self) {}
 
-    /// Stops the queue, and tells whether the card answered.
+    /// Stops the queue, and returns an error if the card did not answer.
     ///
     /// # Errors
     /// As [`RxQueue::stop`](super::RxQueue::stop).
@@ -131,7 +131,7 @@ pub trait Receive: Send {
     }
 }
 
-/// What sends: a kind's part of a [`TxQueue`](super::TxQueue), whose methods say more. Dropping it stops the queue.
+/// A kind's part of a [`TxQueue`](super::TxQueue), whose methods document these. Dropping it stops the queue.
 pub trait Transmit: Send {
     /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many slots were taken.
     fn send(&mut self, batch: &mut Batch) -> usize;
@@ -141,12 +141,12 @@ pub trait Transmit: Send {
         0
     }
 
-    /// Returns how many of them wait for another call of [`send`](Transmit::send).
+    /// Returns the count of slots that wait for another call of [`send`](Transmit::send).
     fn unsent(&self) -> usize {
         0
     }
 
-    /// Stops the queue, and tells whether the card answered.
+    /// Stops the queue, and returns an error if the card did not answer.
     ///
     /// # Errors
     /// As [`TxQueue::stop`](super::TxQueue::stop).
@@ -155,16 +155,16 @@ pub trait Transmit: Send {
     }
 }
 
-/// What a port is, and what it was opened with.
+/// A port's driver, device and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The driver of ours that drives it.
+    /// The name of the driver.
     pub driver: &'static str,
-    /// What it drives, for people.
+    /// The device, for display.
     pub description: String,
-    /// How many receive queues it was opened with.
+    /// Receive queues.
     pub rx_queues: u16,
-    /// How many transmit queues it was opened with.
+    /// Transmit queues.
     pub tx_queues: u16,
     /// Descriptors in each ring.
     pub ring: usize,

@@ -50,7 +50,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Makes a port of a device, which [monitors](crate::netmap::Monitor) find by its name from now on.
+    /// Makes a port of a device. [Monitors](crate::netmap::Monitor) find it by its name.
     pub fn new(device: impl Device + 'static) -> Port {
         Port::of(Box::new(device))
     }
@@ -67,7 +67,7 @@ impl Port {
         self.device.name()
     }
 
-    /// Returns what this port is, and what it was opened with.
+    /// Returns the port's driver, device and options.
     pub fn info(&self) -> Info {
         self.device.info()
     }
@@ -77,10 +77,10 @@ impl Port {
         self.device.pool()
     }
 
-    /// Starts receive queue `queue` and hands it over.
+    /// Starts receive queue `queue` and returns it.
     ///
-    /// A port begins to receive when every queue that its [`Rss`] table names has been started (all of
-    /// them, unless the table was changed), so that nothing is lost to a queue that is not polled yet.
+    /// A port begins to receive when every queue in its [`Rss`] table has been started (all of them, unless the table was
+    /// changed). No packet is lost to a queue that is not polled yet.
     ///
     /// # Errors
     /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
@@ -89,7 +89,7 @@ impl Port {
         Ok(RxQueue::new(self.device.rx(queue)?, &self.seen, queue))
     }
 
-    /// Starts transmit queue `queue` and hands it over.
+    /// Starts transmit queue `queue` and returns it.
     ///
     /// # Errors
     /// As [`rx`](Port::rx).
@@ -110,7 +110,7 @@ impl Port {
         self.device.queue_statistics()
     }
 
-    /// Returns the link as it is now.
+    /// Returns the current state of the link.
     ///
     /// # Errors
     /// [`CardGone`](crate::Error::CardGone).
@@ -202,13 +202,13 @@ impl MacAddress {
         MacAddress([0x02, a, b, c, d, e])
     }
 
-    /// As Intel's cards have it in two registers: the first byte lowest.
+    /// Returns the address as Intel's cards have it in two registers: the first byte is the lowest.
     pub(crate) fn from_words(low: u32, high: u32) -> MacAddress {
         let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());
         MacAddress([a, b, c, d, e, f])
     }
 
-    /// The same, back.
+    /// Reads the address from such registers.
     pub(crate) fn words(self) -> (u32, u32) {
         let [a, b, c, d, e, f] = self.0;
         (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]))
@@ -237,15 +237,15 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// Receive-side scaling: a Toeplitz hash of each packet's addresses and ports, taken modulo the
-/// size of `table`, tells the queue, so that all packets of a flow meet the same thread.
+/// Receive-side scaling. A Toeplitz hash of each packet's addresses and ports, modulo the size of `table`, selects the
+/// queue. Thus all packets of a flow reach the same thread.
 ///
 /// The fields are those of Microsoft's specification ("Introduction to Receive Side Scaling").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
     /// The hash's key.
     pub key: [u8; 40],
-    /// Queue numbers; the 82599 has 128 places, which a shorter table fills by repetition.
+    /// Queue numbers; the 82599 has 128 entries, which a shorter table fills by repetition.
     pub table: Vec<u16>,
 }
 
@@ -262,7 +262,7 @@ impl Rss {
         Rss { key: Rss::DEFAULT_KEY, table: (0..queues.max(1)).collect() }
     }
 
-    /// Number `register` of a table's registers, as Intel's cards have it: four entries of 8 bits.
+    /// Returns register number `register` of a table, as Intel's cards have it: four entries of 8 bits.
     pub(crate) fn register(&self, register: u16) -> u32 {
         let entry = |n: usize| self.table[(register as usize * 4 + n) % self.table.len()] as u8;
         u32::from_le_bytes(std::array::from_fn(entry))

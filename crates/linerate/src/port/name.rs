@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::error::{Error, Result};
 
-/// A port's name, taken apart: `kind:rest?option=value&option=value`.
+/// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
 ///
 /// ```text
 /// 0000:03:00.0          a PCI card, by address
@@ -17,13 +17,13 @@ use crate::error::{Error, Result};
 /// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
 /// X{N, X}N              the two ends of pipe N; X is any name
 /// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
-/// null:                 a port that swallows, and never has anything
+/// null:                 a port that discards packets sent to it, and never receives
 /// faulty:PORT?drop=1%   a port around another that loses, damages, repeats and reorders packets
 /// recorded:PORT?to=FILE a port around another whose packets are recorded
 /// pcap:FILE             a capture file that is read; pcap:FILE?write records into it
 /// valeS:P               port P of switch S
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
-/// netmap:IF^            the host's stack behind an interface, which it does not reach any more
+/// netmap:IF^            the kernel's network stack, detached from the interface
 /// sim:0?rate=14.88M&size=64
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct PortName {
     options: Vec<(String, String)>,
 }
 
-/// What a name can name.
+/// The kind of port that a name denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pci,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     Null,
     /// A kind that the program has added.
     Own,
-    /// What is received and sent is copied.
+    /// Copies of another port's packets.
     Monitor {
         receive: bool,
         transmit: bool,
@@ -92,11 +92,10 @@ const CAPTURE: [&str; 4] = ["mtu", "write", "loop", "speed"];
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
 impl PortName {
-    /// Takes a name apart.
+    /// Parses a name.
     ///
     /// # Errors
-    /// [`Error::BadName`] for what is no name of a port, [`Error::BadOption`] for an option that no
-    /// port has.
+    /// [`Error::BadName`] for text that is not a port's name, [`Error::BadOption`] for an option that the kind lacks.
     pub fn parse(text: &str) -> Result<PortName> {
         PortName::parse_among(text, &|_| false)
     }
@@ -159,7 +158,7 @@ impl PortName {
         Ok(name)
     }
 
-    /// Refuses options that are none of these, for kinds of the program's own, whose options are theirs to know.
+    /// Refuses all options but these; openers of a program's own kinds call it.
     ///
     /// # Errors
     /// [`Error::BadOption`].
@@ -169,7 +168,7 @@ impl PortName {
         other.map_or(Ok(()), |(option, _)| Err(self.bad_option(option, &why)))
     }
 
-    /// True if it names a device that is there without this process: a PCI card, or one that another process serves.
+    /// Returns whether the name denotes a device outside this process: a PCI card, or one that another process serves.
     pub fn is_device(&self) -> bool {
         matches!(self.kind, Kind::Pci | Kind::VfioUser)
     }
@@ -178,12 +177,12 @@ impl PortName {
         self.kind
     }
 
-    /// What comes after the kind, without options.
+    /// Returns the part after the kind, without options.
     pub fn rest(&self) -> &str {
         &self.rest
     }
 
-    /// The name without options, as people know it.
+    /// Returns the name without options.
     pub fn short(&self) -> &str {
         self.text.split('?').next().unwrap_or(&self.text)
     }
@@ -193,12 +192,12 @@ impl PortName {
         self.options.iter().map(|(option, value)| (&**option, &**value))
     }
 
-    /// An option's value; the last one counts.
+    /// Returns an option's value; the last one counts.
     pub fn option(&self, option: &str) -> Option<&str> {
         self.options.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
     }
 
-    /// An option that is `on` or `off`.
+    /// Reads an option that is `on` or `off`.
     ///
     /// # Errors
     /// [`Error::BadOption`] if it is neither.
@@ -211,7 +210,7 @@ impl PortName {
         }
     }
 
-    /// An option that is a number; thousands can be written as `k`, millions as `M`.
+    /// Reads an option that is a number; `k` stands for thousands, `M` for millions.
     ///
     /// # Errors
     /// [`Error::BadOption`] if it is none, or outside `allowed`.
@@ -239,7 +238,7 @@ impl fmt::Display for PortName {
     }
 }
 
-/// What an address without options names.
+/// Returns the kind of an address without options.
 fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
     Ok(match prefix {
         _ if is_pci_address(address) => Kind::Pci,
@@ -265,9 +264,9 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
     })
 }
 
-/// The port that a name's end asks to monitor, and how: `X+rt`, as netmap's `X/rt`; a `z`, for a copy that is none, is allowed.
+/// Returns the monitored port and the directions of `X+rt` or netmap's `X/rt`; a `z` (zero copy) is allowed.
 fn monitored(address: &str) -> Option<(&str, Kind)> {
-    // A path may end like that.
+    // A path may have such an end.
     let marks: &[char] =
         if address.starts_with("vfio-user:") || address.starts_with("pcap:") { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;

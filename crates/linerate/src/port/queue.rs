@@ -47,9 +47,8 @@ impl RxQueue {
         RxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "receive", number) }
     }
 
-    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns how many
-    /// slots were appended: as many as packets, unless frames are longer than a buffer. A packet is
-    /// only ever delivered whole.
+    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns the count of slots appended: as many as
+    /// packets, unless frames are longer than a buffer. Packets are delivered whole.
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> usize {
         let count = self.queue.recv(batch);
@@ -59,28 +58,27 @@ impl RxQueue {
         count
     }
 
-    /// Returns how many buffers the queue holds: those given to the card, and a packet not yet complete.
+    /// Returns the count of buffers in the queue: those that the card has, and those of an incomplete packet.
     pub fn buffers(&self) -> usize {
         self.queue.buffers()
     }
 
-    /// Asks for an interrupt at the next packet, and returns what becomes readable then (poll(2),
-    /// epoll(7)); `None` where the port was opened without interrupts, or has none.
+    /// Arms an interrupt for the next packet, and returns the descriptor that becomes readable then (poll(2), epoll(7));
+    /// `None` if the port was opened without interrupts, or has none.
     ///
-    /// A packet that comes at the same moment may be missed by it: receive once more before you
-    /// sleep. [`Waiter`](super::Waiter) does all this.
+    /// A packet that arrives at the same moment may not interrupt: receive once more before you sleep.
+    /// [`Waiter`](super::Waiter) does all this.
     pub fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         self.queue.arm()
     }
 
-    /// Takes the interrupt back, whether it came or not: from here on the queue is polled.
+    /// Disarms the interrupt: from here on the queue is polled.
     pub fn disarm(&mut self) {
         self.queue.disarm();
     }
 
-    /// Stops the queue and returns all its buffers to the pool, as dropping it does, but tells
-    /// whether the card answered. If it did not, the buffers stay aside until the port is
-    /// [reset](super::Port::reset), since the card may still write to them.
+    /// Stops the queue and returns all its buffers to the pool, as dropping it does. If the card does not answer, it may still
+    /// write to the buffers: they are quarantined until the port is [reset](super::Port::reset).
     ///
     /// # Errors
     /// [`Timeout`](crate::Error::Timeout), [`CardGone`](crate::Error::CardGone).
@@ -94,10 +92,10 @@ impl TxQueue {
         TxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "transmit", number) }
     }
 
-    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many
-    /// slots were taken; the rest stay in the batch, to be sent again or cleared.
+    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns the count of slots taken; the others stay
+    /// in the batch.
     ///
-    /// With an empty batch it still collects the buffers that the card has finished with.
+    /// Also with an empty batch it collects the buffers that the card has sent.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() || !self.mirror.is_wanted() {
@@ -109,13 +107,13 @@ impl TxQueue {
         count
     }
 
-    /// Returns how many buffers the queue holds: those that the card has not yet reported as sent.
+    /// Returns the count of buffers in the queue: those that the card has not yet reported as sent.
     pub fn buffers(&self) -> usize {
         self.queue.buffers()
     }
 
-    /// Returns how many of them wait for another call of [`send`](TxQueue::send), with an empty batch if there is no other: a
-    /// program that sleeps meanwhile leaves them where they are. Cards need none.
+    /// Returns the count of slots accepted by [`send`](TxQueue::send) but not yet handed on. Call `send` again (an empty batch
+    /// will do) before sleeping. Always 0 for cards.
     pub fn unsent(&self) -> usize {
         self.queue.unsent()
     }

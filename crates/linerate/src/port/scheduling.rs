@@ -83,7 +83,7 @@ pub(super) fn run_soon_when_woken() {
     // SAFETY: plain data, of which zeros are a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most so many bytes.
+    // SAFETY: the kernel writes at most the size passed to it.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, attributes.size, 0) };
     // Another policy was set on purpose.
     if got != 0 || attributes.sched_policy != libc::SCHED_OTHER as u32 {
@@ -107,7 +107,7 @@ mod tests {
         patience.reset();
         patience.busy_until = None;
         assert!(patience.wait());
-        // Somebody computes.
+        // Other threads compute.
         patience.reset();
         patience.busy_until = Some(Instant::now() + Duration::from_secs(3600));
         assert!(!patience.wait());

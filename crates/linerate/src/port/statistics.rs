@@ -1,4 +1,4 @@
-//! What a port counts.
+//! The counters of ports and queues.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Frames and bytes are those of good frames that crossed the wire; bytes are counted without CRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Good frames that came from the wire and passed the filters.
+    /// Good frames received that passed the filters.
     pub rx_packets: u64,
     /// Their bytes.
     pub rx_bytes: u64,
-    /// Frames that left to the wire.
+    /// Frames sent to the wire.
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that came and were not delivered, by cause.
+    /// Frames received and not delivered, by cause.
     pub drops: Drops,
 }
 
@@ -35,16 +35,16 @@ pub struct Drops {
     pub oversize: u64,
     /// Other faults of the frame: symbol errors, lengths that do not agree.
     pub bad_frame: u64,
-    /// The descriptor told of an error, or of a chain longer than a card may make.
+    /// The descriptor reported an error, or a chain longer than a card may make.
     pub malformed: u64,
-    /// Packets given to send that the port cannot send: longer than its longest frame.
+    /// Packets that the port cannot send: longer than its longest frame.
     pub tx_too_long: u64,
     /// Dropped deliberately, by `faulty:`.
     pub injected: u64,
 }
 
 impl Drops {
-    /// Each cause's name and count.
+    /// Returns each cause's name and count.
     pub fn by_cause(&self) -> [(&'static str, u64); 9] {
         [
             ("no_descriptor", self.no_descriptor),
@@ -60,9 +60,9 @@ impl Drops {
     }
 }
 
-/// What one queue counts by itself, in a cache line of its own.
+/// The counters of one queue, in a cache line of their own.
 ///
-/// Only the queue's owner writes, once per batch with plain stores; anybody may read.
+/// Only the queue's owner writes, once per batch with plain stores; any thread may read.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct QueueCounters {
@@ -84,7 +84,7 @@ impl QueueCounters {
         Self::add(&self.slots, slots as u64);
     }
 
-    /// For devices that do not count by themselves.
+    /// Counts packets of a device that has no counters.
     #[inline(always)]
     pub(crate) fn moved_packets(&self, packets: usize, slots: usize, bytes: usize) {
         Self::add(&self.packets, packets as u64);
@@ -102,33 +102,33 @@ impl QueueCounters {
         Self::add(&self.dropped, 1);
     }
 
-    /// Slots received or sent.
+    /// Returns the count of slots received or sent.
     pub fn slots(&self) -> u64 {
         self.slots.load(Ordering::Relaxed)
     }
 
-    /// Packets received or sent; 0 where the card counts them.
+    /// Returns the count of packets received or sent; 0 where the card counts them.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Their bytes; 0 where the card counts them.
+    /// Returns the count of their bytes; 0 where the card counts them.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Times that the pool was exhausted.
+    /// Returns how often the pool was exhausted.
     pub fn no_buffers(&self) -> u64 {
         self.no_buffer.load(Ordering::Relaxed)
     }
 
-    /// Packets that the queue itself dropped.
+    /// Returns the count of packets that the queue dropped.
     pub fn drops(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// How many slots each queue has moved since the port was opened.
+/// The slots that each queue has moved since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatistics {
     /// Received, by receive queue.

@@ -9,22 +9,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::RxQueue;
 use super::scheduling::run_soon_when_woken;
 
-/// What a thread does while no packets come.
+/// The behaviour of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Asks again at once: the shortest latency, for a whole processor.
+    /// Polls: the shortest latency, for a whole processor.
     #[default]
     Poll,
-    /// Sleeps until an interrupt tells of a packet, as soon as there is none.
+    /// Sleeps whenever there is no packet, until an interrupt.
     Interrupt,
-    /// Polls while packets come, and sleeps once none has come for [`Waiter::PATIENCE`].
+    /// Polls while packets arrive, and sleeps after [`Waiter::PATIENCE`] without one.
     ///
-    /// Waking up costs some 10 µs, so a program that sleeps after 100 µs without a packet at most
-    /// doubles what a pause costs, and never pays while the traffic is dense.
+    /// A wake-up takes about 10 µs. A program that sleeps after 100 µs without a packet pays for it only in pauses that are
+    /// longer than that.
     Adaptive,
 }
 
-/// One thread's waiting, over all its receive queues.
+/// The waiting of one thread, on all its receive queues.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -43,36 +43,35 @@ pub enum Wait {
 /// ```
 pub struct Waiter {
     wait: Wait,
-    /// When the last packet came, or the first turn without one.
+    /// The time of the last packet, or of the first turn without one.
     quiet_since: Option<Instant>,
     armed: bool,
     waker: Option<Arc<OwnedFd>>,
-    /// It has slept before.
+    /// True after the first sleep.
     has_slept: bool,
 }
 
 impl Waiter {
-    /// How long [`Wait::Adaptive`] polls without a packet.
+    /// The time that [`Wait::Adaptive`] polls without a packet.
     pub const PATIENCE: Duration = Duration::from_micros(100);
 
-    /// How long a sleep lasts at most, so that a thread notices when it shall end; [`Waiter::woken_by`] lets it notice at once.
+    /// The longest sleep, after which a thread checks whether to end; [`Waiter::woken_by`] wakes it at once.
     pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-    /// Waits in this way.
+    /// Creates a waiter of this kind.
     pub fn new(wait: Wait) -> Waiter {
         Waiter { wait, quiet_since: None, armed: false, waker: None, has_slept: false }
     }
 
-    /// Ends each sleep also when this descriptor becomes readable: an eventfd, by which another thread tells this one to end.
+    /// Also ends each sleep when this descriptor becomes readable, for example an eventfd by which another thread ends this one.
     pub fn woken_by(self, waker: Arc<OwnedFd>) -> Waiter {
         Waiter { waker: Some(waker), ..self }
     }
 
-    /// To be called after each turn of a thread's loop, with how many packets it moved. Returns at
-    /// once while there is work, and otherwise sleeps as it was told, where a queue can wake it.
+    /// Waits after one turn of a thread's loop, which moved `moved` packets. Returns at once while there is work; otherwise
+    /// sleeps as configured, if the queues can wake the thread.
     ///
-    /// Before each sleep there is one more turn between arming the queues and going to sleep, so
-    /// that no packet is missed.
+    /// Between arming the queues and the sleep there is one more turn, so that no packet is missed.
     pub fn turn(&mut self, packets: usize, queues: &mut [&mut RxQueue]) {
         if self.wait == Wait::Poll {
             return;
@@ -90,7 +89,7 @@ impl Waiter {
         }
         let patience = if self.wait == Wait::Adaptive { Waiter::PATIENCE } else { Duration::ZERO };
         if patience == Duration::ZERO || self.quiet_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-            // All, so that none sleeps through its packets; a port that cannot interrupt is polled.
+            // All queues are armed; a port without interrupts is polled.
             self.armed = queues.iter_mut().filter_map(|queue| queue.arm()).count() == queues.len();
         }
     }
@@ -112,7 +111,7 @@ impl Waiter {
         let woken = poll(&mut events, Some(&longest)).is_ok_and(|count| count > 0);
         drop(events);
         self.disarm(queues);
-        // Polls on for a while if there was something; otherwise goes to sleep again after one look.
+        // Polls for a while if there was a packet; otherwise sleeps again after one turn.
         self.quiet_since = if woken { None } else { self.quiet_since };
     }
 }

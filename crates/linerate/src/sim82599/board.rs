@@ -1,4 +1,4 @@
-//! What all blocks of a card share, and reach without its lock: registers, address space, the oracle's list, faults.
+//! The state that all blocks of a card share and access without its lock: registers, address space, the oracle's list, faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

@@ -196,7 +196,7 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
 /// Connects a socket to the server at `path`; returns false if there is none.
 ///
 /// # Errors
-/// [`Error::Serve`] if the server does not admit this user, does not answer, or belongs to another user, who could keep
+/// [`Error::Serve`] if the server does not admit this user, does not answer, or belongs to another user, which could keep
 /// the ports and read the packets.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;

@@ -12,7 +12,7 @@ use crate::share::protocol::layout::Offsets;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
 
-/// A user who is neither root nor the server's own.
+/// A user other than root and the server's own.
 const STRANGER: u32 = 12_345;
 
 fn own() -> u32 {
