@@ -37,7 +37,7 @@ struct netmap_ring {
 	uint32_t num_slots;
 	uint32_t nr_buf_size;
 	uint16_t ringid;
-	uint16_t dir; /* 0 sends, 1 receives */
+	uint16_t dir; /* 1 transmits, 0 receives, as netmap's kernel writes it */
 	uint32_t head;
 	uint32_t cur;
 	uint32_t tail;

@@ -86,7 +86,7 @@ impl Ring {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// Returns the number of slots that are the program's (`nm_ring_space`).
+    /// Returns the count of slots from head to tail, which are the program's (`nm_ring_space` counts from cur).
     pub fn space(&self) -> usize {
         self.distance(self.head, self.tail)
     }
