@@ -14,14 +14,14 @@ use std::time::Duration;
 use clap::Args;
 use hdrhistogram::Histogram;
 use linerate::port::PortName;
-use linerate::sim82599::{self, Timed};
+use linerate::sim82599::Timed;
 use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::fwd::{self, Rules};
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, model};
 use crate::show::print;
 
 /// Options of the load.
@@ -109,7 +109,8 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
 /// True for two models whose wires are not given in their names.
 fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
     let is_side = |name: &str| -> Result<bool, Error> {
-        Ok(name.starts_with("sim:") && PortName::parse(name)?.option("wire").is_none())
+        let name = PortName::parse(name)?;
+        Ok(name.model().is_some() && name.option("wire").is_none())
     };
     Ok(is_side(names[0])? && is_side(names[1])?)
 }
@@ -154,7 +155,7 @@ fn through_a_forwarder(
     let names = [with(a, &format!("rate={rate}&size={}", load.size)), with(b, "wire=sink")];
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), common)?;
     for device in run.devices() {
-        if let Some(card) = device.name().strip_prefix("sim:").and_then(sim82599::named) {
+        if let Some(card) = model(device) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, Drops, FRAME_HEADERS, Link, Patience, Port, QueueStatistics, Statistics, Take, TxQueue, Waiter,
+    Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
 };
 use linerate::sim82599::{self, Card};
 use linerate::traffic::Report;
@@ -130,9 +130,9 @@ pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
 const PATIENCE: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(20);
 
-/// Returns whether a port of this name may be served by another process.
-fn is_memory(name: &str) -> bool {
-    name.starts_with("vale") || name.starts_with("netmap:") || name.contains(['{', '}'])
+/// Returns the model behind a port, if there is one.
+pub fn model(port: &Port) -> Option<Arc<Card>> {
+    PortName::parse(port.name()).ok()?.model().and_then(sim82599::named)
 }
 
 impl Run {
@@ -142,7 +142,8 @@ impl Run {
         // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         // AF_XDP buffers are at most a page; longer frames are chains there.
-        let is_xdp = names.iter().any(|name| name.starts_with("xdp:"));
+        let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        let is_xdp = parsed.iter().any(PortName::is_xdp);
         let buffer_size = if is_xdp { buffer_size.min(4096) } else { buffer_size };
         let default = RegionOptions::default();
         let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
@@ -150,7 +151,7 @@ impl Run {
         let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
-        if pages == PageSize::Ordinary && names.iter().any(|name| name.starts_with("sim:")) {
+        if pages == PageSize::Ordinary && parsed.iter().any(|name| name.model().is_some()) {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
             eprintln!(
                 "note: {} MiB of ordinary pages are in use, which is fine for models; a card without an IOMMU needs \
@@ -166,14 +167,14 @@ impl Run {
                 Some(Wait::Poll) => None,
                 // A port that another process serves can wake a thread; a card is polled unless requested
                 // otherwise.
-                None if !names.iter().any(|name| is_memory(name)) => None,
+                None if !parsed.iter().any(PortName::may_be_served) => None,
                 _ => Some(Duration::from_micros(common.throttle.into())),
             },
             take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default().with_queues(common.queues)
         };
         let devices = options.open_all(names)?;
-        for device in devices.iter().filter(|device| device.name().starts_with("xdp:")) {
+        for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
             if info.driver != "xdp" {
                 eprintln!("note: {} falls back to packet sockets: {}", device.name(), info.description);
@@ -363,7 +364,7 @@ impl Run {
     /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports.
     fn await_links(&self, tell: bool) -> Result<(), Error> {
         let start = Instant::now();
-        for device in self.devices.iter().filter(|device| !device.name().starts_with("sim:")) {
+        for device in self.devices.iter().filter(|device| model(device).is_none()) {
             let mut link = device.link()?;
             while link == Link::Down && start.elapsed() < LINK {
                 std::thread::park_timeout(TICK);
@@ -462,12 +463,12 @@ impl Run {
 
 /// Returns the models among the ports.
 fn models(devices: &[Port]) -> Vec<Arc<Card>> {
-    devices.iter().filter_map(|device| sim82599::named(device.name().strip_prefix("sim:")?)).collect()
+    devices.iter().filter_map(model).collect()
 }
 
 /// Returns the report of each port's wire, if the port is a model with a wire that counts.
 fn reports(devices: &[Port]) -> Vec<Option<Report>> {
-    devices.iter().map(|device| sim82599::named(device.name().strip_prefix("sim:")?)?.wire_report()).collect()
+    devices.iter().map(|device| model(device)?.wire_report()).collect()
 }
 
 fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {

@@ -8,7 +8,7 @@ use crate::kernel::Interface;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
 use crate::offload::LONGEST;
-use crate::port::{Config, DEFAULT_FRAME, Device, Kind, Options, PortName};
+use crate::port::{Config, DEFAULT_FRAME, Device, Kind, Options, PortName, is_pipe, is_vale};
 use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
 
 pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
@@ -33,8 +33,7 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
         Kind::Monitor { receive, transmit } => (name.rest(), receive, transmit),
         _ => return Ok(None),
     };
-    let is_served =
-        PortName::parse(port).is_ok_and(|port| matches!(port.kind(), Kind::Pipe | Kind::Vale | Kind::Netmap));
+    let is_served = PortName::parse(port).is_ok_and(|port| port.may_be_served());
     if options.local || !is_served {
         return Ok(None);
     }
@@ -52,7 +51,7 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
     let open = |name: &str, rings: &RingCounts| {
-        let is_memory = name.starts_with("vale") || name.contains(['{', '}']);
+        let is_memory = is_vale(name) || is_pipe(name);
         // A card, or any other port, as part of a switch.
         let is_whole = is_memory || name.contains(':');
         let there = if is_whole { 1 } else { queues_of(name) };

@@ -173,6 +173,21 @@ impl PortName {
         matches!(self.kind, Kind::Pci | Kind::VfioUser)
     }
 
+    /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
+    pub fn may_be_served(&self) -> bool {
+        matches!(self.kind, Kind::Pipe | Kind::Vale | Kind::Netmap)
+    }
+
+    /// Returns the name of the model that the port is; `None` for other kinds.
+    pub fn model(&self) -> Option<&str> {
+        (self.kind == Kind::Sim).then_some(&self.rest)
+    }
+
+    /// Returns whether the port is an AF_XDP socket on an interface.
+    pub fn is_xdp(&self) -> bool {
+        self.kind == Kind::Xdp
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -238,13 +253,23 @@ impl fmt::Display for PortName {
     }
 }
 
+/// Returns whether a name is that of a pipe's end.
+pub(crate) fn is_pipe(name: &str) -> bool {
+    name.contains(['{', '}'])
+}
+
+/// Returns whether a name is that of a switch, or of a port of one.
+pub(crate) fn is_vale(name: &str) -> bool {
+    name.starts_with("vale")
+}
+
 /// Returns the kind of an address without options.
 fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
     Ok(match prefix {
         _ if is_pci_address(address) => Kind::Pci,
         "faulty" => Kind::Faulty,
         "recorded" => Kind::Recorded,
-        _ if address.contains(['{', '}']) => Kind::Pipe,
+        _ if is_pipe(address) => Kind::Pipe,
         "sim" => Kind::Sim,
         "vfio-user" => Kind::VfioUser,
         "xdp" => Kind::Xdp,
@@ -258,7 +283,7 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "netmap" => Kind::Netmap,
         "pcap" => Kind::Capture,
         "null" => Kind::Null,
-        _ if prefix.starts_with("vale") => Kind::Vale,
+        _ if is_vale(prefix) => Kind::Vale,
         "" => return Err("it has no kind in front, as in kind:name".to_string()),
         _ => return Err(format!("there is no kind of port '{prefix}:'")),
     })

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::delivery::{Delivery, DeliveryRx};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, is_vale};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -170,7 +170,7 @@ impl ValePort {
         if switch.len() > LONGEST_NAME || own.len() > LONGEST_NAME {
             return bad("a switch and a port of it have names of 15 characters each at most (netmap(4))");
         }
-        if !switch.starts_with("vale") || !plain(switch) || !plain(own) {
+        if !is_vale(switch) || !plain(switch) || !plain(own) {
             return bad("a port of a switch is named valeS:P, where S and P are letters, digits and '_'");
         }
         let switch = Switch::named(switch);

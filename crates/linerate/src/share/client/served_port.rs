@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{
+    Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, is_pipe,
+};
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
 use crate::share::protocol::layout::RingCounts;
@@ -51,7 +53,7 @@ impl ServedPort {
     /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user.
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
-        let is_whole = wanted.name.contains(['{', '}']) || wanted.monitor_rx || wanted.monitor_tx;
+        let is_whole = is_pipe(&wanted.name) || wanted.monitor_rx || wanted.monitor_tx;
         let slots = config.ring() as u32;
         let rx_slots = slots.max(wanted.rings.rx_slots);
         let rings = RingCounts {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::port::is_vale;
 
 /// Returns where a port is served: at a socket in `folder` with the name of its switch or interface.
 ///
@@ -18,11 +19,6 @@ pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.join(base))
 }
 
-/// Returns whether a name is that of a pipe's end.
-pub fn is_pipe(name: &str) -> bool {
-    name.contains(['{', '}'])
-}
-
 /// Returns the name of the pipe that a name belongs to, and which end it names.
 pub fn pipe_of(name: &str) -> (String, usize) {
     (name.replace('}', "{"), usize::from(name.contains('}')))
@@ -30,6 +26,6 @@ pub fn pipe_of(name: &str) -> (String, usize) {
 
 /// Returns the name of a port's socket: its switch, or its interface.
 pub fn base(name: &str) -> &str {
-    let end = |c: char| if name.starts_with("vale") { c == ':' } else { "{}^/*+".contains(c) };
+    let end = |c: char| if is_vale(name) { c == ':' } else { "{}^/*+".contains(c) };
     name.split(end).next().unwrap_or(name)
 }

@@ -8,13 +8,13 @@ use super::switches::Attached;
 use super::{Server, State};
 use crate::error::{Error, Result};
 use crate::fuzzing::Input;
-use crate::port::Port;
+use crate::port::{Port, is_pipe, is_vale};
 use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Request, RingSelection};
-use crate::share::protocol::name::{base, is_pipe};
+use crate::share::protocol::name::base;
 use crate::share::protocol::ring::{RingAt, STATE};
 
 /// Opens a port.
@@ -51,7 +51,7 @@ struct Program {
 /// answered, each turn ends, and after the clients nothing is left of them.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &RingCounts| {
-        if !name.starts_with("vale") && !is_pipe(name) {
+        if !is_vale(name) && !is_pipe(name) {
             return Err(Error::NotOpen { port: name.to_string() });
         }
         open(name, rings)

@@ -10,12 +10,13 @@ use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Result};
 use crate::netmap::{RxMirror, delivery_of};
+use crate::port::{is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
 use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
-use crate::share::protocol::name::{base, is_pipe, pipe_of};
+use crate::share::protocol::name::{base, pipe_of};
 use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
 use crate::share::protocol::socket::is_trusted;
 use crate::share::server::netmap_memory::{Lease, NetmapMemory};
@@ -153,7 +154,7 @@ impl RequestHandler {
 
     /// Refuses names that the socket does not serve, and ports that are neither netmap's nor made for a client.
     fn check(&self, name: &str) -> Result<()> {
-        if name.contains(':') && !name.starts_with("vale") {
+        if name.contains(':') && !is_vale(name) {
             let why = "only ports of switches have a ':' in their names";
             return Err(Error::NotServed { name: name.to_string(), why });
         }
@@ -198,7 +199,7 @@ impl RequestHandler {
 
     /// Returns whether a port is in memory: a port of a switch, a pipe, or a persistent port.
     fn is_in_memory(&self, name: &str) -> bool {
-        name.starts_with("vale") || is_pipe(name) || lock(&self.state.persistent).contains_key(name)
+        is_vale(name) || is_pipe(name) || lock(&self.state.persistent).contains_key(name)
     }
 
     /// Refuses monitors of other users' ports, except to managers: a monitor gets all packets of the port.
@@ -235,7 +236,7 @@ impl RequestHandler {
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
-            None if name.starts_with("vale") => {
+            None if is_vale(name) => {
                 crate::port::PortName::parse(name)?;
                 Ok(usual(name, &unasked).of_card())
             }
@@ -379,8 +380,7 @@ impl RequestHandler {
             }
         }
         let (mac, rings) = (lock(&served.device).mac().0, served.rings);
-        let is_memory =
-            wanted.name.starts_with("vale") || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
+        let is_memory = is_vale(&wanted.name) || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
         let (number, memory) = match choice {
             MemoryChoice { number: 0, plan: None, .. } if is_memory => {
                 // There is room for a zero-copy monitor.
@@ -496,7 +496,7 @@ impl RequestHandler {
         let served =
             self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "no client has it open" })?;
         if let Some(len) = set {
-            if !name.starts_with("vale") {
+            if !is_vale(name) {
                 let why = "only ports of switches have a header in front of packets";
                 return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::State;
 use crate::error::{Error, Result};
-use crate::port::{Port, Statistics};
+use crate::port::{Port, Statistics, is_vale};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
@@ -89,7 +89,7 @@ impl State {
         let info = device.info();
         // An interface has a host's stack behind it, which is opened when a client asks for it.
         rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
-        if name.starts_with("vale") {
+        if is_vale(name) {
             rings = rings.of_card();
         }
         let port = Served::new(name, device, rings, user);
@@ -103,7 +103,7 @@ impl State {
 pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
     let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
-    let rx_slots = if name.starts_with("vale") { SWITCH_SLOTS } else { SLOTS };
+    let rx_slots = if is_vale(name) { SWITCH_SLOTS } else { SLOTS };
     RingCounts {
         tx: count(rings.tx),
         rx: count(rings.rx),

@@ -12,7 +12,7 @@ use super::served::{Served, state_of, usual};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
-use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
+use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter, is_vale};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
@@ -114,7 +114,7 @@ impl State {
     pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
         let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || name.starts_with("vale") {
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || is_vale(name) {
             return Err(bad(
                 "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
             ));
@@ -168,7 +168,7 @@ impl State {
 /// Returns a port's number on its switch; 0 if it has none.
 fn number_of(switch: &str, name: &str) -> u32 {
     let port = name.split(':').nth(1).unwrap_or_default();
-    let ports = if switch.starts_with("vale") { Switch::named(switch).ports() } else { Vec::new() };
+    let ports = if is_vale(switch) { Switch::named(switch).ports() } else { Vec::new() };
     ports.iter().find(|(_, there)| there == port).map_or(0, |(number, _)| u32::from(*number))
 }
 
