@@ -153,9 +153,7 @@ impl Link {
             _ => 0,
         }
     }
-}
 
-impl Link {
     pub fn read(&self, Board { registers, .. }: &Board, register: Register) -> u32 {
         match register.offset {
             I2CCTL::OFFSET => self.module_wires(),
