@@ -268,7 +268,7 @@ mod tests {
             card.write(FDIRHASH::OFFSET, 2);
             card.write(FDIRCMD::OFFSET, command | FDIRCMD::CLEARHT);
         }
-        assert_eq!(card.core().director.filters.len(), 0);
+        assert_eq!(card.blocks().director.filters.len(), 0);
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
         card.write(FDIRCTRL::OFFSET, FDIRCTRL::PERFECT_MATCH | 1);
         let most = card.register(FDIRFREE::OFFSET);
         add(&card, 0..most + 2, 0);
-        assert_eq!(card.core().director.filters.len(), most as usize);
+        assert_eq!(card.blocks().director.filters.len(), most as usize);
         assert_eq!((card.register(FDIRFREE::OFFSET), card.register(FDIRFSTAT::OFFSET)), (0, 2));
     }
 }

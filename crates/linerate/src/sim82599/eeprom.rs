@@ -1,11 +1,12 @@
 //! The EEPROM and its contents (section 6, and 8.2.3.2).
 
 use super::Kind;
+use super::board::Board;
 use super::registers::Registers;
 use crate::port::MacAddress;
 use crate::spec::Register;
 use crate::spec::eeprom::*;
-use crate::spec::x82599::{EEC, EERD};
+use crate::spec::x82599::{AUTOC, EEC, EERD, RAH, RAL, RXPBSIZE};
 
 /// The last word that an X550 adds.
 const LAST: usize = 0x41;
@@ -36,6 +37,17 @@ impl Eeprom {
     pub fn address(&self) -> MacAddress {
         let word = |n: usize| u32::from(self.0[SECTION_CORE_0 + 1 + n]);
         MacAddress::from_words(word(0) | word(1) << 16, word(2))
+    }
+
+    /// Loads the registers that come from the EEPROM after a reset: the address, the link's mode, and each kind's own
+    /// values.
+    pub fn load(&self, Board { registers, kind, .. }: &Board) {
+        registers.set(AUTOC::OFFSET, kind.autoc());
+        (0..8).for_each(|class| registers.set(RXPBSIZE::at(class), 0));
+        registers.set(RXPBSIZE::at(0), kind.packet_buffer_kib() << RXPBSIZE::KIB_SHIFT);
+        let (low, high) = self.address().words();
+        registers.set(RAL::at(0), low);
+        registers.set(RAH::at(0), high | RAH::AV);
     }
 
     pub fn write(&self, registers: &Registers, Register { offset, .. }: Register, value: u32) {

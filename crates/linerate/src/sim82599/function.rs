@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use super::dma::{Dma, VECTORS};
+use super::functions::Functions;
 use super::map;
-use super::{Card, Kind};
+use super::{Card, Kind, queues};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::pci::Interrupt;
 use crate::spec::virtual_function as spec;
-use crate::spec::x82599::{RDT, TDT};
 use crate::vfio_user::{self, Kind as InterruptKind};
 
 /// A card that is plugged in, or one of its virtual functions.
@@ -55,7 +55,7 @@ impl Function {
     /// # Errors
     /// As [`new`](Function::new); [`Error::NotServed`] if the card has fewer.
     pub fn of_virtual(card: Arc<Card>, number: usize) -> Result<Function> {
-        let dma = card.core().virtual_functions.get(number).map(|function| function.dma.clone());
+        let dma = card.blocks().functions.get(number).map(|function| function.dma.clone());
         let why = "the card has fewer virtual functions";
         let dma = dma.ok_or_else(|| Error::NotServed { name: format!("{}.vf{number}", card.name()), why })?;
         Function::plug(card, Some(number), dma)
@@ -81,7 +81,7 @@ impl Function {
 
     fn set_bus_master(&self, on: bool) {
         match self.number {
-            Some(number) => self.card.core().virtual_functions[number].bus_master = on,
+            Some(number) => self.card.blocks().functions[number].bus_master = on,
             None => self.card.set_bus_master(on),
         }
     }
@@ -107,11 +107,11 @@ impl Function {
     /// True for the tails of rings.
     fn is_doorbell(&self, offset: u32) -> bool {
         let offset = match self.number {
-            Some(number) => Card::queue_register(number, offset),
+            Some(number) => Functions::queue_register(number, offset),
             None => Some(offset),
         };
         let line = offset.and_then(|offset| map::find(self.card.kind(), offset));
-        line.is_some_and(|line| matches!(line.register.definition.offset, RDT::OFFSET | TDT::OFFSET))
+        line.is_some_and(|line| queues::is_tail(line.register.definition))
     }
 }
 
@@ -170,7 +170,7 @@ impl vfio_user::Function for Function {
 
     fn mask_line(&mut self, masked: bool) {
         self.dma.receivers().mask_line(masked);
-        self.card.core().interrupts.raise(&self.card.board);
+        self.card.blocks().interrupts.raise(&self.card.board);
     }
 
     unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool {
@@ -185,8 +185,8 @@ impl vfio_user::Function for Function {
         self.config = Config::new(self.card.kind(), self.number.is_some());
         self.set_bus_master(false);
         match self.number {
-            Some(number) => self.card.reset_virtual(&mut self.card.core(), number),
-            None => self.card.reset_function(&mut self.card.core()),
+            Some(number) => self.card.blocks().reset_virtual(&self.card.board, number),
+            None => self.card.blocks().reset_function(&self.card.board),
         }
     }
 

@@ -74,7 +74,7 @@ pub fn headers(data: &[u8]) {
     }
     CARD.with(|card| {
         set.iter().for_each(|&(offset, value)| card.write(offset, value));
-        let _ = card.core().director.direct(&card.board.registers, frame, &headers);
+        let _ = card.blocks().director.direct(&card.board.registers, frame, &headers);
         set.iter().for_each(|&(offset, _)| card.write(offset, 0));
     });
 

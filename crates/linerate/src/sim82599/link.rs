@@ -1,14 +1,18 @@
 //! The link: negotiation, loopback, and the drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and
 //! 8.2.3.22).
 
+use super::Kind;
+use super::board::Board;
+use super::breach::Breach;
+use super::mac::Mac;
 use super::module::Module;
 use super::registers::Registers;
-use super::{Card, Core, Kind};
+use crate::spec::Register;
 use crate::spec::phy::mdio::*;
 use crate::spec::x82599::*;
 
 /// The state between MAC and wire.
-pub(super) struct State {
+pub(super) struct Link {
     kind: Kind,
     module: Module,
     /// Of an X540 or X550: the PHY's registers that were written, by device and address. Resets of the MAC leave
@@ -20,9 +24,9 @@ pub(super) struct State {
     signal: u32,
 }
 
-impl State {
-    pub fn new(kind: Kind) -> State {
-        State { kind, module: Module::new(), phy: Default::default(), negotiated: 10_000, signal: 10_000 }
+impl Link {
+    pub fn new(kind: Kind) -> Link {
+        Link { kind, module: Module::new(), phy: Default::default(), negotiated: 10_000, signal: 10_000 }
     }
 
     /// Puts a module of another speed into the cage.
@@ -79,7 +83,7 @@ impl State {
         self.phy.get(&(VENDOR_1, CONTROL)).is_some_and(|value| value & LOW_POWER != 0)
     }
 
-    pub fn module_wires(&self) -> u32 {
+    fn module_wires(&self) -> u32 {
         match self.kind {
             Kind::X82599Sfp => self.module.read(),
             // The lines are not pulled low.
@@ -87,19 +91,15 @@ impl State {
         }
     }
 
-    pub fn drive_module_wires(&mut self, value: u32) {
-        self.module.write(value);
-    }
-
     /// Executes one MDIO operation (MSCA), at once (section 8.2.3.22.11). Returns the register's value afterwards.
-    pub fn mdio(&mut self, command: u32, registers: &Registers) -> u32 {
+    fn mdio(&mut self, command: u32, registers: &Registers) -> u32 {
         if command & MSCA::MDICMD == 0 {
             return command;
         }
         let address = command & MSCA::ADDRESS_MASK;
         let device = command >> MSCA::DEVICE_SHIFT & 0x1F;
         let phy = command >> MSCA::PHY_SHIFT & 0x1F;
-        let here = matches!(self.kind, Kind::X540 | Kind::X550) && phy == 0;
+        let here = self.kind.has_phy() && phy == 0;
         match command >> MSCA::OP_SHIFT & 0x3 {
             OP_READ => {
                 let up = registers.get(LINKS::OFFSET) & LINKS::UP != 0;
@@ -153,28 +153,57 @@ impl State {
             _ => 0,
         }
     }
-}
 
-impl Card {
-    /// Updates the link's state and reports it to drivers; raises the interrupt if it changed.
-    pub(super) fn update_link(&self, core: &mut Core) {
-        let registers = &self.board.registers;
+    pub fn read(&self, Board { registers, .. }: &Board, register: Register) -> u32 {
+        match register.offset {
+            I2CCTL::OFFSET => self.module_wires(),
+            // The lines are not pulled low.
+            X550_I2CCTL::OFFSET => registers.read(register) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
+            _ => registers.read(register),
+        }
+    }
+
+    pub fn write(&mut self, board: &Board, Register { offset, .. }: Register, value: u32) {
+        let registers = &board.registers;
+        match offset {
+            I2CCTL::OFFSET => {
+                registers.set(offset, value);
+                self.module.write(value);
+            }
+            MSCA::OFFSET => {
+                let answer = self.mdio(value, registers);
+                registers.set(offset, answer);
+            }
+            _ => {
+                if offset == AUTOC::OFFSET {
+                    check_semaphore(board, value);
+                }
+                registers.set(offset, value);
+                // Negotiation completes at once.
+                registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
+            }
+        }
+    }
+
+    /// Updates the link's state. Returns true, and sets the cause of an interrupt, if it has changed.
+    pub fn update(&mut self, board: &Board, mac: &mut Mac) -> bool {
+        let registers = &board.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
         let disabled = registers.get(AUTOC2::OFFSET) & AUTOC2::LINK_DISABLE != 0;
-        let there = core.cable_in && !self.board.is_unplugged();
-        let signal = if there && !disabled { core.link.signal(registers) } else { 0 };
-        if core.link.signal != signal {
-            core.link.signal = signal;
-            core.wire.signal(signal);
+        let there = mac.cable_in && !board.is_unplugged();
+        let signal = if there && !disabled { self.signal(registers) } else { 0 };
+        if self.signal != signal {
+            self.signal = signal;
+            mac.wire.signal(signal);
         }
         // A module has one speed; all others negotiate a speed that both ends have.
-        let theirs = if core.wire.link() { core.wire.speed() } else { 0 };
-        let agreed = match self.kind() {
+        let theirs = if mac.wire.link() { mac.wire.speed() } else { 0 };
+        let agreed = match self.kind {
             Kind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
             _ => signal.min(theirs),
         };
         // On a backplane both ends negotiate, which completes at once.
-        let negotiated = if self.kind() == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
+        let negotiated = if self.kind == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
         let links = match agreed {
             _ if forced => LINKS::UP | LINKS::SPEED_10G | negotiated,
             10_000.. => LINKS::UP | LINKS::SPEED_10G | negotiated,
@@ -182,12 +211,22 @@ impl Card {
             100.. => LINKS::UP | LINKS::SPEED_100M | negotiated,
             _ => 0,
         };
-        if registers.get(LINKS::OFFSET) != links {
+        let changed = registers.get(LINKS::OFFSET) != links;
+        if changed {
             registers.set(LINKS::OFFSET, links);
             registers.change(EICR::OFFSET, EICR::LSC, true);
-            core.interrupts.raise(&self.board);
-            self.tell_all(core);
         }
+        changed
+    }
+}
+
+/// Checks the semaphore for AUTOC, which firmware writes as well: it must be held to change the link's mode or
+/// restart negotiation (section 10.5.4). An X540's or X550's link belongs to the PHY.
+fn check_semaphore(Board { registers, kind, oracle, .. }: &Board, value: u32) {
+    let changes = (value ^ registers.get(AUTOC::OFFSET)) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
+    let held = registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
+    if changes && (kind.has_phy() || !held) {
+        oracle.note(Breach::NoSemaphore { register: AUTOC::NAME, section: "10.5.4" });
     }
 }
 
@@ -200,7 +239,7 @@ mod tests {
         operation << MSCA::OP_SHIFT | place | MSCA::MDICMD
     }
 
-    fn read(state: &mut State, registers: &Registers, phy: u32, device: u32, address: u32) -> u16 {
+    fn read(state: &mut Link, registers: &Registers, phy: u32, device: u32, address: u32) -> u16 {
         let command = command(OP_READ, phy, device, address);
         assert_eq!(state.mdio(command, registers), command & !MSCA::MDICMD, "the operation is complete");
         (registers.get(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16
@@ -210,7 +249,7 @@ mod tests {
     #[test]
     fn a_phy_identifies_itself() {
         for (kind, id) in [(Kind::X540, 0x0200), (Kind::X550, 0x0223)] {
-            let (mut state, registers) = (State::new(kind), Registers::new());
+            let (mut state, registers) = (Link::new(kind), Registers::new());
             for is_up in [false, true] {
                 registers.set(LINKS::OFFSET, if is_up { LINKS::UP } else { 0 });
                 let up = u16::from(is_up) << 2;
@@ -237,14 +276,14 @@ mod tests {
                 }
             }
         }
-        let (mut state, registers) = (State::new(Kind::X82599Sfp), Registers::new());
+        let (mut state, registers) = (Link::new(Kind::X82599Sfp), Registers::new());
         assert_eq!(read(&mut state, &registers, 0, 1, ID_HIGH), 0xFFFF, "an 82599 has none");
     }
 
     #[test]
     fn a_phy_keeps_written_bits_except_those_that_clear_themselves() {
-        let (mut state, registers) = (State::new(Kind::X550), Registers::new());
-        let write = |state: &mut State, phy: u32, device: u32, address: u32, value: u16| {
+        let (mut state, registers) = (Link::new(Kind::X550), Registers::new());
+        let write = |state: &mut Link, phy: u32, device: u32, address: u32, value: u16| {
             registers.set(MSRWD::OFFSET, value.into());
             state.mdio(command(OP_WRITE, phy, device, address), &registers);
         };

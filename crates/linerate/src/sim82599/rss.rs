@@ -3,6 +3,7 @@
 use super::Kind;
 use super::board::Board;
 use super::headers::Headers;
+use crate::spec::Register;
 use crate::spec::x82599::*;
 
 /// The hash and the redirection table of a card.
@@ -13,7 +14,13 @@ pub(super) struct Rss {
 }
 
 impl Rss {
-    /// Takes note of a write to the key.
+    /// Writes the key.
+    pub fn write(&mut self, board: &Board, register: Register, value: u32) {
+        board.registers.write(register, value);
+        self.key_changed();
+    }
+
+    /// Drops the expanded key: the registers have changed.
     pub fn key_changed(&mut self) {
         self.key = None;
     }

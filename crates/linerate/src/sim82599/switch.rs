@@ -1,8 +1,13 @@
 //! The switch between the card's functions and the wire (section 7.10.3).
 
+use std::collections::VecDeque;
+
+use super::board::Board;
+use super::filter;
+use super::functions::Functions;
 use super::headers::Headers;
+use super::mac::Mac;
 use super::wire::Frame;
-use super::{Card, Core, filter};
 
 /// A frame's source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,29 +17,40 @@ pub(super) enum Place {
     Virtual(usize),
 }
 
-impl Card {
+/// Frames on their way to functions of this card: source, destination, frame.
+#[derive(Default)]
+pub(super) struct Switch {
+    arriving: VecDeque<(Place, Place, Frame)>,
+}
+
+impl Switch {
+    /// Takes the next frame for a function.
+    pub fn next(&mut self) -> Option<(Place, Place, Frame)> {
+        self.arriving.pop_front()
+    }
+
     /// Forwards a frame that a function sent: to the functions of this card that accept it, and to the wire unless
     /// it was for one of them alone.
-    pub(super) fn leave(&self, core: &mut Core, from: Place, frame: &Frame) {
-        if self.board.loops_back() && from == Place::Physical {
-            return core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
+    pub fn leave(&mut self, board: &Board, functions: &Functions, mac: &mut Mac, from: Place, frame: &Frame) {
+        if board.loops_back() && from == Place::Physical {
+            return self.arriving.push_back((from, Place::Physical, frame.clone()));
         }
-        if let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) {
+        if let Some(destination) = frame.destination().filter(|_| !functions.is_empty()) {
             let vlan = Headers::parse(&frame.bytes).vlan;
             let is_unicast = destination[0] & 1 == 0;
             let mut found = false;
-            for (number, function) in core.virtual_functions.iter().enumerate() {
+            for (number, function) in functions.iter().enumerate() {
                 let wanted =
                     if is_unicast { function.is_own(destination) } else { function.accepts(destination, vlan) };
                 if wanted && from != Place::Virtual(number) {
-                    core.receive.arriving.push_back((from, Place::Virtual(number), frame.clone()));
+                    self.arriving.push_back((from, Place::Virtual(number), frame.clone()));
                     found = true;
                 }
             }
             if from != Place::Physical {
-                let own = filter::is_own(&self.board.registers, destination);
-                if if is_unicast { own } else { filter::accepts(&self.board.registers, destination) } {
-                    core.receive.arriving.push_back((from, Place::Physical, frame.clone()));
+                let own = filter::is_own(&board.registers, destination);
+                if if is_unicast { own } else { filter::accepts(&board.registers, destination) } {
+                    self.arriving.push_back((from, Place::Physical, frame.clone()));
                     found = true;
                 }
             }
@@ -42,19 +58,18 @@ impl Card {
                 return;
             }
         }
-        if self.board.has_link() {
-            core.frames.1 += 1;
-            core.wire.transmit(frame);
+        if board.has_link() {
+            mac.transmit(frame);
         }
     }
 
     /// Copies a frame from the wire to each virtual function that accepts it.
-    pub(super) fn replicate(&self, core: &mut Core, frame: &Frame) {
-        let Some(destination) = frame.destination().filter(|_| !core.virtual_functions.is_empty()) else { return };
+    pub fn replicate(&mut self, functions: &Functions, frame: &Frame) {
+        let Some(destination) = frame.destination().filter(|_| !functions.is_empty()) else { return };
         let vlan = Headers::parse(&frame.bytes).vlan;
-        for number in 0..core.virtual_functions.len() {
-            if core.virtual_functions[number].accepts(destination, vlan) {
-                core.receive.arriving.push_back((Place::Wire, Place::Virtual(number), frame.clone()));
+        for (number, function) in functions.iter().enumerate() {
+            if function.accepts(destination, vlan) {
+                self.arriving.push_back((Place::Wire, Place::Virtual(number), frame.clone()));
             }
         }
     }

@@ -364,3 +364,17 @@ fn every_breach_of_the_contract_is_noted() {
     send(&bench);
     expect("IPsec", bench, &|b| matches!(b, Breach::NotModelled { .. }));
 }
+
+/// 4.6.8.2, 8.2.3.23: frames that were fetched from a queue before it was disabled are its own.
+#[test]
+fn frames_fetched_from_a_disabled_queue_count_for_it() {
+    let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
+    bench.card.set_cable(false);
+    bench.place(0, 100, PACKET);
+    bench.bar.write(TDT::at(0), 1);
+    bench.bar.write(TXDCTL::at(0), 0);
+    bench.card.set_cable(true);
+    bench.card.step(8);
+    assert_eq!(bench.left().len(), 1);
+    assert_eq!((bench.bar.read(QPTC::at(0)), bench.bar.read(QBTC_L::at(0))), (1, 104));
+}

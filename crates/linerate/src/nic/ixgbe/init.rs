@@ -146,7 +146,7 @@ impl<B: Bar> Hardware<B, X82599> {
             self.write(EIAM, (1 << queues) - 1);
         }
         // 8.2.3.5.12: the interval, in units of 2 µs at 10 Gbit/s, has 9 bits.
-        let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(0x1FF) as u32;
+        let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(EITR::INTERVAL_MASK.into()) as u32;
         for queue in 0..queues {
             self.write(EITR(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_WDIS);
             // Two queues share a register; the low byte of each half is for receive.
