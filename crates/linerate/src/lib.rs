@@ -51,7 +51,7 @@
 //! - [`filter`]: which packets are meant, as people write it
 //! - [`traffic`]: frames that can be recognised again
 //!
-//! `docs/path.md` leads through the code of the path in order.
+//! `docs/path.md` leads through the code of the path in order; `docs/datapaths.md` has the calls of each kind of port.
 
 #![warn(rustdoc::broken_intra_doc_links)]
 // Rooms that every build has also serve the rooms of features.
