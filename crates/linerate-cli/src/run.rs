@@ -176,7 +176,7 @@ impl Run {
         let devices = options.open_all(names)?;
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
-            if info.driver != "xdp" {
+            if info.driver == "packet" {
                 eprintln!("note: {} falls back to packet sockets: {}", device.name(), info.description);
             }
         }
@@ -433,8 +433,13 @@ impl Run {
         (sum(|work| &work.packets), sum(|work| &work.cycles))
     }
 
+    /// Returns the ports' statistics; none of a port whose capture file has failed, which the end of the run reports.
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
-        self.devices.iter().map(|device| device.statistics()).collect()
+        let of = |device: &Port| match device.statistics() {
+            Err(Error::Capture { .. } | Error::Recording { .. }) => Ok(Statistics::default()),
+            result => result,
+        };
+        self.devices.iter().map(of).collect()
     }
 
     /// Stops the models' wires and lets the threads go on until all sent frames have arrived, or nothing has moved

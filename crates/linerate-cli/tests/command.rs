@@ -133,7 +133,7 @@ fn messages_tell_of_ports_and_queues() {
     let said = trace("debug");
     for part in [
         "opened: Intel 82599",
-        "link Up { mbits: 10000 }",
+        "link Up { mbits: 0 } port=\"null:\"",
         "receive queue 0 started port=\"faulty:sim:m\"",
         "transmit queue 0 stopped port=\"null:\"",
         "closed; dropped: []",

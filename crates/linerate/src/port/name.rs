@@ -178,14 +178,33 @@ impl PortName {
         matches!(self.kind, Kind::Pipe | Kind::Vale | Kind::Netmap)
     }
 
-    /// Returns the name of the model that the port is; `None` for other kinds.
-    pub fn model(&self) -> Option<&str> {
-        (self.kind == Kind::Sim).then_some(&self.rest)
+    /// Returns the name of the port inside all wrappers.
+    fn innermost(&self) -> &str {
+        let mut name = self.short();
+        while let Some(inner) = name.strip_prefix("faulty:").or(name.strip_prefix("recorded:")) {
+            name = inner;
+        }
+        name
     }
 
-    /// Returns whether the port is an AF_XDP socket on an interface.
+    /// Returns the name of the model that the port is, or wraps; `None` for other kinds.
+    pub fn model(&self) -> Option<&str> {
+        match self.kind {
+            Kind::Sim | Kind::Faulty | Kind::Recorded => self.innermost().strip_prefix("sim:"),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the port is, or wraps, an AF_XDP socket on an interface.
     pub fn is_xdp(&self) -> bool {
-        self.kind == Kind::Xdp
+        match self.kind {
+            Kind::Xdp | Kind::Netmap => true,
+            Kind::Faulty | Kind::Recorded => {
+                let name = self.innermost();
+                name.starts_with("xdp:") || name.starts_with("netmap:")
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -292,8 +311,8 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
 /// Returns the monitored port and the directions of `X+rt` or netmap's `X/rt`; a `z` (zero copy) is allowed.
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
-    let marks: &[char] =
-        if address.starts_with("vfio-user:") || address.starts_with("pcap:") { &['+'] } else { &['+', '/'] };
+    let has_path = |kind: &str| address.starts_with(kind) || address.contains(&format!(":{kind}"));
+    let marks: &[char] = if has_path("vfio-user:") || has_path("pcap:") { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);
@@ -351,6 +370,16 @@ mod tests {
         {
             assert_eq!(PortName::parse(text).unwrap().kind(), kind, "{text}");
         }
+    }
+
+    #[test]
+    fn a_wrapped_port_is_known_by_its_inner_name() {
+        let wrapped = PortName::parse("faulty:recorded:sim:a?to=x&drop=1%").unwrap();
+        assert_eq!((wrapped.kind(), wrapped.rest(), wrapped.model()), (Kind::Faulty, "recorded:sim:a", Some("a")));
+        assert!(PortName::parse("faulty:xdp:eth0").unwrap().is_xdp() && !wrapped.is_xdp());
+        assert_eq!(PortName::parse("recorded:pcap:/tmp/rt?to=x").unwrap().kind(), Kind::Recorded, "no monitor of /tmp");
+        assert_eq!(PortName::parse("faulty:sim:a+rt").unwrap().rest(), "faulty:sim:a");
+        assert_eq!(PortName::parse("faulty:sim:a+rt").unwrap().model(), None, "a monitor is no model");
     }
 
     #[test]

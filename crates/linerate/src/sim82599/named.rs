@@ -93,7 +93,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
         ("none", "") => Box::new(Cable::unplugged()),
         ("sim", other) => Box::new(cable(port.rest(), other)),
         // Within the option, the port's own options are separated by semicolons.
-        (_, "") if wire != "null:" && !wire.ends_with('}') && !wire.contains('{') => {
+        (_, "") if wire != "null:" && !wire.contains(['{', '}']) => {
             let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
             return Err(port.bad_option("wire", why));
         }
