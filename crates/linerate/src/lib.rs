@@ -23,6 +23,19 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Use it
+//!
+//! - [`open`], [`Options`]: ports by name; [`port::PortName`] has the names
+//! - [`Port`](port::Port): the control side; [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue): queues, which move to the
+//!   threads that poll them; [`Waiter`](port::Waiter): sleeping until packets arrive
+//! - [`Batch`], [`Packet`]: packets that programs read, change, extend and shorten; [`memory`]: regions and pools
+//! - [`netmap`]: rings of slots, pipes, the switch; [`share`]: a server of ports for other processes
+//! - [`capture`]: capture files; [`filter`]: packets by what is in them; [`traffic`]: frames that can be recognised again
+//!
+//! Each kind of port has a cargo feature: `capture`, `kernel`, `model`, `netmap`, `vfio-user`; all are on by default.
+//!
+//! # Read it
+//!
 //! The rooms. Each uses only rooms of lines above its own, which `tests/rooms.rs` checks; those of the first line use each
 //! other:
 //!
@@ -37,21 +50,22 @@
 //! open
 //! ```
 //!
-//! - [`Batch`], [`Packet`], [`memory`]: packets and where they live
-//! - [`port`]: [`Port`](port::Port), [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue); names; what a kind of port
-//!   implements: [`Device`](port::Device)
-//! - [`pci`]: reaching a card: taking it, registers, memory, interrupts; uio and vfio
-//! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names
-//! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO
-//!   `nic/virtio/queue.rs`
-//! - [`sim82599`]: the 82599 itself, as its datasheet tells it
-//! - [`kernel`]: ports on the kernel's own interfaces: AF_XDP; receive and send are `kernel/xdp/queue.rs`
-//! - [`netmap`]: ports in memory: pipes, and a switch, whose queues are `netmap/vale/port.rs`
-//! - [`share`]: ports for other processes; how a packet comes from one to the other is `share/server/pump.rs`
-//! - [`filter`]: which packets are meant, as people write it
-//! - [`traffic`]: frames that can be recognised again
+//! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO `nic/virtio/queue.rs`
+//! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names; [`pci`]: reaching a card over vfio or uio
+//! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
+//! - [`kernel`]: ports on the kernel's interfaces; receive and send over AF_XDP are `kernel/xdp/queue.rs`
+//! - [`netmap`]: the switch's queues are `netmap/vale/port.rs`; [`share`]: a packet's way between processes is
+//!   `share/server/pump.rs`
 //!
-//! `docs/path.md` leads through the code of the path in order; `docs/datapaths.md` has the calls of each kind of port.
+//! `docs/path.md` leads through the code of one path in order; `docs/datapaths.md` has the calls of each kind of port.
+//!
+//! # Extend it
+//!
+//! - A kind of port of your own: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
+//!   through [`Options::with_port_kind`]; `tests/own_port.rs` is a whole one
+//! - A port around any other: [`Wrapper`](port::Wrapper); `port/faulty.rs` is one
+//! - A driver: `docs/driver.md`; the outside of a model: [`Wire`](sim82599::Wire)
+//! - A switch that forwards as you say: [`Forward`](netmap::Forward)
 
 #![warn(rustdoc::broken_intra_doc_links)]
 // Rooms that every build has also serve the rooms of features.
