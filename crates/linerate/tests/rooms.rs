@@ -77,3 +77,29 @@ fn rooms_use_rooms_above_them() {
     }
     assert!(level.len() > 15 && wrong.is_empty(), "{wrong:#?}");
 }
+
+/// The folders and files that `memory/mod.rs` names.
+const UNSAFE: [&str; 12] = [
+    "kernel/",
+    "memory/",
+    "netmap/channel.rs",
+    "netmap/reader.rs",
+    "nic/",
+    "open/",
+    "pci/",
+    "port/scheduling.rs",
+    "share/protocol/ring/",
+    "sim82599/",
+    "slot/words.rs",
+    "vfio_user/",
+];
+
+#[test]
+fn unsafe_code_is_where_the_documentation_says() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in files(&source) {
+        let name = path.strip_prefix(&source).unwrap().to_string_lossy().into_owned();
+        let is_allowed = std::fs::read_to_string(&path).unwrap().contains("#![allow(unsafe_code)]");
+        assert!(!is_allowed || UNSAFE.iter().any(|place| name.starts_with(place)), "{name} allows unsafe code");
+    }
+}

@@ -7,8 +7,13 @@
 //! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them, and `Depot` exchanges
 //!   whole magazines of them between threads without a lock
 //!
-//! This module knows no ports or cards. It is one of the three places in the library where `unsafe` is allowed (the
-//! others are BAR access and rings shared with untrusted processes). Read [`Pool`] next.
+//! This module knows no ports or cards. Read [`Pool`] next.
+//!
+//! `unsafe` is denied in all files but those that begin with `#![allow(unsafe_code)]`: mappings, regions and DMA here; slots as
+//! words (`slot/words.rs`, `netmap/reader.rs`, `netmap/channel.rs`); registers, vfio and uio (`pci/`, `vfio_user/`); starting
+//! queues, and descriptors several at a time (`nic/`); system calls and the kernel's rings (`kernel/`, `port/scheduling.rs`);
+//! memory shared with other processes (`share/protocol/ring/`); the model's view of memory (`sim82599/`); handing a device to
+//! its one driver (`open/`). `tests/rooms.rs` checks that there are no others.
 
 mod addresses;
 mod depot;

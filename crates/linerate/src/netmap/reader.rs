@@ -1,16 +1,19 @@
 //! Packets into and out of a channel of slots. The packets in a channel are whole.
+#![allow(unsafe_code)]
 
 use super::channel::{Receiver, Sender};
 use crate::batch::Batch;
 use crate::port::QueueCounters;
 use crate::slot::Slot;
 
-/// Moves slots out of a channel until the batch is full, and further to the end of a packet; returns their number.
+/// Moves slots out of a channel until the batch is full, and further to the end of a packet; returns their number. The batch is
+/// of the channel's pool: it comes from the shell of a queue, or from the channel's owner.
 #[inline(always)]
 pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
     let mut received = 0;
     loop {
-        let count = receiver.receive(Slot::words_mut(batch.space()));
+        // SAFETY: the channel stores slots of the batch's pool, which their sender has given up.
+        let count = receiver.receive(unsafe { Slot::words_mut(batch.space()) });
         batch.appended(count);
         received += count;
         if count == 0 || !batch.ends_in_chain() {

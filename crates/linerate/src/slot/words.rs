@@ -10,9 +10,12 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) }
     }
 
-    /// Returns slots as words to store to: only slots of this region that their previous owner has given up.
-    pub(crate) fn words_mut(slots: &mut [Slot]) -> &mut [u64] {
-        // SAFETY: as in `words`; the caller stores only valid slots, as required above.
+    /// Returns slots as words to store to.
+    ///
+    /// # Safety
+    /// Every word stored must be a slot of this region that its previous owner has given up.
+    pub(crate) unsafe fn words_mut(slots: &mut [Slot]) -> &mut [u64] {
+        // SAFETY: as in `words`; the caller stores only valid slots.
         unsafe { std::slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
     }
 }
