@@ -204,7 +204,7 @@ fn every_obstacle_is_named_with_its_remedy() {
     refused(
         &mut guest,
         &format!("linerate sink {A}"),
-        &["IOMMU translates its addresses", "linerate bind 0000:01:00.0"],
+        &["IOMMU translates the card's addresses", "linerate bind 0000:01:00.0"],
     );
     guest.run(&format!("modprobe -a igb virtio_pci virtio_net; {VFIO}"));
     refused(

@@ -75,7 +75,7 @@ fn over_uio(device: &str) {
     guest.run("modprobe uio_pci_generic; echo 64 > /proc/sys/vm/nr_hugepages");
     guest.run(&format!("linerate bind --uio {A} {B}"));
     let refused = guest.refused(&format!("linerate fwd {A} {B} --wait interrupt --queues 2"));
-    assert!(refused.contains("one interrupt for one queue"), "{refused}");
+    assert!(refused.contains("one interrupt, for one queue"), "{refused}");
     sleeps_and_wakes(&mut guest, &a, &b);
 }
 
