@@ -334,19 +334,13 @@ impl Run {
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
         }
-        let mut statistics = Vec::new();
         for device in &devices {
-            statistics.push(match device.statistics() {
-                Ok(statistics) => statistics,
-                // The frames up to the failure have passed: the summary is printed.
-                Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => {
-                    eprintln!("error: {}: {error}", device.name());
-                    has_cut_capture = true;
-                    Statistics::default()
-                }
-                Err(error) => return Err(error),
-            });
+            if let Err(error @ (Error::Capture { .. } | Error::Recording { .. })) = device.link() {
+                eprintln!("error: {}: {error}", device.name());
+                has_cut_capture = true;
+            }
         }
+        let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,
@@ -433,13 +427,8 @@ impl Run {
         (sum(|work| &work.packets), sum(|work| &work.cycles))
     }
 
-    /// Returns the ports' statistics; none of a port whose capture file has failed, which the end of the run reports.
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
-        let of = |device: &Port| match device.statistics() {
-            Err(Error::Capture { .. } | Error::Recording { .. }) => Ok(Statistics::default()),
-            result => result,
-        };
-        self.devices.iter().map(of).collect()
+        self.devices.iter().map(|device| device.statistics()).collect()
     }
 
     /// Stops the models' wires and lets the threads go on until all sent frames have arrived, or nothing has moved

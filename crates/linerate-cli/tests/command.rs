@@ -174,6 +174,16 @@ fn capture_files_are_ports() {
     let full = ["gen", "pcap:/dev/full?write", "--count", "1000", "--seconds", "60", "--json"];
     let full = expect(1, &mut linerate(&full));
     assert!(text(&full.stderr).contains("cannot write it: No space left"), "{}", text(&full.stderr));
+    // A file that is read is not emptied, and a run that does not begin keeps an older recording.
+    let kept = std::fs::read(&file).unwrap();
+    let said = fails(1, &["fwd", &format!("pcap:{file}"), &written, "--seconds", "1"]);
+    assert!(said.contains("it is being read"), "{said}");
+    fails(1, &["sink", &format!("recorded:sim:0?to={file}&rrate=1"), "--seconds", "1"]);
+    fails(1, &["fwd", &written, "pcap:nothing", "--seconds", "1"]);
+    assert_eq!(std::fs::read(&file).unwrap(), kept);
+    // A file without frames is read once.
+    std::fs::write(&file, &kept[..24]).unwrap();
+    run(&["fwd", &format!("pcap:{file}?loop=1000000000"), "null:", "--seconds", "0.1"]);
     let said = fails(1, &["fwd", &written, &written, "--seconds", "1"]);
     assert!(said.contains("another recording is writing it"), "{said}");
 }

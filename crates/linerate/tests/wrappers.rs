@@ -133,7 +133,8 @@ fn a_recorded_port_s_packets_are_in_the_file() {
     assert!(ends.ports[0].info().description.contains("recorded to"));
     let (there, back) = (ends.cross(0, &frames(20)), ends.cross(1, &frames(3)));
     assert_eq!((there.len(), back.len()), (40, 6), "the recorder is inside: it sees each received packet once");
-    ends.ports[0].statistics().unwrap();
+    ends.ports[0].link().unwrap();
+    drop(ends);
     let (mut reader, mut bytes, mut recorded) = (Reader::open(file.path()).unwrap(), Vec::new(), Vec::new());
     let mut last = 0;
     while let Some(record) = reader.next(&mut bytes).unwrap() {
@@ -144,7 +145,7 @@ fn a_recorded_port_s_packets_are_in_the_file() {
     assert_eq!(recorded, [&there[..], &frames(3)[..]].concat());
     let mut full = Ends::new(["recorded:q{1?to=/dev/full", "q}1"]);
     assert_eq!(full.cross(0, &frames(50)).len(), 50, "packets go on");
-    assert!(full.ports[0].statistics().unwrap_err().to_string().contains("No space left"));
+    assert!(full.ports[0].link().unwrap_err().to_string().contains("No space left"));
 }
 
 proptest! {

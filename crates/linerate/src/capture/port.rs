@@ -8,14 +8,14 @@ use super::{Reader, Writer};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// A port on a capture file.
 ///
 /// Frames that are read are padded to 60 bytes, as a card pads them. Options of its name: `loop=N` reads the file N times, 0 for
 /// ever; `speed=1x` keeps the file's times, `speed=2x` is twice as fast, and without it frames are given as fast as they are
 /// received. A file that is malformed or cut, or a disk that is full, is an error of
-/// [`Port::statistics`](crate::port::Port::statistics) from then on.
+/// [`Port::link`](crate::port::Port::link) from then on.
 pub type CapturePort = SoftwarePort<CaptureFile>;
 
 /// The file behind a [`CapturePort`].
@@ -64,6 +64,9 @@ impl CapturePort {
         if is_written && (speed.is_some() || name.option("loop").is_some()) {
             return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
         }
+        if passes != 1 && std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
+            return Err(name.bad_option("loop", "only an ordinary file can be read again"));
+        }
         let file = match is_written {
             true => (None, Some(Writer::create(&path)?)),
             false => (Some(Replay::open(&path, passes, speed)?), None),
@@ -87,15 +90,16 @@ impl PortKind for CaptureFile {
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let (writer, failure) = (self.writer.take(), self.failure.clone());
+        let (mut writer, failure) = (self.writer.take(), self.failure.clone());
+        writer.as_mut().map_or(Ok(()), Writer::begin)?;
         Ok(Box::new(CaptureTx { writer, is_written: self.is_written, bytes: Vec::new(), counters, failure }))
     }
 
-    fn check(&self) -> Result<()> {
+    fn link(&self) -> Result<Link> {
         match &*self.failure.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Error::Capture { file, why }) => Err(Error::Capture { file: file.clone(), why: why.clone() }),
             Some(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
-            _ => Ok(()),
+            _ => Ok(Link::Up { mbits: 0 }),
         }
     }
 }
@@ -161,9 +165,9 @@ impl Replay {
             }
             match &mut self.passes {
                 Some(0) => return Ok(None),
+                // A file without frames is not read again.
+                _ if self.frames == 0 => return Ok(None),
                 Some(passes) => *passes -= 1,
-                // A file without frames is not read for ever.
-                None if self.frames == 0 => return Ok(None),
                 None => {}
             }
             (self.reader, self.frames, self.begun) = (Reader::open(&self.path)?, 0, None);

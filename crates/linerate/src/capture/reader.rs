@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use rustix::fs::FlockOperation;
+
 use super::pcapng::Section;
 use super::{ETHERNET, SECOND};
 use crate::error::{Error, Result};
@@ -129,6 +131,11 @@ impl Reader {
         let cannot =
             |error: std::io::Error| Error::Capture { file: name.clone(), why: format!("cannot read it: {error}") };
         let file = File::open(path).map_err(cannot)?;
+        // No recording may empty it meanwhile.
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+            let why = "a recording is writing it; read it when that has ended".to_string();
+            return Err(Error::Capture { file: name, why });
+        }
         Reader::new(BufReader::with_capacity(64 << 10, file), &name)
     }
 

@@ -9,12 +9,12 @@ use super::Writer;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{PortName, Receive, Statistics, Transmit, Wrapped, Wrapper};
+use crate::port::{PortName, Receive, Transmit, Wrapped, Wrapper};
 
 /// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
 ///
 /// Packets of all queues are in one file, `to=FILE`. If it cannot be written, the packets go on, and
-/// [`Port::statistics`](crate::port::Port::statistics) is an error from then on.
+/// [`Port::link`](crate::port::Port::link) is an error from then on.
 pub type Recorded = Wrapped<Recorder>;
 
 /// The file of a [`Recorded`] port.
@@ -72,18 +72,20 @@ impl Wrapper for Recorder {
     }
 
     fn rx(&mut self, inner: Box<dyn Receive>, _: u16, _: &Arc<Pool>) -> Box<dyn Receive> {
+        self.0.keep(Writer::begin);
         Box::new(RecordedRx { inner, shared: self.0.clone(), bytes: Vec::new() })
     }
 
     fn tx(&mut self, inner: Box<dyn Transmit>, _: u16, _: &Arc<Pool>) -> Box<dyn Transmit> {
+        self.0.keep(Writer::begin);
         Box::new(RecordedTx { inner, shared: self.0.clone() })
     }
 
-    fn statistics(&self, inner: Statistics) -> Result<Statistics> {
+    fn check(&self) -> Result<()> {
         self.0.keep(Writer::flush);
         match &*self.0.file.lock().unwrap_or_else(PoisonError::into_inner) {
             Err(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
-            _ => Ok(inner),
+            _ => Ok(()),
         }
     }
 }

@@ -23,11 +23,16 @@ pub trait Wrapper: Send {
     fn tx(&mut self, inner: Box<dyn Transmit>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Transmit>;
 
     /// Changes the inner port's statistics.
+    fn statistics(&self, inner: Statistics) -> Statistics {
+        inner
+    }
+
+    /// Checks the wrapper itself, whenever the link is read.
     ///
     /// # Errors
     /// A failure of the wrapper's own.
-    fn statistics(&self, inner: Statistics) -> Result<Statistics> {
-        Ok(inner)
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -82,7 +87,7 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn statistics(&self) -> Result<Statistics> {
-        self.wrapper.statistics(self.inner.statistics()?)
+        Ok(self.wrapper.statistics(self.inner.statistics()?))
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
@@ -90,6 +95,7 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn link(&self) -> Result<Link> {
+        self.wrapper.check()?;
         self.inner.link()
     }
 

@@ -44,7 +44,8 @@ impl Port {
 }
 
 fn is_up(device: &crate::port::Port) -> bool {
-    matches!(device.link(), Ok(Link::Up { .. }))
+    // A capture file that has failed does not take the cable away.
+    matches!(device.link(), Ok(Link::Up { .. }) | Err(Error::Capture { .. } | Error::Recording { .. }))
 }
 
 impl Wire for Port {
@@ -97,7 +98,7 @@ impl Wire for Port {
         if self.device.info().driver != "pcap" {
             return None;
         }
-        let ([sent, received], state) = (self.frames, self.device.statistics());
+        let ([sent, received], state) = (self.frames, self.device.link());
         let unreadable = matches!(state, Err(Error::Capture { .. })).into();
         let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
         Some(Report { sent, received, unreadable, unrecorded, ..Report::default() })

@@ -24,7 +24,9 @@ impl Record {
     /// # Errors
     /// [`Error::Recording`](crate::Error::Recording) if it cannot be written.
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
-        Ok(Record { file: Some(Writer::create(path)?), inner, sent: 0, is_finished: false })
+        let mut file = Writer::create(path)?;
+        file.begin()?;
+        Ok(Record { file: Some(file), inner, sent: 0, is_finished: false })
     }
 
     /// Writes to the file, until that fails.
