@@ -14,9 +14,9 @@ use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 pub(super) const MOST_RINGS: u16 = 32;
 pub(super) const MOST_SLOTS: u32 = 4096;
 pub(super) const SLOTS: u32 = 1024;
-/// Slots of a receive ring at a switch. The switch drops packets while a receiver has no processor, so its ring is
-/// longer.
-pub(super) const SWITCH_SLOTS: u32 = 4096;
+/// Slots of a receive ring at a switch: as many as netmap has (`NM_BRIDGE_RINGSIZE`). With 4,096 fewer packets are dropped, but
+/// the server keeps four times the memory.
+pub(super) const SWITCH_SLOTS: u32 = 1024;
 /// The most buffers of a port outside its rings.
 pub(super) const MOST_EXTRA: u32 = 1 << 19;
 /// A port that one or more clients have open.
