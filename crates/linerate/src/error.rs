@@ -438,15 +438,6 @@ pub enum Error {
         mend: String,
     },
 
-    /// A wire of the model that cannot be used: a TAP interface, capture file or other wire.
-    #[error("wire '{wire}': {why}")]
-    Wire {
-        /// The wire as given.
-        wire: String,
-        /// The reason, and what mends it.
-        why: String,
-    },
-
     /// A capture file that cannot be read.
     #[error("capture file '{file}': {why}")]
     Capture {

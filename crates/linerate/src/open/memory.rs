@@ -47,9 +47,6 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
     Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
 }
 
-/// The most slots of a served port's own queue. Packets move on to the client's ring, which may be longer.
-const QUEUE: u32 = 1024;
-
 /// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
@@ -69,7 +66,7 @@ pub fn server() -> Server {
         let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
         // The server's threads sleep while there is no work.
         let interrupts = Some(Duration::ZERO);
-        let ring = rings.rx_slots.clamp(64, QUEUE).next_power_of_two() as usize;
+        let ring = rings.rx_slots.max(64).next_power_of_two() as usize;
         // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
         // can reach, and is for managers only.
         let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };

@@ -5,7 +5,7 @@ use super::breach::Breach;
 use crate::spec::Register;
 use crate::spec::x82599::*;
 
-/// What a write causes in other blocks.
+/// The effects of a write on other blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,

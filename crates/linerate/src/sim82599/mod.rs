@@ -63,7 +63,7 @@ pub use bar::{CardBar, CardDoorbell};
 pub use breach::Breach;
 pub use function::Function;
 pub use kind::Kind;
-pub use named::{OpenWire, named, open_named, open_with_wire};
+pub use named::{OpenWire, named, open_named};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
 pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Wire, from_fn};

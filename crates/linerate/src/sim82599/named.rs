@@ -44,16 +44,6 @@ pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc
     models.make(port, wire)
 }
 
-/// As [`open_named`], with the given wire; the wire in the name is ignored.
-///
-/// # Errors
-/// As [`open_named`].
-pub fn open_with_wire(port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
-    let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
-    models.check_free(port)?;
-    models.make(port, wire)
-}
-
 impl Models {
     fn check_free(&self, port: &PortName) -> Result<()> {
         match self.cards.get(port.rest()) {

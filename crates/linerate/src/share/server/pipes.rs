@@ -88,7 +88,7 @@ impl RequestHandler {
         let (name, side) = pipe_of(&wanted.name);
         let mut pipes = lock(&self.state.pipes);
         if !pipes.contains_key(&name) {
-            let mut rings = [usual(&wanted.name, &wanted.rings).of_card(); 2];
+            let mut rings = [usual(&wanted.rings).of_card(); 2];
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
             let (number, memory) = match choice {

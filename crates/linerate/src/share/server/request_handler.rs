@@ -228,19 +228,19 @@ impl RequestHandler {
         if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(pipe) => pipe.rings(pipe_of(name).1),
-                None => usual(name, &unasked).of_card(),
+                None => usual(&unasked).of_card(),
             });
         }
         if let Some(persistent) = lock(&self.state.persistent).get(name) {
-            return Ok(usual(name, &persistent.rings).of_card());
+            return Ok(usual(&persistent.rings).of_card());
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
             None if is_vale(name) => {
                 crate::port::PortName::parse(name)?;
-                Ok(usual(name, &unasked).of_card())
+                Ok(usual(&unasked).of_card())
             }
-            None => crate::kernel::Interface::open(base(name)).map(|_| usual(name, &self.rings(name, &unasked))),
+            None => crate::kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),
         }
     }
 
@@ -299,7 +299,7 @@ impl RequestHandler {
         if let Some(joined) = self.join(wanted, choice)? {
             return Ok(joined);
         }
-        self.state.make_room(self.number, &usual(&wanted.name, &wanted.rings))?;
+        self.state.make_room(self.number, &usual(&wanted.rings))?;
         self.state.take_after_others(|| self.open_port(wanted, choice))
     }
 
@@ -361,7 +361,7 @@ impl RequestHandler {
         let served = match is_monitor {
             // Each monitor is a port of its own.
             true => {
-                let rings = usual(&wanted.name, &wanted.rings);
+                let rings = usual(&wanted.rings);
                 let device = (self.state.open)(&name, &rings)?;
                 if is_pipe(&wanted.name) {
                     shadow = Some(self.state.shadow(&wanted.name, device.pool())?);

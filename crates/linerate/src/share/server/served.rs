@@ -14,9 +14,6 @@ use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 pub(super) const MOST_RINGS: u16 = 32;
 pub(super) const MOST_SLOTS: u32 = 4096;
 pub(super) const SLOTS: u32 = 1024;
-/// Slots of a receive ring at a switch: as many as netmap has (`NM_BRIDGE_RINGSIZE`). With 4,096 fewer packets are dropped, but
-/// the server keeps four times the memory.
-pub(super) const SWITCH_SLOTS: u32 = 1024;
 /// The most buffers of a port outside its rings.
 pub(super) const MOST_EXTRA: u32 = 1 << 19;
 /// A port that one or more clients have open.
@@ -84,7 +81,7 @@ impl State {
         if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
             return Ok(port);
         }
-        let mut rings = usual(name, rings);
+        let mut rings = usual(rings);
         let device = (self.open)(name, &rings)?;
         let info = device.info();
         // An interface has a host's stack behind it, which is opened when a client asks for it.
@@ -100,17 +97,16 @@ impl State {
 
 /// Returns the rings that a client has asked for at a port, within limits; one ring and the default slots where it has
 /// not asked.
-pub(super) fn usual(name: &str, rings: &RingCounts) -> RingCounts {
+pub(super) fn usual(rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
-    let slots = |asked: u32, unasked: u32| if asked == 0 { unasked } else { asked.clamp(2, MOST_SLOTS) };
-    let rx_slots = if is_vale(name) { SWITCH_SLOTS } else { SLOTS };
+    let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(2, MOST_SLOTS) };
     RingCounts {
         tx: count(rings.tx),
         rx: count(rings.rx),
         host_tx: count(rings.host_tx),
         host_rx: count(rings.host_rx),
-        tx_slots: slots(rings.tx_slots, SLOTS),
-        rx_slots: slots(rings.rx_slots, rx_slots),
+        tx_slots: slots(rings.tx_slots),
+        rx_slots: slots(rings.rx_slots),
     }
 }
 
@@ -216,13 +212,12 @@ mod tests {
     #[test]
     fn requested_rings_are_kept_within_limits() {
         let one = RingCounts { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
-        assert_eq!(usual("eth0", &RingCounts::default()), one);
-        assert_eq!(usual("vale0:a", &RingCounts::default()), RingCounts { rx_slots: SWITCH_SLOTS, ..one });
+        assert_eq!(usual(&RingCounts::default()), one);
         let many = u16::MAX;
         let asked = RingCounts { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
         let (most, slots) = (MOST_RINGS, MOST_SLOTS);
         let given = RingCounts { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
-        assert_eq!(usual("vale0:a", &asked), given);
+        assert_eq!(usual(&asked), given);
     }
 
     #[test]

@@ -49,9 +49,9 @@ impl State {
             if persistent.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::PortInUse { name });
             }
-            let device = (self.open)(&name, &usual(&name, &persistent.rings))?;
+            let device = (self.open)(&name, &usual(&persistent.rings))?;
             let user = rustix::process::geteuid().as_raw();
-            let served = Served::new(&name, device, usual(&name, &persistent.rings).of_card(), user);
+            let served = Served::new(&name, device, usual(&persistent.rings).of_card(), user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
@@ -70,7 +70,7 @@ impl State {
             devices: Vec::new(),
         };
         let mut begin = || -> Result<()> {
-            let open = |name: &str| (self.open)(name, &usual(name, rings));
+            let open = |name: &str| (self.open)(name, &usual(rings));
             let mut device = open(port)?;
             // Packets for the hosts behind the other ports must come in as well.
             device.set_promiscuous(true)?;
