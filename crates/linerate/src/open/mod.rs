@@ -104,7 +104,16 @@ impl Options {
     /// Opens a port around another, whose name has the options that are not the wrapper's.
     fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
         let is_own = |kind: &str| self.kinds.get(kind).is_some();
-        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)?;
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own);
+        // A misspelt option may have been meant for the wrapper.
+        let inner = inner.map_err(|error| match error {
+            Error::BadOption { name: inner, option, value, why } => {
+                let why = format!("{why}; {} has {}", name.short().split(':').next().unwrap_or(""), W::OPTIONS.join(", "));
+                let whose = if inner == name.rest() { name.short().to_string() } else { inner };
+                Error::BadOption { name: whose, option, value, why }
+            }
+            error => error,
+        })?;
         Ok(Box::new(Wrapped::new(name.short(), self.open_device(&inner, pool)?, wrapper)))
     }
 

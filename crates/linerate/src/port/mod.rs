@@ -25,7 +25,7 @@ pub(crate) use counters::Counters;
 pub use device::{Device, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
-pub use name::PortName;
+pub use name::{PortName, count};
 pub(crate) use name::{Kind, is_pipe, is_vale};
 pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
