@@ -76,6 +76,8 @@ impl Kind {
     }
 }
 
+/// The error of an unknown option.
+pub(crate) const NO_OPTION: &str = "there is no such option";
 /// Options that every port takes, and those of `sim:`.
 const OPTIONS: [&str; 13] = [
     "queues", "ring", "mtu", "offloads", "vectors", "device", "vfs", "wire", "record", "size", "flows", "rate", "count",
@@ -140,7 +142,10 @@ impl PortName {
             let (option, value) = part.split_once('=').unwrap_or((part, "on"));
             if name.option(option).is_some_and(|first| first != value) {
                 let first = name.option(option).unwrap_or_default();
-                return Err(name.bad_option(option, &format!("it is also given as {option}={value}; keep one of {first} and {value}")));
+                return Err(name.bad_option(
+                    option,
+                    &format!("it is also given as {option}={value}; keep one of {first} and {value}"),
+                ));
             }
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
@@ -155,7 +160,7 @@ impl PortName {
                 Kind::Capture => &CAPTURE,
             };
             if !known.contains(&option) {
-                let why = format!("there is no such option; there are {}", known.join(", "));
+                let why = format!("{NO_OPTION}; there are {}", known.join(", "));
                 return Err(name.bad_option(option, &why));
             }
         }
@@ -168,13 +173,18 @@ impl PortName {
     /// [`Error::BadOption`].
     pub fn allow(&self, options: &[&str]) -> Result<()> {
         let other = self.options.iter().find(|(option, _)| !options.contains(&option.as_str()));
-        let why = format!("there is no such option; there are {}", options.join(", "));
+        let why = format!("{NO_OPTION}; there are {}", options.join(", "));
         other.map_or(Ok(()), |(option, _)| Err(self.bad_option(option, &why)))
     }
 
     /// Returns whether the name denotes a device outside this process: a PCI card, or one that another process serves.
     pub fn is_device(&self) -> bool {
         matches!(self.kind, Kind::Pci | Kind::VfioUser)
+    }
+
+    /// Returns whether the port is, or wraps, a capture file that is read: packets sent to it are dropped.
+    pub fn is_capture_to_read(&self) -> bool {
+        self.innermost().starts_with("pcap:") && matches!(self.option("write"), None | Some("off"))
     }
 
     /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
@@ -370,9 +380,12 @@ mod tests {
         assert_eq!((name.kind(), name.rest(), name.short()), (Kind::Sim, "a-1", "sim:a-1"));
         assert_eq!((name.option("rate"), name.option("flows")), (Some("14.88M"), None));
         assert_eq!(name.number("size", 64, 64..=1518).unwrap(), 128);
-        for (text, value) in
-            [("18446744073709551615", Some(u64::MAX)), ("99999999999999999999", None), ("18446744074G", None), ("", None)]
-        {
+        for (text, value) in [
+            ("18446744073709551615", Some(u64::MAX)),
+            ("99999999999999999999", None),
+            ("18446744074G", None),
+            ("", None),
+        ] {
             assert_eq!(count(text), value, "{text}");
         }
         for text in ["k", "-1", "+1", "1.0001k", "1.k", ".5k", "1kk", "1é", "é"] {

@@ -58,7 +58,9 @@ impl FromStr for Rate {
     /// wire carries as many packets.
     fn from_str(text: &str) -> Result<Rate, String> {
         let bad = || {
-            format!("'{text}' is not a rate; write packets per second as 14.88M, bits as 10Gbit, a part of the line as 50%")
+            format!(
+                "'{text}' is not a rate; write packets per second as 14.88M, bits as 10Gbit, a part of the line as 50%"
+            )
         };
         // An exponent belongs to the number: 1e6.
         let bytes = text.as_bytes();
