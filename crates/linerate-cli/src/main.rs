@@ -635,4 +635,47 @@ mod tests {
     fn the_grammar_is_consistent() {
         grammar().debug_assert();
     }
+
+    /// Commands of the docs, also those for cards, are understood.
+    #[test]
+    fn documented_commands_are_understood() {
+        let pages = [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/bench.md"),
+            include_str!("../../../docs/cards.md"),
+            include_str!("../../../docs/kernel.md"),
+            include_str!("../../../docs/netmap.md"),
+            include_str!("../../../docs/wires.md"),
+        ];
+        let mut count = 0;
+        // The shell examples are between "```sh" and "```".
+        let examples =
+            pages.iter().flat_map(|page| page.split("```sh\n").skip(1)).filter_map(|rest| rest.split("```").next());
+        for line in examples.flat_map(str::lines) {
+            let line = line.split("  #").next().unwrap_or(line).trim().trim_start_matches("sudo ");
+            if !line.starts_with("linerate ") || line.contains('…') {
+                continue;
+            }
+            // No word of them has a space in it; a line may end with "&", or go on with the next command.
+            let words = line.split([';', '\u{a0}']).next().unwrap_or(line).split(" && ").next().unwrap_or(line);
+            let words = if line.contains('\'') { line } else { words };
+            let words: Vec<String> =
+                words.split_whitespace().filter(|word| *word != "&").map(|word| word.replace('\'', "")).collect();
+            // The processors of an example need not exist here.
+            let words: Vec<&str> = words.iter().map(|word| if *word == "2,3,4,5" { "0" } else { word }).collect();
+            if let Err(error) = grammar().try_get_matches_from(&words) {
+                panic!("{line}: {error}");
+            }
+            for name in words[2..]
+                .iter()
+                .filter(|word| word.contains(':') && !word.starts_with("udp") && !word.starts_with("from"))
+            {
+                if !matches!(words[1], "sim" | "switch") {
+                    port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
+                }
+            }
+            count += 1;
+        }
+        assert!(count > 30, "{count}");
+    }
 }

@@ -1,5 +1,6 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -225,6 +226,8 @@ pub struct Run {
     asked: Option<f64>,
     /// Times that the threads found a port without room.
     held_back: Arc<AtomicU64>,
+    /// The ports' counters when they were last read: a port that is gone has no others.
+    last: RefCell<Vec<Statistics>>,
 }
 
 /// The measurements of a run.
@@ -240,6 +243,8 @@ pub struct Measured {
     pub used: Use,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
+    /// The error that ended the run.
+    pub failure: Option<Error>,
     /// Breaches of the datasheet by drivers of the models.
     pub breaches: u64,
     pub ports: Vec<Value>,
@@ -345,7 +350,9 @@ impl Run {
         let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
-        if pages == PageSize::Ordinary && parsed.iter().any(PortName::is_device) {
+        static NOTED: AtomicBool = AtomicBool::new(false);
+        let is_card = |name: &PortName| name.is_device() && !name.short().starts_with("vfio-user:");
+        if pages == PageSize::Ordinary && parsed.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
             note(&format!(
                 "note: {} MiB of ordinary pages are in use; a card without an IOMMU needs hugepages:\n  echo {needed} | \
@@ -399,6 +406,7 @@ impl Run {
             quota: Quota::new(count),
             asked: None,
             held_back: Arc::default(),
+            last: RefCell::default(),
         })
     }
 
@@ -516,6 +524,9 @@ impl Run {
         if let Some(warning) = measured.used.warning() {
             note(&format!("note: {warning}"));
         }
+        if let Some(error) = measured.failure {
+            return Err(error);
+        }
         let is_good = measured.is_good() && (!strict || measured.shortfalls.is_empty());
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -542,10 +553,14 @@ impl Run {
             self.drain(&judge);
         }
         self.stop.store(true, Ordering::Relaxed);
-        let Run { names, devices, threads, profile, asked, held_back, count, .. } = self;
+        let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
-        outcome?;
+        // A run that is shown has its summary also after an error.
+        let failure = match outcome {
+            Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
+            outcome => outcome.err(),
+        };
 
         let wires = sent.iter().zip(&sent_before).map(|(now, before)| {
             let (now, before) = (now.as_ref()?, before.unwrap_or_default());
@@ -595,9 +610,11 @@ impl Run {
                 has_cut_capture = true;
             }
         }
-        // The counters of a port that is gone are those of the last look.
-        let statistics: Vec<Statistics> =
-            devices.iter().map(|device| device.statistics().unwrap_or_default()).collect();
+        let last = last.into_inner();
+        let now = |(n, device): (usize, &Port)| {
+            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
+        };
+        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
         if show.is_some() {
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
@@ -610,6 +627,7 @@ impl Run {
             wires,
             used,
             interrupted,
+            failure,
             breaches,
             ports: ports.collect(),
             parts: profile.map(|profile| profile.parts()),
@@ -693,6 +711,7 @@ impl Run {
                     parts: self.profile.as_ref().map(|profile| profile.parts()),
                     processors: Snapshot::take().processors(),
                 });
+                self.last.borrow_mut().clone_from(&statistics);
                 last = (now, statistics, moved);
                 for (device, was_up) in self.devices.iter().zip(&mut links) {
                     let is_up = is_up(device);

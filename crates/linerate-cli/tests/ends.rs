@@ -120,6 +120,27 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
 }
 
+/// The server of a card ends: what was received is shown, and then the error.
+#[test]
+fn a_card_that_goes_leaves_a_summary() {
+    let folder = Folder::new("goes");
+    let socket = folder.path("card");
+    let mut server = Process::start(&mut linerate(&["sim", "--socket", &socket, "--wire", "traffic?rate=10k"]));
+    server.await_error("-device");
+    let mut sink = linerate(&["sink", &format!("vfio-user:{socket}"), "--seconds", "60", "--json"]);
+    let mut sink = Process::start(&mut sink);
+    // A second with packets.
+    sink.await_output("\"ports\"");
+    sink.await_output("\"ports\"");
+    drop(server);
+    sink.await_error("linerate: ");
+    let (code, shown) = sink.ended();
+    let summary = kit::summary(shown.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(summary["packets"].as_u64() > Some(0), "{summary}");
+    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(0), "the last counters: {summary}");
+}
+
 /// `bench` ends at any point, and what it writes is marked.
 #[test]
 fn an_interrupted_bench_is_marked() {

@@ -52,6 +52,25 @@ fn ranges_of_processors_work() {
     assert_eq!(summary(&output.stdout)["processors"]["used"], serde_json::json!([0]));
 }
 
+/// Threads are not pinned unless that is requested: two commands would have the same processor.
+#[test]
+fn no_thread_is_pinned_without_cores() {
+    let allowed = |path: &std::path::Path| {
+        let status = std::fs::read_to_string(path.join("status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string()
+    };
+    for (cores, is_pinned) in [(&[][..], false), (&["--cores", "0"], true)] {
+        let mut process = Process::start(linerate(&["fwd", "sim:0", "sim:1", "--json"]).args(cores));
+        process.await_output("ports");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap().flatten();
+        let all: Vec<String> = tasks.map(|task| allowed(&task.path())).collect();
+        assert!(all.len() >= 3, "the run's thread and the models' are there");
+        let ours = allowed(std::path::Path::new("/proc/self"));
+        assert_eq!(all.iter().any(|list| *list == "0") && ours != "0", is_pinned && ours != "0", "{all:?}");
+        assert!(is_pinned || all.iter().all(|list| *list == ours), "{all:?}");
+    }
+}
+
 #[test]
 fn cables_that_lead_nowhere_are_errors() {
     let one_sided = ["the cable's other end does not name this one; open it as sim:b?wire=sim:a"];

@@ -474,7 +474,7 @@ impl Error {
     /// Returns the command or step that mends the error, if known. The command `linerate` prints it behind the error.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::BadName { name, .. } if is_like_an_interface(name) => {
+            Error::BadName { name, why } if why.starts_with(NO_KIND) && is_like_an_interface(name) => {
                 let name = name.split('?').next().unwrap_or(name);
                 format!("did you mean xdp:{name} or packet:{name}? `linerate ports` shows what is here")
             }
@@ -537,6 +537,9 @@ impl Error {
         format!("{self}{}", hint.unwrap_or_default())
     }
 }
+
+/// The error of a name without a kind.
+pub(crate) const NO_KIND: &str = "it has no kind in front";
 
 /// Returns whether a name without a kind may be that of one of the kernel's interfaces.
 fn is_like_an_interface(name: &str) -> bool {

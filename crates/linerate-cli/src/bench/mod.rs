@@ -33,7 +33,7 @@ pub struct Bench {
     /// Two ports to forward between; models by default. Real cards need a load from outside
     #[arg(num_args = 2, value_names = ["PORT", "PORT"])]
     ports: Vec<String>,
-    /// Measure every point for a shorter time: about one minute instead of ten
+    /// Measure every point for a shorter time: about one minute instead of eight
     #[arg(long)]
     quick: bool,
     /// Run only these experiments, for example batch,rings

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NO_KIND, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
 ///
@@ -341,7 +341,7 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "pcap" => Kind::Capture,
         "null" => Kind::Null,
         _ if is_vale(prefix) => Kind::Vale,
-        "" => return Err("it has no kind in front, as in kind:name".to_string()),
+        "" => return Err(format!("{NO_KIND}, as in kind:name")),
         _ => return Err(format!("there is no kind of port '{prefix}:'; there are {KINDS}")),
     })
 }
