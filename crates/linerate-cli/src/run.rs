@@ -721,8 +721,8 @@ impl Run {
                     }
                 }
             }
-            if now >= next {
-                next = now + Duration::from_secs(1);
+            while next <= now {
+                next += Duration::from_secs(1);
             }
             if is_over {
                 return Ok(());

@@ -62,7 +62,7 @@ fn random(state: &mut u64, below: usize) -> usize {
 fn random_commands_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = 0x2545_F491_4F6C_DD1D;
-    for _ in 0..40 {
+    for _ in 0..30 {
         let command = COMMANDS[random(&mut state, COMMANDS.len())];
         let mut line = vec![command];
         match command {

@@ -59,8 +59,8 @@ impl Models {
         };
         let runner = match self.runner.upgrade() {
             Some(runner) => runner,
-            // The kernel chooses its processor: several programs on one machine must not choose the same.
-            None => Arc::new(Runner::start(None)?),
+            // Its processor is the kernel's choice: several programs on one machine must not choose the same.
+            None => Arc::new(Runner::start()?),
         };
         self.runner = Arc::downgrade(&runner);
         let functions = port.number("vfs", 0, 0..=32)?;
