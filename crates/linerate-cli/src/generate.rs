@@ -111,7 +111,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let mut run = Run::open("gen", &[port], traffic.count, &common)?;
     let queues = run.queues();
     let len = template.as_ref().map_or(usize::from(size) - 4, Vec::len);
-    let rate = traffic.rate.and_then(|rate| possible(rate, len, &run.devices()[0]));
+    let rate = traffic.rate.and_then(|rate| possible(rate, len, &run.devices()[0], false));
     let held_back = run.ask(rate.map(|rate| rate.packets_per_second(len)));
     for queue in 0..queues {
         let device = &mut run.devices()[0];
@@ -168,9 +168,9 @@ fn line(port: &Port) -> Option<f64> {
     }
 }
 
-/// Prints how a rate is understood, and returns it; `None` for a rate that the line cannot carry, which is as fast as it
-/// goes.
-pub fn possible(rate: Rate, len: usize, port: &Port) -> Option<Rate> {
+/// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
+/// which is as fast as it goes.
+pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<Rate> {
     let line = line(port);
     let rate = match (rate, line) {
         (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
@@ -180,14 +180,14 @@ pub fn possible(rate: Rate, len: usize, port: &Port) -> Option<Rate> {
     let size = len + 4;
     match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
         Some(line) => {
-            note(&format!(
-                "note: {rate} are more than the line carries ({line} = {} of {size} bytes): as fast as it goes",
-                packets(line)
-            ));
+            let line = format!("{line} = {} of {size} bytes", packets(line));
+            if !is_quiet {
+                note(&format!("note: {rate} are more than the line carries ({line}): as fast as it goes"));
+            }
             None
         }
         None => {
-            if !matches!(rate, Rate::Packets(_)) {
+            if !is_quiet && !matches!(rate, Rate::Packets(_)) {
                 note(&format!("{}: {rate} = {} of {size} bytes", port.name(), packets(rate)));
             }
             Some(rate)

@@ -38,6 +38,9 @@ pub struct Load {
     /// Time one frame out of this many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
+    /// Do not print how a rate is understood.
+    #[arg(skip)]
+    pub is_quiet: bool,
 }
 
 /// Latencies at one load.
@@ -195,7 +198,7 @@ fn through_a_forwarder(
     let names = [with(a, &format!("rate={text}&size={}", load.size)), with(b, "wire=sink")];
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
     let len = usize::from(load.size) - 4;
-    let asked = possible(rate, len, &run.devices()[0]).map(|rate| rate.packets_per_second(len));
+    let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     for device in run.devices() {
         if let Some(card) = model(device) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
@@ -216,7 +219,7 @@ fn from_port_to_port(
 ) -> Result<Sample, Error> {
     let mut run = Run::open("latency", &names, None, common)?;
     let len = usize::from(load.size) - 4;
-    let possible = possible(rate, len, &run.devices()[0]);
+    let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);

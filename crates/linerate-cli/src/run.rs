@@ -388,9 +388,9 @@ impl Run {
                 _ => usize::from(devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)),
             };
         if polling > processors && command != "bench" {
+            let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
             note(&format!(
-                "note: {polling} threads poll on {processors} processors, and take turns: use fewer --queues, or --wait \
-                 adaptive"
+                "note: {polling} threads poll on {on}, and take turns: use fewer --queues, or --wait adaptive"
             ));
         }
         Ok(Run {

@@ -122,6 +122,30 @@ fn latency_shows_the_rate_that_was_sent() {
     assert!(text(&output.stdout).contains(" µs") || text(&output.stdout).contains(" ms"));
 }
 
+/// Two threads that poll on one processor take it from each other: the times are not those of a forwarder, and say so.
+#[test]
+fn processors_that_are_taken_away_are_reported() {
+    let on_one = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("taskset");
+        command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(arguments).arg("--json");
+        let output = expect(0, &mut command);
+        (summary(&output.stdout), text(&output.stderr))
+    };
+    let (forwarded, said) = on_one(&["fwd", "sim:0", "sim:1", "--seconds", "1"]);
+    assert_eq!(forwarded["processors"]["taken_away"], true, "{forwarded}");
+    assert_eq!(forwarded["processors"]["used"], serde_json::json!([0]), "{forwarded}");
+    assert!(said.contains("2 threads poll on one processor, and take turns"), "{said}");
+    assert!(said.contains("processors were taken away: a thread was ready without one for "), "{said}");
+    let (measured, _) = on_one(&["latency", "sim:0", "sim:1", "--rate", "1k", "--seconds", "1"]);
+    assert_eq!(measured["loads"][0]["processors"]["taken_away"], true, "{measured}");
+    let folder = Folder::new("taken");
+    let (report, _) = on_one(&["bench", "--quick", "--only", "parts", "--out", &folder.path("report")]);
+    let warning = report["experiments"][0]["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.contains("processors were taken away"), "{report}");
+    let page = std::fs::read_to_string(folder.path("report/index.html")).unwrap();
+    assert!(page.contains("Note: processors were taken away"), "{page}");
+}
+
 #[test]
 fn rates_are_understood_and_shown() {
     for (rate, shown) in [
