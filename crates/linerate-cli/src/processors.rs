@@ -120,7 +120,7 @@ impl Snapshot {
     /// Returns what has happened since an earlier snapshot, to the threads for which `is_meant` is true.
     pub fn since(&self, before: &Snapshot, is_meant: impl Fn(&str) -> bool) -> Use {
         let seconds = (self.time - before.time).as_secs_f64().max(1e-9);
-        let mut result = Use { processors: self.processors(), ..Use::default() };
+        let mut result = Use { seconds, processors: self.processors(), ..Use::default() };
         for (number, thread) in self.threads.iter().filter(|(_, thread)| is_meant(&thread.name)) {
             // A thread may have begun in between.
             let old = before.threads.get(number);
@@ -143,9 +143,14 @@ pub fn moves_packets(name: &str) -> bool {
     name.starts_with("linerate ") || name == MODEL
 }
 
+/// The shortest time that is judged: threads wait for their first processor when they start.
+const JUDGED: f64 = 0.2;
+
 /// The use of processors over a time.
 #[derive(Clone, Default)]
 pub struct Use {
+    /// The time.
+    pub seconds: f64,
     /// The processors used at its end.
     pub processors: Vec<u16>,
     /// The largest part of the time that a thread was ready and had no processor.
@@ -162,6 +167,7 @@ impl Use {
     /// Returns the worse of both.
     pub fn worse(self, other: Use) -> Use {
         Use {
+            seconds: self.seconds.max(other.seconds),
             waited: self.waited.max(other.waited),
             switches: self.switches + other.switches,
             stolen: self.stolen.max(other.stolen),
@@ -171,7 +177,9 @@ impl Use {
 
     /// Returns what bounds a rate that a model has: its thread.
     pub fn bound(&self) -> Option<String> {
-        let (part, core) = self.model?;
+        let Some((part, core)) = self.model else {
+            return (self.waited > WAITED).then(|| "the processors, which other programs use, too".to_string());
+        };
         let others = if part < 0.9 && self.waited > WAITED { ", which other programs use, too" } else { "" };
         Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
     }
@@ -179,7 +187,7 @@ impl Use {
     /// Returns a warning if processors were taken away; then times and rates are not those of a quiet machine.
     pub fn warning(&self) -> Option<String> {
         let percent = |part: f64| (part * 100.0).round();
-        match self.waited > WAITED || self.stolen > STOLEN {
+        match self.seconds >= JUDGED && (self.waited > WAITED || self.stolen > STOLEN) {
             true => Some(format!(
                 "processors were taken away: a thread was ready without one for {} % of the time ({} involuntary \
                  switches), and a hypervisor took {} %; the figures are those of a busy machine",
@@ -241,6 +249,8 @@ mod tests {
         let stolen = snapshot(2, thread(7_000_000_000, 9_000_000_000, 10), 90, 1400).since(&before(), moves_packets);
         assert!(stolen.warning().unwrap().contains("took 10 %"));
         assert_eq!(stolen.json()["taken_away"], true);
+        let short = snapshot(0, thread(0, u64::MAX, 1), 90, 1400).since(&before(), moves_packets);
+        assert_eq!(short.warning(), None, "a start");
         assert!(snapshot(2, thread(0, 0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
     }
 

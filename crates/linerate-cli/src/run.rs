@@ -691,11 +691,15 @@ impl Run {
             let interrupted = interrupts.wait(TICK.min(left).min(next.saturating_duration_since(Instant::now())));
             let (now, moved) = (Instant::now(), self.moved());
             look(moved.packets, (now - start).as_secs_f64());
+            let is_exhausted = self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
+            if is_exhausted && !self.has_failed() {
+                note("note: all ports are at their end: nothing more will be received");
+            }
             let is_over = interrupted
                 || end.is_some_and(|end| now >= end)
                 || self.count.is_some_and(|count| moved.packets >= count)
                 || self.threads.iter().any(|(_, thread)| thread.is_finished())
-                || self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
+                || is_exhausted;
             if let Some(show) = show
                 && (now >= next || is_over && now - last.0 >= SHOWN)
             {
@@ -730,13 +734,15 @@ impl Run {
         }
     }
 
-    /// True if no port will receive anything any more, or a file that is written has failed.
+    /// True if a capture file that is a port cannot be read or written any more.
+    fn has_failed(&self) -> bool {
+        let is_broken = |device: &Port| matches!(device.link(), Err(Error::Recording { .. } | Error::Capture { .. }));
+        self.devices.iter().any(|device| device.info().driver == "pcap" && is_broken(device))
+    }
+
+    /// True if no port will receive anything any more, or one has failed.
     fn is_exhausted(&self) -> bool {
-        let has_failed = |device: &Port| {
-            device.info().driver == "pcap"
-                && matches!(device.link(), Err(Error::Recording { .. } | Error::Capture { .. }))
-        };
-        self.devices.iter().any(has_failed)
+        self.has_failed()
             || matches!(self.command, "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
     }
 

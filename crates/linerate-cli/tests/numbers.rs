@@ -185,7 +185,8 @@ fn a_run_ends_with_its_captures() {
     write_frames(&first, &vec![vec![0x55; 60]; 100]);
     write_frames(&second, &vec![vec![0xAA; 60]; 7]);
     let begin = std::time::Instant::now();
-    let (sunk, _) = run(0, &["sink", &format!("pcap:{first}")]);
+    let (sunk, said) = run(0, &["sink", &format!("pcap:{first}")]);
+    assert!(said.contains("all ports are at their end: nothing more will be received"), "{said}");
     assert_eq!(number(&sunk["packets"]), 100);
     let written = format!("recorded:pcap:{second}?to={out}");
     let (forwarded, _) = run(0, &["fwd", &format!("faulty:pcap:{first}"), &written]);
