@@ -25,7 +25,7 @@ mod vfio;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
-pub use bind::{Taken, companions, give_back, in_use, take, taken};
+pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
 pub use interrupt::Interrupt;
@@ -51,7 +51,10 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     let driver = card.driver.as_deref();
     if !bind::is_for_programs(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
-        let mend = format!("sudo linerate bind {}, or --bind to take it for this run only", card.address);
+        let mend = match bind::default_route(&card) {
+            Some(_) => bind::advice(&card),
+            None => format!("{}, or --bind to take it for this run only", bind::advice(&card)),
+        };
         return Err(card.error(&why, &mend));
     }
     if bind::is_vfio(driver) {
