@@ -78,7 +78,9 @@ impl Maps {
     /// As [`find`](Maps::find), if the card may write there.
     #[inline]
     pub fn find_writable(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
-        if self.range(address)?.writable { self.find(address, len) } else { None }
+        let range = self.range(address).filter(|range| range.writable)?;
+        let offset = address - range.start;
+        (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
     }
 
     /// Calls `piece` for each piece of the `len` bytes from `address` on, which may lie in several ranges, with its

@@ -1,5 +1,7 @@
 //! The queues' rings and the registers that set them up (sections 8.2.3.8 and 8.2.3.9), for both directions.
 
+use std::ops::{Deref, DerefMut};
+
 use super::Direction;
 use super::board::Board;
 use super::breach::Breach;
@@ -11,8 +13,57 @@ use crate::spec::{Definition, Register};
 
 /// The rings of all queues, by number.
 pub(super) struct Queues {
-    pub rx: Vec<Ring>,
-    pub tx: Vec<Ring>,
+    pub rx: Rings,
+    pub tx: Rings,
+}
+
+/// The rings of one direction, by the number of their queue.
+pub(super) struct Rings {
+    all: Vec<Ring>,
+    /// The queues that are enabled: a step looks at no others.
+    enabled: Vec<u16>,
+}
+
+impl Rings {
+    fn new(direction: Direction) -> Rings {
+        Rings { all: (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect(), enabled: Vec::new() }
+    }
+
+    /// Takes note of queues that were enabled or disabled.
+    fn update(&mut self) {
+        self.enabled.clear();
+        self.enabled.extend(self.all.iter().filter(|ring| ring.enabled).map(|ring| ring.queue));
+    }
+
+    /// Returns the number of enabled queues.
+    pub fn enabled(&self) -> usize {
+        self.enabled.len()
+    }
+
+    /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
+    pub fn enabled_at(&mut self, place: usize) -> &mut Ring {
+        let queue = self.enabled[place % self.enabled.len()];
+        &mut self.all[usize::from(queue)]
+    }
+
+    /// Returns the rings of the enabled queues.
+    pub fn iter_enabled(&self) -> impl Iterator<Item = &Ring> {
+        self.enabled.iter().map(|queue| &self.all[usize::from(*queue)])
+    }
+}
+
+impl Deref for Rings {
+    type Target = [Ring];
+
+    fn deref(&self) -> &[Ring] {
+        &self.all
+    }
+}
+
+impl DerefMut for Rings {
+    fn deref_mut(&mut self) -> &mut [Ring] {
+        &mut self.all
+    }
 }
 
 /// A queue that was disabled.
@@ -30,8 +81,7 @@ pub(super) fn is_tail(definition: &Definition) -> bool {
 
 impl Queues {
     pub fn new() -> Queues {
-        let rings = |direction| (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect();
-        Queues { rx: rings(Direction::Receive), tx: rings(Direction::Transmit) }
+        Queues { rx: Rings::new(Direction::Receive), tx: Rings::new(Direction::Transmit) }
     }
 
     fn ring(&mut self, direction: Direction, queue: u16) -> &mut Ring {
@@ -43,8 +93,10 @@ impl Queues {
 
     /// Disables both rings of a queue.
     pub fn disable(&mut self, queue: u16) {
-        self.rx[queue as usize].disable();
-        self.tx[queue as usize].disable();
+        for rings in [&mut self.rx, &mut self.tx] {
+            rings[queue as usize].disable();
+            rings.update();
+        }
     }
 
     /// Writes one of the registers of a queue. Returns the queue if that disables it.
@@ -53,8 +105,16 @@ impl Queues {
         let Register { offset, number: queue, definition } = register;
         let old = registers.get(offset);
         match definition.offset {
-            RXDCTL::OFFSET => return self.write_control(board, functions, Direction::Receive, register, value),
-            TXDCTL::OFFSET => return self.write_control(board, functions, Direction::Transmit, register, value),
+            RXDCTL::OFFSET => {
+                let stopped = self.write_control(board, functions, Direction::Receive, register, value);
+                self.rx.update();
+                return stopped;
+            }
+            TXDCTL::OFFSET => {
+                let stopped = self.write_control(board, functions, Direction::Transmit, register, value);
+                self.tx.update();
+                return stopped;
+            }
             RDT::OFFSET => self.write_tail(board, functions, Direction::Receive, register, value),
             TDT::OFFSET => self.write_tail(board, functions, Direction::Transmit, register, value),
             // Until receiving begins the head may be written, even of an enabled queue (8.2.3.8.4); DPDK's driver

@@ -15,7 +15,7 @@ use super::functions::Functions;
 use super::headers::{Headers, word};
 use super::interrupt::Interrupts;
 use super::mac::{MAC_CONTROL, Mac};
-use super::queues::Stopped;
+use super::queues::{Rings, Stopped};
 use super::registers::Registers;
 use super::ring::Ring;
 use super::rss::Rss;
@@ -34,6 +34,8 @@ pub(super) struct Receive {
     waiting_bytes: usize,
     /// Packets that are being coalesced.
     coalescing: Vec<Packet>,
+    /// Frames of the last step: about as many come in the next one.
+    expected: usize,
 }
 
 /// The blocks on a frame's way in.
@@ -87,7 +89,7 @@ impl Receive {
     }
 
     /// Receives at most `budget` frames, and returns their number.
-    pub fn step(&mut self, board: &Board, budget: usize, rings: &mut [Ring], path: &mut Incoming) -> usize {
+    pub fn step(&mut self, board: &Board, budget: usize, rings: &mut Rings, path: &mut Incoming) -> usize {
         let has_link = board.has_link();
         if !has_link && path.functions.is_empty() {
             return 0;
@@ -97,7 +99,8 @@ impl Receive {
         if !receives && path.functions.is_empty() {
             return self.lose(path.mac, budget);
         }
-        for ring in rings.iter_mut().filter(|ring| ring.enabled) {
+        for place in 0..rings.enabled() {
+            let ring = rings.enabled_at(place);
             let tail = board.registers.get(RDT::at(ring.queue));
             if tail != ring.tail {
                 ring.move_tail(tail, &board.oracle);
@@ -107,6 +110,10 @@ impl Receive {
         let listens = receives || path.functions.iter().any(|function| function.listens());
         let takes_from_wire = listens && has_link && !board.loops_back();
         let maps = board.dma.maps();
+        if receives {
+            let each = self.expected / rings.enabled().max(1);
+            rings.iter_enabled().for_each(|ring| ring.prefetch_buffers(&maps, each as u32));
+        }
         let mut frame = std::mem::take(&mut self.frame);
         let mut moved = self.deliver_waiting(board, &maps, rings, path.functions);
         let mut room = 0;
@@ -137,13 +144,18 @@ impl Receive {
             }
         }
         self.frame = frame;
+        self.expected = moved;
         for packet in std::mem::take(&mut self.coalescing) {
             self.finish_packet(board, &maps, rings, packet);
         }
         path.mac.control_flow(board, self.waiting_bytes as u32);
         if moved > 0 {
             path.mac.count_received(board);
-            for ring in rings.iter_mut().filter(|ring| ring.packets > 0) {
+            for place in 0..rings.enabled() {
+                let ring = rings.enabled_at(place);
+                if ring.packets == 0 {
+                    continue;
+                }
                 count_delivered(board, ring);
                 path.functions.cause(board, path.interrupts, Direction::Receive, ring.queue);
             }
@@ -162,14 +174,14 @@ impl Receive {
 
     /// Returns how many frames may come before any queue runs out of descriptors, for a sender that honours pause
     /// frames.
-    fn room(&self, board: &Board, rings: &[Ring]) -> u32 {
+    fn room(&self, board: &Board, rings: &Rings) -> u32 {
         if !self.waiting.is_empty() {
             return 0;
         }
         let longest = board.longest_frame() + 4;
         let receives = board.receives();
-        let in_use = |ring: &&Ring| ring.enabled && (receives || board.owner(ring.queue).is_some());
-        let rooms = rings.iter().filter(in_use).map(|ring| {
+        let in_use = |ring: &&Ring| receives || board.owner(ring.queue).is_some();
+        let rooms = rings.iter_enabled().filter(in_use).map(|ring| {
             let each = longest.div_ceil(board.buffer_bytes(ring.queue).max(1));
             ring.owned() / each as u32
         });
@@ -181,7 +193,7 @@ impl Receive {
         &mut self,
         board: &Board,
         maps: &Maps,
-        rings: &mut [Ring],
+        rings: &mut Rings,
         path: &mut Incoming,
         from: Place,
         frame: &mut Frame,
@@ -239,7 +251,7 @@ impl Receive {
     fn accept_virtual(
         &mut self,
         board: &Board,
-        rings: &mut [Ring],
+        rings: &mut Rings,
         path: &mut Incoming,
         number: usize,
         from: Place,
@@ -275,7 +287,7 @@ impl Receive {
         &mut self,
         board: &Board,
         maps: &Maps,
-        rings: &mut [Ring],
+        rings: &mut Rings,
         queue: u16,
         frame: &Frame,
         reported: Reported,
@@ -306,7 +318,7 @@ impl Receive {
         self.waiting.push_back(Arrived { queue, frame: frame.clone(), reported, starts: starts.to_vec() });
     }
 
-    fn deliver_waiting(&mut self, board: &Board, maps: &Maps, rings: &mut [Ring], functions: &Functions) -> usize {
+    fn deliver_waiting(&mut self, board: &Board, maps: &Maps, rings: &mut Rings, functions: &Functions) -> usize {
         let mut moved = 0;
         while let Some(arrived) = self.waiting.front() {
             let Arrived { queue, frame, reported, starts } = arrived;
@@ -329,7 +341,7 @@ impl Receive {
         &mut self,
         board: &Board,
         maps: &Maps,
-        rings: &mut [Ring],
+        rings: &mut Rings,
         frame: &Frame,
         headers: &Headers,
         queue: u16,
@@ -361,7 +373,7 @@ impl Receive {
         }
     }
 
-    fn finish_packet(&mut self, board: &Board, maps: &Maps, rings: &mut [Ring], mut packet: Packet) {
+    fn finish_packet(&mut self, board: &Board, maps: &Maps, rings: &mut Rings, mut packet: Packet) {
         packet.finish();
         self.arrive(board, maps, rings, packet.queue, &packet.frame, packet.reported, &packet.starts);
     }

@@ -89,8 +89,28 @@ impl Ring {
         if self.tail >= self.head { self.tail - self.head } else { self.len - self.head + self.tail }
     }
 
+    /// Returns the index of descriptor `n` after the head; `n` is at most the ring's length.
+    #[inline]
     pub fn index(&self, n: u32) -> u32 {
-        (self.head + n) % self.len
+        let index = self.head + n;
+        if index >= self.len { index - self.len } else { index }
+    }
+
+    /// Prefetches the beginnings of the first `count` buffers, of which the driver's processor has the lines.
+    #[inline]
+    pub fn prefetch_buffers(&self, maps: &Maps, count: u32) {
+        for n in 0..count.min(self.owned()) {
+            let address = self.base.wrapping_add(self.index(n) as u64 * 16);
+            let Some((memory, offset)) = maps.find(address, 16) else { return };
+            // SAFETY: as in `read`.
+            let buffer = unsafe { memory.words(offset, 1) }[0].load(Ordering::Relaxed);
+            if let Some((memory, offset)) = maps.find(buffer, 1) {
+                match self.direction {
+                    Direction::Receive => memory.prefetch_write(offset),
+                    Direction::Transmit => memory.prefetch(offset),
+                }
+            }
+        }
     }
 
     /// Sets the tail that the driver wrote; false, and the old tail stays, if it is invalid.

@@ -11,7 +11,7 @@ use super::functions::Functions;
 use super::interrupt::Interrupts;
 use super::mac::Mac;
 use super::offload::{self, Context, Wanted};
-use super::queues::Stopped;
+use super::queues::{Rings, Stopped};
 use super::ring::Ring;
 use super::switch::{Place, Switch};
 use super::wire::Frame;
@@ -80,7 +80,7 @@ impl Transmit {
     }
 
     /// Sends at most `budget` packets, and returns their number.
-    pub fn step(&mut self, board: &Board, budget: usize, rings: &mut [Ring], path: &mut Outgoing) -> usize {
+    pub fn step(&mut self, board: &Board, budget: usize, rings: &mut Rings, path: &mut Outgoing) -> usize {
         let registers = &board.registers;
         // Without a link the physical function's frames wait; a reset by its driver ends that. Drivers of virtual
         // functions cannot reset the link, so their frames go on: to each other, or nowhere.
@@ -90,12 +90,11 @@ impl Transmit {
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
         let mut sent = if has_link { self.send_fetched(board, budget, path) } else { 0 };
-        let queues = rings.len();
-        for turn in 0..queues {
-            let ring = &mut rings[(self.turn + turn) % queues];
+        for turn in 0..rings.enabled() {
+            let ring = rings.enabled_at(self.turn + turn);
             let queue = ring.queue;
             let is_virtual = board.owner(queue).is_some();
-            if !ring.enabled || !(sends && has_link || is_virtual) || !path.functions.may_work(board, queue) {
+            if !(sends && has_link || is_virtual) || !path.functions.may_work(board, queue) {
                 continue;
             }
             let space = path.functions.space(board, queue);
@@ -104,6 +103,7 @@ impl Transmit {
             if tail != ring.tail {
                 ring.move_tail(tail, &board.oracle);
             }
+            ring.prefetch_buffers(maps, (budget - sent) as u32);
             let (before, mut frames, octets) = (sent, 0, path.mac.sent.octets);
             while sent < budget && ring.owned() > 0 && (path.mac.wire.ready() || !has_link) {
                 let Some(gathered) = gather(board, maps, ring, &mut self.packet.bytes) else { break };
@@ -119,7 +119,7 @@ impl Transmit {
                 path.functions.cause(board, path.interrupts, Direction::Transmit, queue);
             }
         }
-        self.turn = (self.turn + 1) % queues;
+        self.turn = self.turn.wrapping_add(1) % QUEUES as usize;
         sent
     }
 

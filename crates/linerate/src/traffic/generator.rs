@@ -22,8 +22,8 @@ impl Default for Generator {
     }
 }
 
-/// The offset of UDP's source port; flow `f` has port 1,024 + `f`.
-const SOURCE_PORT: usize = 34;
+/// UDP's source port of flow 0; flow `f` has the port `f` after it.
+const FIRST_PORT: u16 = 1024;
 
 impl Generator {
     /// Generates frames of `size` bytes, including 4 bytes of CRC, at least 64. They belong to `flows` flows, which
@@ -88,16 +88,16 @@ impl Generator {
     /// Writes the next frame to `bytes`, which has [`frame_len`](Generator::frame_len) bytes.
     #[inline]
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&self.frame);
         self.sent += 1;
         if self.stamped {
-            let port = 1024u16.wrapping_add(self.next_flow);
-            bytes[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&port.to_be_bytes());
-            stamp::write(bytes, self.next_flow, self.sequence);
+            let port = FIRST_PORT.wrapping_add(self.next_flow);
+            stamp::write(bytes, &self.frame, port, self.next_flow, self.sequence);
             self.next_flow += 1;
             if self.next_flow == self.flows.end {
                 (self.next_flow, self.sequence) = (self.flows.start, self.sequence + 1);
             }
+        } else {
+            bytes.copy_from_slice(&self.frame);
         }
     }
 }

@@ -12,15 +12,36 @@ const FLOW: usize = 46;
 const CHECK: usize = 50;
 const SEQUENCE: usize = 54;
 
-/// Writes the stamp over the payload of a frame of at least 60 bytes.
+/// Writes a frame like `template`, of at least 60 bytes, with another source port and a stamp over the payload.
+///
+/// The hash is computed from the template and the changed words: loads of bytes that were just stored would wait.
 #[inline]
-pub(super) fn write(frame: &mut [u8], flow: u16, sequence: u64) {
-    frame[STAMP..FLOW].copy_from_slice(&MAGIC.to_be_bytes());
-    frame[FLOW..TOUCHED].copy_from_slice(&flow.to_be_bytes());
-    frame[TOUCHED..SEQUENCE].fill(0);
-    frame[SEQUENCE..SHORTEST].copy_from_slice(&sequence.to_be_bytes()[2..]);
-    let check = hash(frame);
-    frame[CHECK..SEQUENCE].copy_from_slice(&check.to_be_bytes());
+pub(super) fn write(frame: &mut [u8], template: &[u8], source_port: u16, flow: u16, sequence: u64) {
+    let [.., high, low, _, _, _, _] = sequence.to_be_bytes();
+    let sequence_end = (sequence as u32).swap_bytes();
+    let (words, rest) = template.as_chunks::<8>();
+    let port = word(words[4]) & !0xFFFF_0000 | u64::from(source_port.swap_bytes()) << 16;
+    let name = word(words[5]) & 0xFFFF | u64::from(MAGIC.swap_bytes()) << 16 | u64::from(flow.swap_bytes()) << 48;
+    let sequence_start = u64::from_le_bytes([0, 0, 0, 0, 0, 0, high, low]);
+    let end = |bytes: u64| bytes & !0xFFFF_FFFF | u64::from(sequence_end);
+
+    let mut hash = Hash::new(words.len() * 8 + rest.len());
+    words[..4].iter().enumerate().for_each(|(index, bytes)| hash.add(index, word(*bytes)));
+    [port, name, sequence_start].into_iter().enumerate().for_each(|(n, word)| hash.add(4 + n, word));
+    match words.get(7) {
+        Some(bytes) => {
+            hash.add(7, end(word(*bytes)));
+            words.iter().enumerate().skip(8).for_each(|(index, bytes)| hash.add(index, word(*bytes)));
+            hash.add(words.len(), partial_word(rest));
+        }
+        None => hash.add(7, end(partial_word(rest))),
+    }
+    let check = u64::from(hash.finish().swap_bytes());
+    frame.copy_from_slice(template);
+    frame[32..40].copy_from_slice(&port.to_le_bytes());
+    frame[40..48].copy_from_slice(&name.to_le_bytes());
+    frame[48..56].copy_from_slice(&(sequence_start | check << 16).to_le_bytes());
+    frame[56..SHORTEST].copy_from_slice(&sequence_end.to_le_bytes());
 }
 
 /// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
@@ -65,28 +86,55 @@ pub(super) fn read(frame: &[u8]) -> Read {
     }
 }
 
-/// Hashes all bytes except the changed one and the check itself: two lanes of multiply and add over words of 8 bytes.
-/// It detects accidents, not attacks.
+/// Hashes all bytes except the changed one and the check itself.
 #[inline]
 fn hash(frame: &[u8]) -> u32 {
     // Bytes 48 to 55 are one word: keep 49, 54 and 55.
     const KEEP: u64 = u64::from_le_bytes([0, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF]);
-    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut lanes = [frame.len() as u64, ODD];
+    let mut hash = Hash::new(frame.len());
     let (words, rest) = frame.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let mut word = u64::from_le_bytes(*word);
-        if index == TOUCHED / 8 {
-            word &= KEEP;
-        }
-        let lane = &mut lanes[index % 2];
-        *lane = (*lane ^ word).wrapping_mul(ODD).rotate_left(29);
+    for (index, bytes) in words.iter().enumerate() {
+        hash.add(index, if index == TOUCHED / 8 { word(*bytes) & KEEP } else { word(*bytes) });
     }
-    for &byte in rest {
-        lanes[0] = (lanes[0] ^ byte as u64).wrapping_mul(ODD).rotate_left(29);
+    hash.add(words.len(), partial_word(rest));
+    hash.finish()
+}
+
+#[inline(always)]
+fn word(bytes: [u8; 8]) -> u64 {
+    u64::from_le_bytes(bytes)
+}
+
+/// Returns fewer than 8 bytes as a word.
+#[inline(always)]
+fn partial_word(bytes: &[u8]) -> u64 {
+    let (start, rest) =
+        bytes.split_first_chunk::<4>().map_or((0, bytes), |(start, rest)| (u32::from_le_bytes(*start), rest));
+    let shift = (bytes.len() - rest.len()) * 8;
+    rest.iter().enumerate().fold(start.into(), |word, (n, byte)| word | u64::from(*byte) << (shift + n * 8))
+}
+
+/// A hash of words of 8 bytes: two lanes of multiply and add. It detects accidents, not attacks.
+struct Hash([u64; 2]);
+
+impl Hash {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+    #[inline(always)]
+    fn new(len: usize) -> Hash {
+        Hash([len as u64, Hash::ODD])
     }
-    let mixed = (lanes[0] ^ lanes[1].rotate_left(32)).wrapping_mul(ODD);
-    (mixed >> 32) as u32
+
+    #[inline(always)]
+    fn add(&mut self, index: usize, word: u64) {
+        let lane = &mut self.0[index % 2];
+        *lane = (*lane ^ word).wrapping_mul(Hash::ODD).rotate_left(29);
+    }
+
+    #[inline(always)]
+    fn finish(self) -> u32 {
+        ((self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(Hash::ODD) >> 32) as u32
+    }
 }
 
 #[cfg(test)]
@@ -96,8 +144,8 @@ mod tests {
     #[test]
     fn every_changed_byte_is_found_but_the_touched_one() {
         for len in [60, 61, 67, 128] {
-            let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            write(&mut frame, 7, 0x0000_1234_5678_9ABC);
+            let (template, mut frame) = ((0..len).map(|i| i as u8).collect::<Vec<_>>(), vec![0; len]);
+            write(&mut frame, &template, 1031, 7, 0x0000_1234_5678_9ABC);
             for at in 0..frame.len() {
                 frame[at] = frame[at].wrapping_add(1);
                 match read(&frame) {
