@@ -329,7 +329,14 @@ impl Mapping {
     /// Prefetches the cache line at `offset`, for reading.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) {
-        prefetch(self.base.as_ptr().wrapping_add(offset));
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which faults at no address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
     }
 
     /// As [`prefetch`](Mapping::prefetch), for writing: other processors lose the line.
@@ -381,19 +388,6 @@ impl Drop for Mapping {
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
-}
-
-/// Prefetches the cache line of an address, for reading.
-#[inline(always)]
-pub(super) fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which faults at no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 /// Returns the NUMA nodes that are online; node 0 if the machine does not report any.
