@@ -11,7 +11,7 @@ use super::session::{Running, Session};
 use crate::error::{Error, Result};
 use crate::netmap::{RxMirror, delivery_of};
 use crate::port::{is_pipe, is_vale};
-use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
+use crate::share::protocol::connection::{Connection, Message, PATIENCE};
 use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
@@ -530,7 +530,7 @@ impl State {
         let found = loop {
             // There may be no room for the proof until the session has read its messages.
             is_sent = is_sent
-                || match send_proof(descriptor.as_fd(), proof) {
+                || match Connection::new(descriptor).send_proof(proof) {
                     Ok(()) => true,
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
                     Err(_) => break None,
