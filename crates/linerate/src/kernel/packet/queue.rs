@@ -249,10 +249,6 @@ impl Receive for PacketRx {
         batch.len() - before
     }
 
-    fn buffers(&self) -> usize {
-        0
-    }
-
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
@@ -330,10 +326,6 @@ impl Transmit for PacketTx {
             self.oldest = (self.oldest + 1) % self.socket.frames;
         }
         slots
-    }
-
-    fn buffers(&self) -> usize {
-        0
     }
 
     fn unsent(&self) -> usize {

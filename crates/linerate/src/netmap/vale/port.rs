@@ -90,8 +90,4 @@ impl Transmit for ValeTx {
         self.counters.moved_packets(packets, taken, bytes);
         taken
     }
-
-    fn buffers(&self) -> usize {
-        0
-    }
 }
