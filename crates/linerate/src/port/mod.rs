@@ -15,6 +15,7 @@ mod scheduling;
 mod software;
 mod statistics;
 mod wait;
+mod waker;
 mod wrapper;
 
 use std::fmt;
@@ -34,6 +35,7 @@ pub use scheduling::Patience;
 pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
+pub use waker::Waker;
 pub use wrapper::{Wrapped, Wrapper};
 
 use crate::error::Result;
