@@ -36,7 +36,7 @@ pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 pub use waker::Waker;
-pub use wrapper::{Wrapped, Wrapper};
+pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 
 use crate::error::Result;
 use crate::memory::Pool;
