@@ -12,6 +12,7 @@ mod bench;
 mod bind;
 mod fwd;
 mod generate;
+mod hint;
 mod latency;
 mod ports;
 mod profile;
@@ -392,7 +393,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("linerate: {}", error.with_hint());
+            eprintln!("linerate: {}", hint::with_hint(&error));
             ExitCode::FAILURE
         }
     }

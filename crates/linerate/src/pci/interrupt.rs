@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// One interrupt of a card: readable from when it is raised until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
@@ -25,7 +25,7 @@ impl Interrupt {
             return Err(Error::Card {
                 card: card.to_string(),
                 why: format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
-                mend: "use fewer queues, or poll: --wait poll".to_string(),
+                mend: Remedy::Poll("use fewer queues"),
             });
         }
         (0..wanted).map(|_| Interrupt::new()).collect()

@@ -32,7 +32,7 @@ pub use interrupt::Interrupt;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
-use crate::error::Result;
+use crate::error::{Remedy, Result};
 use crate::port::Take;
 
 /// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
@@ -51,8 +51,7 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     let driver = card.driver.as_deref();
     if !bind::is_for_programs(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
-        let mend = format!("sudo linerate bind {}, or --bind to take it for this run only", card.address);
-        return Err(card.error(&why, &mend));
+        return Err(card.error(why, Remedy::Take { address: card.address.clone() }));
     }
     if bind::is_vfio(driver) {
         let device = vfio::Vfio::open(&card, claim)?;

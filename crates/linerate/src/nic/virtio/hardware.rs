@@ -15,7 +15,7 @@ use super::split::Split;
 use super::transport::{QueueAddresses, Transport};
 use super::vector::{Groups, Rule};
 use crate::batch::MAX_CHAIN;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
@@ -180,10 +180,7 @@ impl Hardware {
                 why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
                       it would write into memory outside this process"
                     .to_string(),
-                mend: format!(
-                    "start the machine with iommu_platform=on for it, or: linerate bind --uio {}",
-                    device.address()
-                ),
+                mend: Remedy::TakeOverUio("start the machine with iommu_platform=on for it"),
             });
         }
         let rings = DmaMap::new(dma, &Arc::new(Mapping::new(end, region.mapping().pages(), None)?))?;
