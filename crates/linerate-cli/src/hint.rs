@@ -2,10 +2,18 @@
 
 use linerate::{Error, Remedy};
 
+/// What servers and their clients suggest, in the library's words and the command's.
+const OF_SERVERS: [(&str, &str); 2] = [
+    ("Server::join_users", "linerate serve --join-users"),
+    ("give its socket another mode or group: Server::listen", "serve it with --mode 0666, or --group GROUP"),
+];
+
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here
 /// it names commands and flags.
 pub fn with_hint(error: &Error) -> String {
-    let Error::Card { card, mend, .. } = error else { return error.with_hint() };
+    let Error::Card { card, mend, .. } = error else {
+        return OF_SERVERS.iter().fold(error.with_hint(), |text, (ours, theirs)| text.replace(ours, theirs));
+    };
     let mend = match mend {
         Remedy::Choose => "linerate ports, which lists the cards".to_string(),
         Remedy::Take { address } => format!("sudo linerate bind {address}, or --bind to take it for this run only"),

@@ -129,7 +129,7 @@ impl RequestHandler {
         let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
             let why = format!(
-                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: linerate serve --join-users",
+                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: Server::join_users",
                 wanted.name, pipe.user
             );
             return Err(Error::Refused { why, errno: libc::EPERM });

@@ -216,7 +216,7 @@ impl RequestHandler {
             return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }
         let why = format!(
-            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: linerate serve --join-users",
+            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: Server::join_users",
             self.user
         );
         Err(Error::Refused { why, errno: libc::EPERM })
