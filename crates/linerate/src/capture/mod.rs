@@ -14,11 +14,13 @@ mod pcapng;
 mod port;
 mod reader;
 mod recorded;
+mod source;
 mod writer;
 
 pub use port::CapturePort;
-pub use reader::{Reader, Record};
+pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};
+pub use source::Record;
 pub use writer::Writer;
 
 /// `LINKTYPE_ETHERNET`.

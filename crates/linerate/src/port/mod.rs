@@ -23,12 +23,12 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use counters::Counters;
-pub use device::{Device, Info, Receive, Transmit};
+pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub use name::PortName;
 pub(crate) use name::{Kind, is_pipe, is_vale};
-pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKinds, Take, Vectors};
+pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use regions::{Rx, RxRing, Tx, TxRing};
 pub use scheduling::Patience;

@@ -47,6 +47,7 @@ mod named;
 mod offload;
 mod queues;
 mod receive;
+mod receivers;
 mod registers;
 mod ring;
 mod rss;

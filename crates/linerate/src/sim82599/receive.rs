@@ -7,7 +7,7 @@ use super::board::Board;
 use super::breach::{Breach, Oracle};
 use super::checksum;
 use super::clock::Clock;
-use super::coalesce::{self, Packet};
+use super::coalesce::{self, Packet, Reported};
 use super::director::{Director, Verdict};
 use super::dma::Maps;
 use super::filter;
@@ -45,15 +45,6 @@ pub(super) struct Incoming<'a> {
     pub clock: &'a Clock,
     pub rss: &'a mut Rss,
     pub director: &'a Director,
-}
-
-/// The report on a packet in its descriptors.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reported {
-    /// Word 0: packet type and hash.
-    pub word0: u64,
-    /// Bits of word 1, for the last descriptor.
-    pub status: u64,
 }
 
 /// A packet that found no descriptor.

@@ -3,20 +3,15 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
-use super::queue::{HeaderLayout, VirtioRx, VirtioTx};
 use super::registers::{config as device_config, control as command, feature, header, status};
-use super::ring::{Layout, Ring};
-use super::sent::Sent;
+use super::ring::{HeaderLayout, Layout, Ring};
 use super::split::Split;
-use super::transport::{QueueAddresses, Transport};
-use super::vector::{Groups, Rule};
-use crate::batch::MAX_CHAIN;
+use super::transport::{QueueAddresses, Transport, wait_until};
 use crate::error::{Error, Remedy, Result};
-use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping, Placement};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
@@ -32,11 +27,11 @@ pub(super) struct Hardware {
     pub layout: HeaderLayout,
     pub rx: Box<[Place]>,
     pub tx: Box<[Place]>,
-    interrupts: Box<[Arc<Interrupt>]>,
+    pub(super) interrupts: Box<[Arc<Interrupt>]>,
     control: Mutex<Option<Control>>,
     control_queue: Option<QueueMemory>,
     /// All virtqueues, then headers and commands.
-    rings: DmaMap,
+    pub(super) rings: DmaMap,
     packets: DmaMap,
     state: Mutex<State>,
     /// Dropped last: this may give the card back to the kernel.
@@ -45,15 +40,15 @@ pub(super) struct Hardware {
 
 /// A queue's rings and counters; they outlive its owner.
 pub(super) struct Place {
-    memory: QueueMemory,
+    pub(super) memory: QueueMemory,
     pub counters: Arc<QueueCounters>,
 }
 
 /// The place of a virtqueue in the rings' memory.
 #[derive(Clone, Copy)]
-struct QueueMemory {
+pub(super) struct QueueMemory {
     /// The queue's number in the device.
-    number: u16,
+    pub number: u16,
     offset: usize,
     pub size: u16,
 }
@@ -61,14 +56,14 @@ struct QueueMemory {
 /// The queues in use. A VirtIO device cannot stop one queue, only all of them: dropped queues stay with the device
 /// until none is in use.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Queues in use, or used since the last reset; receive queues have even numbers.
-    taken: Vec<u16>,
+    pub(super) taken: Vec<u16>,
     /// The count of queues in use.
-    held: usize,
+    pub(super) held: usize,
     /// Buffers of dropped queues, free again after the reset.
     quarantined: Vec<u32>,
-    receiving: u16,
+    pub(super) receiving: u16,
     promiscuous: bool,
 }
 
@@ -81,7 +76,7 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_TSO6;
 
 /// The offset of zeros for headers.
-const ZEROS: usize = 0;
+pub(super) const ZEROS: usize = 0;
 const COMMAND: usize = ZEROS + 64;
 const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
@@ -261,7 +256,7 @@ impl Hardware {
         }
     }
 
-    fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
+    pub fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
         R::new(self.rings.memory(), queue.offset, queue.size, self.features & feature::EVENT_IDX != 0)
     }
 
@@ -279,7 +274,7 @@ impl Hardware {
         self.rx.first().map_or(0, |place| place.memory.size.into())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -354,134 +349,8 @@ impl Hardware {
     }
 
     /// Returns where the device writes a packet with its header in a buffer.
-    fn placement(&self) -> Placement {
+    pub fn placement(&self) -> Placement {
         Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.options.max_frame)
-    }
-
-    /// Returns loops over groups of packets, if wanted and possible.
-    fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
-        let HeaderLayout { len, mergeable, separate, .. } = self.layout;
-        let (addresses, header) = (addresses.clone(), len as usize);
-        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
-        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
-    }
-
-    /// Starts a receive queue: from here on the device owns all its buffers.
-    pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
-        let memory = self.claim("receive", queue, 2 * queue)?;
-        let started = self.fill(queue, memory, addresses);
-        match started {
-            Ok(rx) => self.receive_if_ready().map(|()| rx),
-            Err(error) => {
-                self.unclaim(2 * queue);
-                Err(error)
-            }
-        }
-    }
-
-    fn fill<R: Ring, L: Locate>(
-        self: &Arc<Self>,
-        queue: u16,
-        memory: QueueMemory,
-        addresses: L,
-    ) -> Result<VirtioRx<R, L>> {
-        let pool = &self.config.pool;
-        let count = usize::from(memory.size / self.layout.descriptors());
-        let reservation = pool.reserve(count + MAX_CHAIN)?;
-        let doorbell = self.transport.notify(memory.number)?;
-        let Some(bufs) = pool.take(count) else {
-            return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
-        };
-        let placement = self.placement();
-        let room = placement.room().min(usize::from(u16::MAX));
-        let longest_single = self.config.options.max_frame.min(room - self.layout.len as usize);
-        let mut rx = VirtioRx::<R, L> {
-            ring: self.ring(memory),
-            bufs: bufs.into(),
-            layout: self.layout,
-            doorbell,
-            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
-            addresses,
-            placement,
-            room: room as u32,
-            longest: self.config.options.max_frame,
-            longest_single,
-            pool: pool.clone(),
-            counters: self.rx[usize::from(queue)].counters.clone(),
-            missing: 0,
-            slots: 0,
-            so_far: 0,
-            partial: Vec::with_capacity(MAX_CHAIN),
-            dropping: false,
-            broken: false,
-            interrupt: self.interrupts.get(usize::from(queue)).cloned(),
-            hardware: self.clone(),
-            _reservation: reservation,
-        };
-        (0..count).for_each(|index| rx.refill(index));
-        if rx.ring.publish(false) {
-            rx.doorbell.ring();
-        }
-        Ok(rx)
-    }
-
-    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
-    fn receive_if_ready(&self) -> Result<()> {
-        let mut state = self.state();
-        state.receiving += 1;
-        let all = state.receiving == self.config.options.rx_queues;
-        drop(state);
-        if all && self.config.options.rx_queues > 1 {
-            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
-            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
-        }
-        Ok(())
-    }
-
-    /// Starts a transmit queue.
-    pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
-        let memory = self.claim("transmit", queue, 2 * queue + 1)?;
-        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(2 * queue + 1))?;
-        let pool = &self.config.pool;
-        Ok(VirtioTx {
-            ring: self.ring(memory),
-            sent: Sent::new(memory.size),
-            layout: self.layout,
-            doorbell,
-            groups: self.groups(&addresses, self.config.options.max_frame),
-            addresses,
-            zeros: self.rings.addresses().at(ZEROS),
-            longest: self.config.options.max_frame,
-            features: self.features,
-            pool: pool.clone(),
-            counters: self.tx[usize::from(queue)].counters.clone(),
-            broken: false,
-            stopped: false,
-            hardware: self.clone(),
-        })
-    }
-
-    fn claim(&self, direction: &'static str, queue: u16, number: u16) -> Result<QueueMemory> {
-        let port = || self.config.name.clone();
-        let places = if number.is_multiple_of(2) { &self.rx } else { &self.tx };
-        let Some(place) = places.get(usize::from(queue)) else {
-            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
-        };
-        self.check_alive()?;
-        let mut state = self.state();
-        if state.taken.contains(&number) {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
-        }
-        state.taken.push(number);
-        state.held += 1;
-        Ok(place.memory)
-    }
-
-    /// Undoes a claim whose queue did not start.
-    fn unclaim(&self, number: u16) {
-        let mut state = self.state();
-        state.taken.retain(|taken| *taken != number);
-        state.held -= 1;
     }
 
     /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
@@ -512,43 +381,6 @@ impl Drop for Hardware {
             std::mem::forget(self.rings.memory().clone());
             std::mem::forget(self.packets.memory().clone());
         }
-    }
-}
-
-impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Stops the queue; further calls do nothing.
-    pub fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
-            return Ok(());
-        }
-        self.ring.forbid_interrupts();
-        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&partial);
-        let held = std::mem::take(&mut self.bufs);
-        self.hardware.release(&held)
-    }
-}
-
-impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
-    fn drop(&mut self) {
-        let _ = self.halt();
-    }
-}
-
-impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Stops the queue; further calls do nothing.
-    pub fn halt(&mut self) -> Result<()> {
-        if self.stopped {
-            return Ok(());
-        }
-        self.stopped = true;
-        self.hardware.release(&self.sent.held())
-    }
-}
-
-impl<R: Ring, L: Locate> Drop for VirtioTx<R, L> {
-    fn drop(&mut self) {
-        let _ = self.halt();
     }
 }
 
@@ -606,24 +438,4 @@ fn reset(transport: &Transport, port: &str) -> Result<()> {
         u8::MAX => Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
         status => Ok(status == 0),
     })
-}
-
-/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
-pub(super) fn wait_until(
-    port: &str,
-    register: &str,
-    section: &'static str,
-    mut done: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    const STEP: Duration = Duration::from_micros(50);
-    const BOUND: Duration = Duration::from_millis(500);
-    let mut waited = Duration::ZERO;
-    while !done()? {
-        if waited >= BOUND {
-            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
-        }
-        std::thread::sleep(STEP);
-        waited += STEP;
-    }
-    Ok(())
 }

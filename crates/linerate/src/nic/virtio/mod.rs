@@ -20,6 +20,7 @@ mod registers;
 mod ring;
 mod sent;
 mod split;
+mod start;
 mod transport;
 mod vector;
 

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::hardware::Hardware;
 use super::registers::{feature, header};
-use super::ring::{Part, Ring};
+use super::ring::{HeaderLayout, Part, Ring};
 use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
 use super::vector::{Groups, SMALLEST};
@@ -70,26 +70,6 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) hardware: Arc<Hardware>,
     pub(super) _reservation: Reservation,
-}
-
-/// The layout of header and data in descriptors.
-#[derive(Clone, Copy)]
-pub(super) struct HeaderLayout {
-    /// Length of the header in bytes.
-    pub len: u32,
-    /// The header has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
-    pub separate: bool,
-    /// The header contains the packet's count of buffers.
-    pub mergeable: bool,
-    /// The header may contain offloads left to be done.
-    pub offloads: bool,
-}
-
-impl HeaderLayout {
-    /// Returns the descriptors of a packet in one buffer.
-    pub fn descriptors(self) -> u16 {
-        if self.separate { 2 } else { 1 }
-    }
 }
 
 impl<R: Ring, L: Locate> RxRing for VirtioRx<R, L> {

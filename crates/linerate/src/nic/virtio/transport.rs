@@ -2,6 +2,8 @@
 //! (legacy, 4.1.4.8).
 #![allow(unsafe_code)]
 
+use std::time::Duration;
+
 use super::registers::{NO_VECTOR, common, config, legacy};
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
@@ -291,4 +293,24 @@ impl Modern {
 
 fn lies(why: &'static str) -> Error {
     Error::BadDevice { why }
+}
+
+/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
+pub(super) fn wait_until(
+    port: &str,
+    register: &str,
+    section: &'static str,
+    mut done: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    const STEP: Duration = Duration::from_micros(50);
+    const BOUND: Duration = Duration::from_millis(500);
+    let mut waited = Duration::ZERO;
+    while !done()? {
+        if waited >= BOUND {
+            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
+        }
+        std::thread::sleep(STEP);
+        waited += STEP;
+    }
+    Ok(())
 }
