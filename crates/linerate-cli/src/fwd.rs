@@ -10,7 +10,8 @@ use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use crate::profile::Stamps;
-use crate::run::{Outcome, Run, cycles, send};
+use crate::profile::cycles;
+use crate::run::{Outcome, Run, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common};
 

@@ -1,11 +1,15 @@
 //! The cycles of each part of a forwarder's path, as in the ixy paper's table, while it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
-use crate::run::cycles;
+/// Reads the time stamp counter, or the machine's equivalent.
+pub fn cycles() -> u64 {
+    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+    CLOCK.raw()
+}
 
 /// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.
 /// It is a prime: a power of two would always hit the same places of a ring.

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
+    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
 };
 use linerate::sim82599::{self, Card};
 use linerate::traffic::Report;
 use linerate::{Batch, Error, Options};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::profile::{Parts, Profile};
-use crate::show::{Rates, Show};
+use crate::profile::{Parts, Profile, cycles};
+use crate::show::{Rates, Show, drops};
 use crate::{Common, Wait};
 
 /// One thread's counters, in a cache line of its own.
@@ -109,12 +109,6 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 const LINK: Duration = Duration::from_secs(10);
 /// How often a run checks for its end.
 const TICK: Duration = Duration::from_millis(100);
-
-/// Reads the time stamp counter, or the machine's equivalent.
-pub fn cycles() -> u64 {
-    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
-    CLOCK.raw()
-}
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -482,12 +476,6 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
         "rx_bytes": statistics.rx_bytes, "tx_bytes": statistics.tx_bytes,
         "drops": drops(&statistics.drops),
     })
-}
-
-/// Returns the causes of drops that have occurred.
-pub fn drops(drops: &Drops) -> Value {
-    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
-    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }
 
 /// The receiver of Ctrl-C, SIGTERM and SIGHUP, for all runs of the process.

@@ -2,11 +2,10 @@
 
 use std::io::{IsTerminal, Write, stdout};
 
-use linerate::port::Statistics;
-use serde_json::{Value, json};
+use linerate::port::{Drops, Statistics};
+use serde_json::{Map, Value, json};
 
 use crate::profile::Parts;
-use crate::run::drops;
 
 /// One port's rates over the last interval.
 pub struct Rates {
@@ -147,4 +146,10 @@ impl Show {
 pub fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Returns the causes of drops that have occurred.
+pub fn drops(drops: &Drops) -> Value {
+    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
+    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }

@@ -10,12 +10,10 @@ use linerate::sim82599::{Card, Traffic};
 use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
 
-use super::Plan;
-use super::forwarding::forward;
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::report::{Cell, Section};
-use crate::profile::{EVERY, Parts, Profile, Stamps};
-use crate::run::cycles;
+use super::{Plan, forward};
+use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 
 /// Packets at a time.
 const BATCH: usize = 32;
