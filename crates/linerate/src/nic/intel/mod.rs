@@ -19,7 +19,6 @@ mod vector;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Config;
@@ -173,8 +172,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
-        let slots = |queues: &[hardware::QueuePlace]| queues.iter().map(|place| place.counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.hardware.rx), tx_slots: slots(&self.hardware.tx) }
+        self.hardware.counters.by_queue()
     }
 
     fn link(&self) -> Result<Link> {
@@ -225,10 +223,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn reset(&mut self) -> Result<()> {
         let hardware = &self.hardware;
-        let queues = hardware.rx.iter().chain(&hardware.tx).filter(|place| place.taken.load(Ordering::Acquire)).count();
-        if queues > 0 {
-            return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
-        }
+        hardware.counters.check_free(&hardware.config)?;
         // Save the counters before the reset clears them.
         hardware.statistics()?;
         self.bring_up()
@@ -245,10 +240,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         const CRC: u64 = 4;
         let mut sum = self.counted();
         C::count(self, &mut sum);
+        let queues = self.counters.sum().drops;
         let drops = Drops {
-            no_buffer: self.rx.iter().map(|place| place.counters.no_buffers()).sum(),
-            malformed: self.rx.iter().map(|place| place.counters.drops()).sum(),
-            tx_too_long: self.tx.iter().map(|place| place.counters.drops()).sum(),
+            no_buffer: queues.no_buffer,
+            malformed: queues.malformed,
+            tx_too_long: queues.tx_too_long,
             ..sum.drops
         };
         Ok(Statistics { tx_bytes: sum.tx_bytes.saturating_sub(sum.tx_packets * CRC), drops, ..*sum })

@@ -15,7 +15,7 @@ use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placeme
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
-use crate::port::QueueCounters;
+use crate::port::Counters;
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
 /// memory that it can reach is freed.
@@ -25,8 +25,9 @@ pub(super) struct Hardware {
     /// The negotiated features.
     pub features: u64,
     pub layout: HeaderLayout,
-    pub rx: Box<[Place]>,
-    pub tx: Box<[Place]>,
+    pub(super) rx: Box<[QueueMemory]>,
+    pub(super) tx: Box<[QueueMemory]>,
+    pub counters: Counters,
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
     control: Mutex<Option<Control>>,
     control_queue: Option<QueueMemory>,
@@ -36,12 +37,6 @@ pub(super) struct Hardware {
     state: Mutex<State>,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
-}
-
-/// A queue's rings and counters; they outlive its owner.
-pub(super) struct Place {
-    pub(super) memory: QueueMemory,
-    pub counters: Arc<QueueCounters>,
 }
 
 /// The place of a virtqueue in the rings' memory.
@@ -157,9 +152,8 @@ impl Hardware {
             end = offset + step;
             Ok(QueueMemory { number, offset, size })
         };
-        let mut places = |queues: u16, direction: u16| -> Result<Box<[Place]>> {
-            let one = |queue| Ok(Place { memory: place(2 * queue + direction)?, counters: Arc::default() });
-            (0..queues).map(one).collect()
+        let mut places = |queues: u16, direction: u16| -> Result<Box<[QueueMemory]>> {
+            (0..queues).map(|queue| place(2 * queue + direction)).collect()
         };
         let (rx, tx) = (places(config.options.rx_queues, 0)?, places(config.options.tx_queues, 1)?);
         let control_queue = match features & feature::CTRL_VQ {
@@ -186,6 +180,7 @@ impl Hardware {
             layout,
             rx,
             tx,
+            counters: Counters::new(&config),
             interrupts,
             control: Mutex::default(),
             control_queue,
@@ -218,11 +213,11 @@ impl Hardware {
         // SAFETY: no slices of the rings' memory are lent.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
         let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
-        for (index, place) in self.rx.iter().enumerate() {
-            self.start_queue(place.memory, has_vectors.then_some(index as u16))?;
+        for (index, queue) in self.rx.iter().enumerate() {
+            self.start_queue(*queue, has_vectors.then_some(index as u16))?;
         }
-        for place in &self.tx {
-            self.start_queue(place.memory, None)?;
+        for queue in &self.tx {
+            self.start_queue(*queue, None)?;
         }
         let mut control = None;
         if let Some(queue) = self.control_queue {
@@ -271,7 +266,7 @@ impl Hardware {
 
     /// Returns the count of descriptors in the receive rings.
     pub fn ring_size(&self) -> usize {
-        self.rx.first().map_or(0, |place| place.memory.size.into())
+        self.rx.first().map_or(0, |queue| queue.size.into())
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -334,8 +329,7 @@ impl Hardware {
     /// Returns the queue whose ring or descriptors contain a device address.
     fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
-        let is_of = |place: &Place| {
-            let QueueMemory { offset, size, .. } = place.memory;
+        let is_of = |&QueueMemory { offset, size, .. }: &QueueMemory| {
             let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
@@ -344,7 +338,7 @@ impl Hardware {
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
         };
-        let found = |direction, places: &[Place]| Some((direction, places.iter().position(is_of)?));
+        let found = |direction, queues: &[QueueMemory]| Some((direction, queues.iter().position(is_of)?));
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
@@ -363,11 +357,6 @@ impl Hardware {
             return Ok(());
         }
         self.bring_up_alone(&mut state)
-    }
-
-    /// Returns the count of queues in use.
-    pub fn held(&self) -> usize {
-        self.state().held
     }
 }
 

@@ -11,6 +11,7 @@ use super::vector::{Groups, Rule};
 use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::Locate;
+use crate::port::QueueCounters;
 
 impl Hardware {
     /// Returns loops over groups of packets, if wanted and possible.
@@ -23,12 +24,12 @@ impl Hardware {
 
     /// Starts a receive queue: from here on the device owns all its buffers.
     pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
-        let memory = self.claim("receive", queue, 2 * queue)?;
-        let started = self.fill(queue, memory, addresses);
+        let (memory, counters) = self.claim(queue, true)?;
+        let started = self.fill(queue, memory, counters, addresses);
         match started {
             Ok(rx) => self.receive_if_ready().map(|()| rx),
             Err(error) => {
-                self.unclaim(2 * queue);
+                self.unclaim(memory.number);
                 Err(error)
             }
         }
@@ -38,6 +39,7 @@ impl Hardware {
         self: &Arc<Self>,
         queue: u16,
         memory: QueueMemory,
+        counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioRx<R, L>> {
         let pool = &self.config.pool;
@@ -62,7 +64,7 @@ impl Hardware {
             longest: self.config.options.max_frame,
             longest_single,
             pool: pool.clone(),
-            counters: self.rx[usize::from(queue)].counters.clone(),
+            counters,
             missing: 0,
             slots: 0,
             so_far: 0,
@@ -95,8 +97,8 @@ impl Hardware {
 
     /// Starts a transmit queue.
     pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
-        let memory = self.claim("transmit", queue, 2 * queue + 1)?;
-        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(2 * queue + 1))?;
+        let (memory, counters) = self.claim(queue, false)?;
+        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
         let pool = &self.config.pool;
         Ok(VirtioTx {
             ring: self.ring(memory),
@@ -109,27 +111,27 @@ impl Hardware {
             longest: self.config.options.max_frame,
             features: self.features,
             pool: pool.clone(),
-            counters: self.tx[usize::from(queue)].counters.clone(),
+            counters,
             broken: false,
             stopped: false,
             hardware: self.clone(),
         })
     }
 
-    fn claim(&self, direction: &'static str, queue: u16, number: u16) -> Result<QueueMemory> {
-        let port = || self.config.name.clone();
-        let places = if number.is_multiple_of(2) { &self.rx } else { &self.tx };
-        let Some(place) = places.get(usize::from(queue)) else {
-            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
+    /// Takes a queue, which is its owner's while that has its counters, and the device's until all are free.
+    fn claim(&self, queue: u16, receives: bool) -> Result<(QueueMemory, Arc<QueueCounters>)> {
+        let (counters, memory, direction) = match receives {
+            true => (self.counters.take_rx(&self.config, queue)?, self.rx[usize::from(queue)], "receive"),
+            false => (self.counters.take_tx(&self.config, queue)?, self.tx[usize::from(queue)], "transmit"),
         };
         self.check_alive()?;
         let mut state = self.state();
-        if state.taken.contains(&number) {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
+        if state.taken.contains(&memory.number) {
+            return Err(Error::QueueTaken { port: self.config.name.clone(), direction, queue });
         }
-        state.taken.push(number);
+        state.taken.push(memory.number);
         state.held += 1;
-        Ok(place.memory)
+        Ok((memory, counters))
     }
 
     /// Undoes a claim whose queue did not start.
