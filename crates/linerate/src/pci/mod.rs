@@ -24,7 +24,7 @@ mod vfio;
 
 use std::sync::Arc;
 
-pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
+pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
 pub use bind::{Taken, companions, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;

@@ -30,7 +30,7 @@ pub use name::PortName;
 pub(crate) use name::{Kind, is_pipe, is_vale};
 pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
-pub(crate) use regions::{Rx, RxRing, Tx, TxRing};
+pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
 pub use scheduling::Patience;
 pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};

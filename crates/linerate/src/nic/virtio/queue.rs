@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
-use crate::port::{QueueCounters, RxRing, TxRing};
+use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
 
 /// The shorter header's length.
@@ -72,7 +72,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<R: Ring, L: Locate> RxRing for VirtioRx<R, L> {
+impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -363,7 +363,7 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) hardware: Arc<Hardware>,
 }
 
-impl<R: Ring, L: Locate> TxRing for VirtioTx<R, L> {
+impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool

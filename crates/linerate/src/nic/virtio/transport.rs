@@ -235,11 +235,11 @@ impl Transport {
 }
 
 impl Window {
-    fn load<T: crate::pci::Register>(&self, offset: u32) -> T {
+    fn load<T: crate::pci::Width>(&self, offset: u32) -> T {
         self.bar.load(self.offset + offset)
     }
 
-    fn store<T: crate::pci::Register>(&self, offset: u32, value: T) {
+    fn store<T: crate::pci::Width>(&self, offset: u32, value: T) {
         self.bar.store(self.offset + offset, value);
     }
 }
