@@ -156,30 +156,11 @@ impl RequestHandler {
             }
         }
         let placed = describe(&mine)?;
-        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
-        let opened = Opened {
-            wanted: wanted.clone(),
-            rings,
-            mac: [0; 6],
-            number: pipe.number,
-            len: memory.plan.len(),
-            buffers: memory.shared.buffers,
-            placed: placed.clone(),
-            other: Some(ends[1 - side].clone()),
-            extra,
-        };
+        let opened = memory.opened(wanted, choice, rings, pipe.number, placed.clone());
+        let opened = Opened { other: Some(ends[1 - side].clone()), ..opened };
         let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
-        let running = Running {
-            state: self.state.clone(),
-            session,
-            pump: None,
-            served: None,
-            shadow: None,
-            pipe: Some((name.to_string(), side)),
-            lease: None,
-            monitors: None,
-        };
+        let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
         Ok(Begun::New { running, placed })
     }
 }

@@ -423,25 +423,14 @@ impl RequestHandler {
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
         let lease = Lease { memory: memory.clone(), rings: vec![places.clone()], description: None };
         let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
-        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
-        let opened = Opened {
-            wanted: wanted.clone(),
-            rings,
-            mac,
-            number,
-            len: memory.plan.len(),
-            buffers: memory.shared.buffers,
-            placed: placed.clone(),
-            other: None,
-            extra,
-        };
+        let opened = Opened { mac, ..memory.opened(wanted, choice, rings, number, placed.clone()) };
         let session = Session::new(opened, self.user, memory)?;
         let pump = match served {
             Some(served) => Some(self.pump(served, &session)?),
             None => None,
         };
-        let (state, served) = (self.state.clone(), served.cloned());
-        let running = Running { state, session, pump, served, shadow, pipe: None, lease: Some(lease), monitors: None };
+        let (served, lease) = (served.cloned(), Some(lease));
+        let running = Running { pump, served, shadow, lease, ..Running::new(&self.state, session) };
         Ok(Begun::New { running, placed })
     }
 

@@ -1,7 +1,7 @@
 //! A port's rings at a client, and the connections that are its descriptors. Each descriptor, in the process that has
 //! opened it or in another, is the other end of one of them. With the last one the port is closed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -72,9 +72,7 @@ impl Session {
 
     /// Describes the session for a process that a descriptor was passed to.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let memory = self.memory.shared.as_fd().try_clone_to_owned();
-        let memory = memory.map_err(|error| Error::system("dup of a descriptor", error))?;
-        Ok((Reply::Opened(Box::new(self.opened.clone())), vec![memory]))
+        Ok((Reply::Opened(Box::new(self.opened.clone())), vec![self.memory.shared.duplicate()?]))
     }
 
     /// Reads the connections' messages, and removes connections that have ended.
@@ -232,6 +230,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// A session of which nothing else is running.
+    pub fn new(state: &Arc<State>, session: Arc<Session>) -> Running {
+        let (pump, served, shadow, pipe, lease, monitors) = (None, None, None, None, None, None);
+        Running { state: state.clone(), session, pump, served, shadow, pipe, lease, monitors }
+    }
+
     pub fn run(mut self) {
         let name = self.session.opened.wanted.full_name();
         tracing::debug!(port = name, user = self.session.user, "a session begins");

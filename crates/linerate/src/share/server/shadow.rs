@@ -3,7 +3,7 @@
 //! rings packets reach the monitors as those of any client. Copies without room are dropped and counted at the
 //! monitors; the pipe is not delayed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -110,12 +110,8 @@ impl Shadow {
     /// # Errors
     /// [`Error::System`].
     pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
-        let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
-        };
-        let descriptors = vec![duplicate(self.memory.shared.as_fd())?];
         let places = self.placed[end].tx.iter().flatten().copied().collect();
-        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, descriptors))
+        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, vec![self.memory.shared.duplicate()?]))
     }
 }
 
