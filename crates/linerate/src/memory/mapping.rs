@@ -68,7 +68,7 @@ impl Mapping {
         let file = Mapping::sealed(len, kind)?;
         // The node must be set before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
-        let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
+        let mapping = Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate)?;
         if let Some(node) = node {
             mapping.bind_to_node(node)?;
         }
@@ -84,7 +84,7 @@ impl Mapping {
         #[cfg(miri)]
         return Mapping::of_heap(len);
         #[cfg(not(miri))]
-        Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, len, PageSize::Ordinary, MapFlags::SHARED)
+        Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, 0, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     #[cfg(miri)]
@@ -107,11 +107,11 @@ impl Mapping {
         Ok(file)
     }
 
-    fn map(file: OwnedFd, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
+    fn map(file: OwnedFd, offset: u64, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let base =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) }
-                .map_err(|e| Error::system("mmap", e))?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, offset) };
+        let base = base.map_err(|e| Error::system("mmap", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages, backing: Backing::File(file) })
     }
@@ -121,20 +121,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::System`] if the kernel refuses.
     pub(crate) fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                offset,
-            )
-        }
-        .map_err(|e| Error::system("mmap of a device's or a socket's memory", e))?;
-        let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
-        Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::File(file) })
+        Mapping::map(file, offset, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     /// Maps all of the memory that another process has sent. It must be sealed against shrinking (memfd_create(2)),
@@ -149,7 +136,7 @@ impl Mapping {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
             return Err(Error::system("mapping another process's memory", why));
         }
-        let mut mapping = Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
+        let mut mapping = Mapping::map(file, 0, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
         mapping.backing = Backing::OfPeer;
         Ok(mapping)
     }
