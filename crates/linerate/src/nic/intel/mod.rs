@@ -17,7 +17,6 @@ mod semaphore;
 mod start;
 mod vector;
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +96,6 @@ pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
     promiscuous: bool,
-    _controller: PhantomData<C>,
 }
 
 impl<B: Bar, C: Controller> Intel<B, C> {
@@ -108,7 +106,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
-        let mut device = Intel { hardware, rss, promiscuous: true, _controller: PhantomData };
+        let mut device = Intel { hardware, rss, promiscuous: true };
         device.bring_up()?;
         Ok(device)
     }
