@@ -524,10 +524,11 @@ proptest! {
         let mut receive_all = |batch: &mut Batch| {
             let mut idle = 0;
             while idle < 3 {
+                let before = a.2.wrapper().injected();
                 let moved = a.0.step(64) + rx.recv(batch);
                 received.extend(whole(batch, 0));
                 batch.clear();
-                idle = if moved == 0 { idle + 1 } else { 0 };
+                idle = if moved == 0 && a.2.wrapper().injected() == before { idle + 1 } else { 0 };
             }
         };
         for (count, len, batch) in bursts {
