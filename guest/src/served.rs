@@ -94,7 +94,7 @@ impl Served {
     /// Serves these cards.
     pub fn new(cards: Vec<Arc<Card>>) -> Served {
         let folder = tempfile::Builder::new().prefix("served").tempdir().expect("a temporary folder");
-        let runner = Runner::start(None).expect("a thread");
+        let runner = Runner::start().expect("a thread");
         let mut served = Served { cards, counted: Vec::new(), servers: Vec::new(), _runner: runner, folder };
         for card in served.cards.clone() {
             served._runner.run(&card);

@@ -7,6 +7,8 @@ use linerate::nic::known;
 use linerate::pci::{NetworkCard, companions, give_back, take};
 use linerate::port::Access;
 
+use crate::show::{note, print};
+
 /// Takes cards from the kernel, until `unbind` gives them back.
 pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {
     let access = match (vfio, uio) {
@@ -20,18 +22,18 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
         known(&card.address, card.vendor, card.device)?;
         let others = companions(&card);
         if !others.is_empty() {
-            eprintln!(
+            note(&format!(
                 "note: the IOMMU cannot isolate {} from {}: no other program can use those meanwhile",
                 card.address,
                 others.join(", ")
-            );
+            ));
         }
         take(&card, access, force)?;
         let now = NetworkCard::find(address)?;
         let driver = now.driver.as_deref().unwrap_or("no driver");
-        println!("{}: {} -> {driver}", card.address, card.driver.as_deref().unwrap_or("no driver"));
+        print(&format!("{}: {} -> {driver}\n", card.address, card.driver.as_deref().unwrap_or("no driver")));
         if let Some(group) = now.iommu_group.filter(|_| driver == "vfio-pci") {
-            println!("  to use it without root: sudo chown $USER /dev/vfio/{group}");
+            print(&format!("  to use it without root: sudo chown $USER /dev/vfio/{group}\n"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -43,12 +45,12 @@ pub fn unbind(cards: &[String]) -> Result<ExitCode, Error> {
         let card = NetworkCard::find(address)?;
         give_back(&card.address)?;
         let now = NetworkCard::find(address)?;
-        println!(
-            "{}: {} -> {}",
+        print(&format!(
+            "{}: {} -> {}\n",
             card.address,
             card.driver.as_deref().unwrap_or("no driver"),
             now.driver.as_deref().unwrap_or("no driver")
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

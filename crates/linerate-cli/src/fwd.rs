@@ -9,11 +9,10 @@ use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
-use crate::profile::Stamps;
-use crate::profile::cycles;
-use crate::run::{Outcome, Run, send};
+use crate::profile::{Stamps, cycles};
+use crate::run::{Outcome, Quota, Run, send};
 use crate::tune::Tuner;
-use crate::{BatchSize, Common};
+use crate::{BatchSize, Common, usage};
 
 /// Rules for the packets that are forwarded.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -27,6 +26,13 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Refuses rules that let nothing through.
+    fn check(&self) {
+        if self.only.is_some() && self.only == self.drop {
+            usage("--only and --drop have the same packets: nothing would be forwarded");
+        }
+    }
+
     fn keep(&self, frame: &[u8]) -> bool {
         self.only.as_ref().is_none_or(|filter| filter.matches(frame))
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
@@ -62,6 +68,7 @@ struct Way {
     chains: bool,
     rules: Rules,
     filtered: Arc<AtomicU64>,
+    quota: Quota,
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
 }
@@ -83,7 +90,7 @@ impl Way {
         if is_due || self.tuner.is_some() {
             return self.turn_timed(tx, rest, is_due);
         }
-        self.rx.recv(&mut self.batch);
+        self.quota.recv(&mut self.rx, &mut self.batch);
         self.work(rest);
         send(tx, &mut self.batch, self.chains)
     }
@@ -91,7 +98,11 @@ impl Way {
     /// Does the program's own work: the rules and the touch.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
-        self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
+        let goes_on = rest.is_some();
+        let rejected = self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
+        if rejected > 0 && !goes_on {
+            self.quota.give_back(rejected);
+        }
         self.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
@@ -100,7 +111,7 @@ impl Way {
     #[cold]
     fn turn_timed(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
-        self.rx.recv(&mut self.batch);
+        self.quota.recv(&mut self.rx, &mut self.batch);
         let received = cycles();
         self.work(rest);
         let touched = cycles();
@@ -147,21 +158,20 @@ pub fn run(
     common: &Common,
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
-    let mut run = Run::open("fwd", &names, common)?;
+    rules.check();
+    let mut run = Run::open("fwd", &names, count, common)?;
     let filtered = start(&mut run, profile, rules, common)?;
-    run.finish(
-        |packets| count.is_some_and(|count| packets >= count),
-        |reports| {
-            let (outcome, filtered) = (judge(reports), filtered.load(Ordering::Relaxed));
-            Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
-        },
-    )
+    run.finish(|reports| {
+        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports) };
+        let filtered = filtered.load(Ordering::Relaxed);
+        Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
+    })
 }
 
 /// Starts forwarding in a run with two or three ports; returns the counter of packets that the rules rejected.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
     let filtered = Arc::<AtomicU64>::default();
-    let profile = profile.then(|| run.profile());
+    let (profile, quota) = (profile.then(|| run.profile()), run.quota());
     for queue in 0..run.queues() {
         let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
         let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
@@ -172,6 +182,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             chains,
             rules: rules.clone(),
             filtered: filtered.clone(),
+            quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
             tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
         };
@@ -208,14 +219,15 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
 
 /// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.
 pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
-    let mut run = Run::open("filter", &[port], common)?;
+    rules.check();
+    let mut run = Run::open("filter", &[port], count, common)?;
     let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;
         let mut batch = Batch::with_capacity(common.batch.packets());
-        let (rules, filtered, mut waiter) = (rules.clone(), filtered.clone(), run.waiter());
+        let (rules, filtered, mut waiter, quota) = (rules.clone(), filtered.clone(), run.waiter(), run.quota());
         run.spawn(move || {
-            rx.recv(&mut batch);
+            quota.recv(&mut rx, &mut batch);
             let dropped = rules.apply(&mut batch, None, &filtered);
             let packets = dropped + batch.packets().count();
             batch.clear();
@@ -223,10 +235,14 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
             packets
         });
     }
-    run.finish(
-        |packets| count.is_some_and(|count| packets >= count),
-        |_| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() },
-    )
+    run.finish(|_| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() })
+}
+
+/// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
+/// that are missing among the frames that arrived.
+fn judge_counted(reports: &[Option<Report>]) -> Outcome {
+    let lost = reports.iter().take(2).flatten().map(|report| report.lost).sum();
+    Outcome { lost, ..judge(reports) }
 }
 
 /// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other.

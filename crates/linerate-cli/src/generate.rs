@@ -2,29 +2,32 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use linerate::capture::Reader;
 use linerate::memory::Pool;
-use linerate::port::TxQueue;
+use linerate::port::{Link, Port, PortName, TxQueue};
 use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
-use std::sync::Arc;
 
-use crate::Common;
-use crate::run::{Outcome, Run, send};
+use crate::run::{Outcome, Run, model, send};
+use crate::show::note;
+use crate::{Common, packets, usage};
 
 /// Options of the traffic.
 #[derive(Args)]
 pub struct Traffic {
-    /// Bytes of a frame, CRC included
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=9732))]
-    size: u16,
-    /// Rate in packets (14.88M) or bits (10Gbit) per second; at full speed by default
+    /// Bytes of a frame, CRC included: 64 to 9732; default 64
+    #[arg(long, value_parser = size, conflicts_with = "template")]
+    size: Option<u16>,
+    /// Rate in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%); at full speed by
+    /// default
     #[arg(long)]
     rate: Option<Rate>,
-    /// Number of packets
-    #[arg(long)]
+    /// Number of packets; with k, M or G
+    #[arg(long, value_parser = packets)]
     count: Option<u64>,
     /// UDP flows, which differ in their source port
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
@@ -47,6 +50,8 @@ struct Sender {
     /// Paced frames are sent in bursts of at least this many.
     least: usize,
     left: u64,
+    /// Turns in which the port had no room.
+    held_back: Arc<AtomicU64>,
 }
 
 impl Sender {
@@ -60,7 +65,11 @@ impl Sender {
             self.fill(allowed);
         }
         let chains = self.generator.frame_len() > self.pool.region().room();
-        send(&mut self.tx, &mut self.batch, chains)
+        let sent = send(&mut self.tx, &mut self.batch, chains);
+        if !self.batch.is_empty() {
+            self.held_back.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
     }
 
     fn fill(&mut self, wanted: usize) {
@@ -90,10 +99,20 @@ impl Sender {
 
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
-    let common = Common { mtu: common.mtu.max(traffic.size - 18).min(9710), ..common.clone() };
+    let size = traffic.size.unwrap_or(64);
+    let common = Common { mtu: common.mtu.max(size - 18).min(9710), ..common.clone() };
+    if PortName::parse(port)?.is_capture_to_read() {
+        usage(&format!(
+            "{port} is read; to write into it: gen '{port}{}write'",
+            if port.contains('?') { '&' } else { '?' }
+        ));
+    }
     let template = traffic.template.as_deref().map(first_packet).transpose()?;
-    let mut run = Run::open("gen", &[port], &common)?;
+    let mut run = Run::open("gen", &[port], traffic.count, &common)?;
     let queues = run.queues();
+    let len = template.as_ref().map_or(usize::from(size) - 4, Vec::len);
+    let rate = traffic.rate.and_then(|rate| possible(rate, len, &run.devices()[0], false));
+    let held_back = run.ask(rate.map(|rate| rate.packets_per_second(len)));
     for queue in 0..queues {
         let device = &mut run.devices()[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
@@ -103,17 +122,14 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let flows = share(flows, queue) as u16..share(flows, queue + 1) as u16;
         let generator = match &template {
             Some(template) => Generator::from_template(template, 1),
-            None => Generator::new(traffic.size.into(), 1),
+            None => Generator::new(size.into(), 1),
         };
         if queue == 0 && !generator.is_stamped() {
-            eprintln!(
-                "note: the template is not UDP over IPv4 with 18 bytes of payload: sent as it is, without sequence numbers"
+            note(
+                "note: the template is not UDP over IPv4 with 18 bytes of payload: sent as it is, without sequence numbers",
             );
         }
-        let rate = traffic.rate.map(|rate| match rate {
-            Rate::Packets(value) => Rate::Packets(value / f64::from(queues)),
-            Rate::Bits(value) => Rate::Bits(value / f64::from(queues)),
-        });
+        let rate = rate.map(|rate| rate.times(1.0 / f64::from(queues)));
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
         // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
         let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
@@ -124,10 +140,59 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         };
         let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
         let batch = Batch::with_capacity(common.batch.packets());
-        let mut sender = Sender { tx, pool, batch, generator: generator.with_flows(flows), pacer, least, left };
+        let (generator, held_back) = (generator.with_flows(flows), held_back.clone());
+        let mut sender = Sender { tx, pool, batch, generator, pacer, least, left, held_back };
         run.spawn(move || sender.turn());
     }
-    run.finish(|packets| traffic.count.is_some_and(|count| packets >= count), judge)
+    run.finish(judge)
+}
+
+/// Reads a frame's size.
+fn size(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(size @ 64..=9732) => Ok(size),
+        Ok(60..=63) => {
+            Err(format!("it must be 64 to 9732, CRC included ({text} + 4 = {})", text.parse::<u16>().unwrap_or(0) + 4))
+        }
+        _ => Err("it must be 64 to 9732, CRC included".to_string()),
+    }
+}
+
+/// Returns the line rate of a card in bits per second: that of its link, or 10 Gbit/s while that is down. `None` for other
+/// ports.
+fn line(port: &Port) -> Option<f64> {
+    match port.link() {
+        Ok(Link::Up { mbits }) if mbits > 0 => Some(f64::from(mbits) * 1e6),
+        Ok(Link::Down) if model(port).is_some() || port.info().driver.starts_with("ix") => Some(Rate::TEN_GIGABIT),
+        _ => None,
+    }
+}
+
+/// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
+/// which is as fast as it goes.
+pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<Rate> {
+    let line = line(port);
+    let rate = match (rate, line) {
+        (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
+        (rate, line) => rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT)),
+    };
+    let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
+    let size = len + 4;
+    match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
+        Some(line) => {
+            let line = format!("{line} = {} of {size} bytes", packets(line));
+            if !is_quiet {
+                note(&format!("note: {rate} are more than the line carries ({line}): as fast as it goes"));
+            }
+            None
+        }
+        None => {
+            if !is_quiet && !matches!(rate, Rate::Packets(_)) {
+                note(&format!("{}: {rate} = {} of {size} bytes", port.name(), packets(rate)));
+            }
+            Some(rate)
+        }
+    }
 }
 
 /// Takes the report of a tester at the port's other end, if there is one.

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use hdrhistogram::Histogram;
@@ -19,10 +19,13 @@ use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
-use crate::Common;
 use crate::fwd::{self, Rules};
-use crate::run::{Outcome, Run, model};
-use crate::show::print;
+use crate::generate::possible;
+use crate::processors::Use;
+use crate::run::{Outcome, Run, Shortfall, model};
+use crate::show::{note, per_second, print, time};
+use crate::signals::interrupts;
+use crate::{Common, usage};
 
 /// Options of the load.
 #[derive(Args, Clone)]
@@ -36,13 +39,22 @@ pub struct Load {
     /// Time one frame out of this many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
+    /// Do not print how a rate is understood.
+    #[arg(skip)]
+    pub is_quiet: bool,
 }
 
 /// Latencies at one load.
 pub struct Times {
-    /// Packets per second that were offered, and that arrived.
-    pub offered: f64,
+    /// Packets per second that were asked for, sent, and received.
+    pub asked: f64,
+    pub sent: f64,
     pub arrived: f64,
+    /// The rate that was not reached.
+    pub shortfall: Option<Shortfall>,
+    pub used: Use,
+    /// Ended by Ctrl-C.
+    pub interrupted: bool,
     pub lost: u64,
     pub corrupted: u64,
     /// In nanoseconds.
@@ -54,26 +66,33 @@ const QUANTILES: [(&str, f64); 7] =
     [("min", 0.0), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
 
 impl Times {
-    /// Returns the nanoseconds within which this part of all frames arrived.
-    pub fn quantile(&self, part: f64) -> u64 {
+    /// Returns the nanoseconds within which this part of all frames arrived; `None` if no frame did.
+    pub fn quantile(&self, part: f64) -> Option<u64> {
         match part {
-            0.0 => self.histogram.min(),
-            part => self.histogram.value_at_quantile(part),
+            _ if self.histogram.is_empty() => None,
+            0.0 => Some(self.histogram.min()),
+            part => Some(self.histogram.value_at_quantile(part)),
         }
     }
 
     fn json(&self) -> Value {
-        let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(self.quantile(part) as f64 / 1000.0)));
+        let microseconds = |part| self.quantile(part).map(|time| time as f64 / 1000.0);
+        let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(microseconds(part))));
+        let mpps = |value: f64| (value / 1e3).round() / 1e3;
         json!({
-            "offered_mpps": self.offered / 1e6, "arrived_mpps": (self.arrived / 1e3).round() / 1e3,
+            "asked_mpps": self.asked / 1e6, "offered_mpps": mpps(self.sent), "arrived_mpps": mpps(self.arrived),
             "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
             "microseconds": times.into_iter().collect::<serde_json::Map<_, _>>(),
+            "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
+            "interrupted": self.interrupted,
         })
     }
 
     fn line(&self) -> String {
-        let times = QUANTILES.map(|(_, part)| format!("{:>9.2}", self.quantile(part) as f64 / 1000.0)).concat();
-        format!("{:>9.3} {:>9.3} {:>9} {times}\n", self.offered / 1e6, self.arrived / 1e6, self.lost)
+        let shown = |part| self.quantile(part).map_or("-".to_string(), |nanoseconds| time(nanoseconds as f64 / 1e9));
+        let times = QUANTILES.map(|(_, part)| format!(" {:>8}", shown(part))).concat();
+        let lost = if self.lost < 10_000 { self.lost.to_string() } else { per_second(self.lost as f64) };
+        format!("{:>5} {:>5} {lost:>5}{times}\n", per_second(self.sent), per_second(self.arrived))
     }
 }
 
@@ -86,22 +105,29 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     if !common.json {
         let through =
             if are_sides_of_a_forwarder(names)? { "through fwd, from wire to wire" } else { "from port to port" };
-        let titles = QUANTILES.map(|(name, _)| format!("{:>9}", name.replace('_', "."))).concat();
-        print(&format!("microseconds {through}\n  Mpps in  Mpps out      lost {titles}\n"));
+        let titles = QUANTILES.map(|(name, _)| format!(" {:>8}", name.replace('_', "."))).concat();
+        print(&format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{titles}\n"));
     }
     let (mut all, mut good) = (Vec::new(), true);
     for &rate in &load.rate {
         let times = measure(names, rate, load, &common)?;
-        good &= !times.histogram.is_empty() && times.corrupted == 0;
+        good &= times.interrupted || !times.histogram.is_empty() && times.corrupted == 0;
+        good &= !common.strict || times.lost == 0 && times.shortfall.is_none();
         if common.json {
             print(&format!("{}\n", times.json()));
         } else {
             print(&times.line());
+            times.shortfall.iter().for_each(|shortfall| note(&format!("note: {}", shortfall.line())));
+            times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
         all.push(times.json());
+        if interrupts().have_come() {
+            break;
+        }
     }
     if common.json {
-        print(&format!("{}\n", json!({"summary": {"command": "latency", "loads": all}})));
+        let interrupted = interrupts().have_come();
+        print(&format!("{}\n", json!({"summary": {"command": "latency", "interrupted": interrupted, "loads": all}})));
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -118,25 +144,36 @@ fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
 /// Measures one load.
 pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Result<Times, Error> {
     let latency = Latency::new(load.every);
-    let offered = rate.packets_per_second(usize::from(load.size) - 4);
-    let measured = match are_sides_of_a_forwarder(names)? {
+    let sample = match are_sides_of_a_forwarder(names)? {
         true => through_a_forwarder(names, rate, load, common, &latency)?,
         false => from_port_to_port(names, rate, load, common, &latency)?,
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
+    let Sample { measured, asked, sent } = sample;
     let Outcome { lost, corrupted, .. } = measured.outcome;
-    Ok(Times { offered, arrived: measured.packets as f64 / measured.seconds, lost, corrupted, histogram })
+    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, measured.used.bound()));
+    let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
+    let (arrived, used, interrupted) = (measured.moved.per_second(), measured.used, measured.interrupted);
+    Ok(Times { asked, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
+}
+
+/// A measurement of one load.
+struct Sample {
+    measured: crate::run::Measured,
+    /// Packets per second that were asked for, if the line can carry them.
+    asked: Option<f64>,
+    /// Packets per second that were sent.
+    sent: f64,
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
-fn warmed_up(latency: &Arc<Latency>) -> impl Fn(u64) -> bool + use<> {
+fn warmed_up(latency: &Arc<Latency>) -> impl Fn(u64, f64) + use<> {
     let (latency, warm) = (latency.clone(), Cell::new(false));
-    move |packets| {
+    move |packets, _| {
         if packets > 0 && !warm.replace(true) {
             latency.take();
         }
-        false
     }
 }
 
@@ -146,21 +183,32 @@ fn through_a_forwarder(
     load: &Load,
     common: &Common,
     latency: &Arc<Latency>,
-) -> Result<crate::run::Measured, Error> {
-    let rate = match rate {
+) -> Result<Sample, Error> {
+    for name in [a, b] {
+        let name = PortName::parse(name)?;
+        if let Some(option) = ["rate", "size", "count"].into_iter().find(|option| name.option(option).is_some()) {
+            usage(&format!("{name}: latency has its own --rate and --size, in place of the option {option}"));
+        }
+    }
+    let text = match rate {
         Rate::Packets(packets) => packets.to_string(),
         Rate::Bits(bits) => format!("{bits}bit"),
+        Rate::Line(part) => format!("{}%", part * 100.0),
     };
     let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
-    let names = [with(a, &format!("rate={rate}&size={}", load.size)), with(b, "wire=sink")];
-    let mut run = Run::open("latency", &names.each_ref().map(String::as_str), common)?;
+    let names = [with(a, &format!("rate={text}&size={}", load.size)), with(b, "wire=sink")];
+    let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
+    let len = usize::from(load.size) - 4;
+    let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     for device in run.devices() {
         if let Some(card) = model(device) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
         }
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
-    run.measure(warmed_up(latency), fwd::judge, None)
+    let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
+    let sent = measured.wires[0].unwrap_or(0.0);
+    Ok(Sample { measured, asked, sent })
 }
 
 fn from_port_to_port(
@@ -169,8 +217,11 @@ fn from_port_to_port(
     load: &Load,
     common: &Common,
     latency: &Arc<Latency>,
-) -> Result<crate::run::Measured, Error> {
-    let mut run = Run::open("latency", &names, common)?;
+) -> Result<Sample, Error> {
+    let mut run = Run::open("latency", &names, None, common)?;
+    let len = usize::from(load.size) - 4;
+    let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
+    let asked = possible.map(|rate| rate.packets_per_second(len));
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
     let [sent, received, corrupted] = [(); 3].map(|()| Arc::<AtomicU64>::default());
@@ -191,12 +242,14 @@ fn from_port_to_port(
         packets
     });
     let mut generator = Generator::new(load.size.into(), 1);
-    let mut pacer = Pacer::new(rate, generator.frame_len());
+    let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len()));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
-    let end = common.seconds.and_then(|seconds| std::time::Instant::now().checked_add(seconds));
+    let (seconds, mut begin) = (common.seconds, None);
     run.spawn(move || {
-        if batch.is_empty() && end.is_none_or(|end| std::time::Instant::now() < end) {
-            let allowed = (0..batch.capacity()).take_while(|_| pacer.take()).count();
+        // The time begins with the first turn, when links are up.
+        let begin = *begin.get_or_insert_with(Instant::now);
+        if batch.is_empty() && seconds.is_none_or(|seconds| begin.elapsed() < seconds) {
+            let allowed = (0..batch.capacity()).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
             batch.alloc(&pool, allowed, generator.frame_len());
             batch.packets().for_each(|mut packet| generator.fill(&mut packet));
             batch.packets().for_each(|packet| stamps.leaves(&packet));
@@ -204,13 +257,18 @@ fn from_port_to_port(
         count.fetch_add(tx.send(&mut batch) as u64, Ordering::Relaxed);
         0
     });
-    run.measure(
-        warmed_up(latency),
+    let (rate, warm) = (Cell::new(0.0), warmed_up(latency));
+    let measured = run.measure(
+        |packets, seconds| {
+            warm(packets, seconds);
+            rate.set(sent.load(Ordering::Relaxed) as f64 / seconds);
+        },
         |_| Outcome {
             lost: sent.load(Ordering::Relaxed).saturating_sub(received.load(Ordering::Relaxed)),
             corrupted: corrupted.load(Ordering::Relaxed),
             ..Outcome::default()
         },
         None,
-    )
+    )?;
+    Ok(Sample { measured, asked, sent: rate.get() })
 }

@@ -5,7 +5,7 @@
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
-//! - `run`: shared by the commands above: opened ports, pinned threads, the end of a run
+//! - `run`: shared by the commands above: opened ports, threads, the end of a run; `processors`: those that they use
 //! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
@@ -15,10 +15,12 @@ mod generate;
 mod hint;
 mod latency;
 mod ports;
+mod processors;
 mod profile;
 mod run;
 mod serve;
 mod show;
+mod signals;
 mod sim;
 mod sink;
 mod switch;
@@ -29,15 +31,16 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
-use linerate::port;
+use linerate::{Error, port};
 use tracing::Level;
 use tune::Tuner;
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "linerate", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -54,8 +57,8 @@ enum Command {
         /// Port for packets from A that --only/--drop reject; its replies go back to A. Example: host:
         #[arg(long, value_name = "PORT")]
         rest: Option<String>,
-        /// Stop after this many packets
-        #[arg(long)]
+        /// Stop after exactly this many packets; with k, M or G
+        #[arg(long, value_parser = packets)]
         count: Option<u64>,
         /// Show the cycles of each part: receive, touch, send
         #[arg(long)]
@@ -71,8 +74,8 @@ enum Command {
         a: String,
         /// The second port
         b: Option<String>,
-        /// Stop after this many packets
-        #[arg(long)]
+        /// Stop after exactly this many packets; with k, M or G
+        #[arg(long, value_parser = packets)]
         count: Option<u64>,
         #[command(flatten)]
         rules: fwd::Rules,
@@ -92,8 +95,8 @@ enum Command {
     Sink {
         /// The port to receive from
         port: String,
-        /// Stop after this many packets
-        #[arg(long)]
+        /// Stop after exactly this many packets; with k, M or G
+        #[arg(long, value_parser = packets)]
         count: Option<u64>,
         #[command(flatten)]
         common: Common,
@@ -138,9 +141,10 @@ enum Command {
         /// Socket of a card; repeat it for several cards
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
-        /// Other end of each card's cable, in the order of the sockets: none, sink, traffic?rate=1M&size=64,
-        /// tap:NAME, pcap:FILE, sim:NAME (another card, named as its socket's file), or a port such as
-        /// 0000:03:00.0. Two cards without a --wire are cabled to each other
+        /// Other end of each card's cable, in the order of the sockets: none (the default), sink,
+        /// traffic?rate=1M&size=64&flows=1&count=1M, sim:NAME (another card, named as its socket's file), or any port:
+        /// tap:NAME, packet:IF, xdp:IF, pcap:FILE, vale0:a, X{1, faulty:PORT, 0000:03:00.0, vfio-user:PATH.
+        /// &record=FILE records what leaves the card. Two cards without a --wire are cabled to each other
         #[arg(long)]
         wire: Vec<String>,
         /// Kind of each card, in the order of the sockets, or one for all: 82599-sfp, 82599-kx4, x540, x550
@@ -240,9 +244,9 @@ struct Common {
     /// Stop after this many seconds
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Processors for the threads, for example 0,2; by default the kernel chooses
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(..1024))]
-    cores: Vec<u16>,
+    /// Processors for the threads, for example 0,2 or 0-3; by default the kernel chooses
+    #[arg(long, value_name = "CORES", value_parser = cores)]
+    cores: Option<Cores>,
     /// Pages for the packets' memory
     #[arg(long, value_enum, default_value_t = Pages::Auto)]
     pages: Pages,
@@ -261,9 +265,29 @@ struct Common {
     /// With --bind: take the card even if Linux is using it
     #[arg(long, requires = "bind")]
     force: bool,
+    /// Fail, with exit code 1, if a rate that was asked for is not reached
+    #[arg(long)]
+    strict: bool,
     /// Print one JSON object per second and line instead of a table; the last one is the summary
     #[arg(long)]
     json: bool,
+}
+
+/// Processors, in the order in which threads get them.
+type Cores = Vec<u16>;
+
+fn cores(text: &str) -> Result<Cores, String> {
+    let parts = text.split(',').map(processors::parse).collect::<Result<Vec<_>, _>>()?;
+    Ok(parts.concat())
+}
+
+/// Reads a number of packets.
+fn packets(text: &str) -> Result<u64, String> {
+    match port::count(text) {
+        Some(0) => Err("it must be at least 1".to_string()),
+        Some(count) => Ok(count),
+        None => Err("it must be a whole number of packets, such as 1000 or 1M".to_string()),
+    }
 }
 
 /// A number of packets at a time.
@@ -295,7 +319,7 @@ impl FromStr for BatchSize {
     }
 }
 
-/// Poll again at once
+/// How a thread waits for packets.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Wait {
     /// Ask again at once
@@ -361,13 +385,71 @@ fn show_messages() {
         .with_target(false)
         .without_time()
         .with_ansi(false)
+        // It would print its own failures, where nothing can be printed.
+        .log_internal_errors(false)
         .init();
+}
+
+/// Returns the command line's grammar. Negative numbers are values, which each option refuses in its own words.
+fn grammar() -> clap::Command {
+    let with_numbers = |arg: clap::Arg| match arg.get_action() {
+        clap::ArgAction::Set | clap::ArgAction::Append if !arg.is_positional() => arg.allow_negative_numbers(true),
+        _ => arg,
+    };
+    let mut grammar = Cli::command().mut_subcommands(|command| command.mut_args(with_numbers));
+    grammar.build();
+    grammar
+}
+
+/// Ends the command because of wrong usage.
+fn usage(why: &str) -> ! {
+    grammar().error(ErrorKind::ArgumentConflict, why).exit()
+}
+
+/// Returns the exit code of an error: 2 for wrong names and options, 1 for all that failed.
+fn code(error: &Error) -> ExitCode {
+    match error {
+        Error::BadName { .. } | Error::BadOption { .. } | Error::BadFilter { .. } | Error::RingSize { .. } => {
+            ExitCode::from(2)
+        }
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Returns an error with its hint, and what the library cannot know.
+fn explained(error: &Error) -> String {
+    match error {
+        Error::System { call, .. } if call.starts_with("starting") => {
+            format!("{error}\n  the limit of threads may be reached; see: ulimit -u")
+        }
+        _ => hint::with_hint(error),
+    }
 }
 
 fn main() -> ExitCode {
     show_messages();
     // clap itself exits with 2 if the usage is wrong.
-    let outcome = match Cli::parse().command {
+    let cli = Cli::from_arg_matches(&grammar().get_matches()).unwrap_or_else(|error| error.exit());
+    run::catch_signals();
+    let outcome = execute(cli.command);
+    let code = match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            show::note(&format!("linerate: {}", explained(&error)));
+            code(&error)
+        }
+    };
+    match show::unwritten() {
+        Some(why) => {
+            show::note(&format!("linerate: cannot write to standard output: {why}"));
+            ExitCode::FAILURE
+        }
+        None => code,
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode, Error> {
+    match command {
         Command::Fwd { a, b, rest, count, profile, rules, common } => {
             fwd::run([&a, &b], rest.as_deref(), count, profile, &rules, &common)
         }
@@ -389,12 +471,213 @@ fn main() -> ExitCode {
         }
         Command::Switch { command } => switch::run(&command),
         Command::Ports { json } => ports::run(json),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("linerate: {}", hint::with_hint(&error));
-            ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of command lines: commands, options, values and names of ports that open nothing.
+    const WORDS: [&str; 74] = [
+        "fwd",
+        "filter",
+        "gen",
+        "sink",
+        "latency",
+        "bench",
+        "bind",
+        "unbind",
+        "sim",
+        "serve",
+        "switch",
+        "list",
+        "attach",
+        "detach",
+        "create",
+        "destroy",
+        "ports",
+        "help",
+        "--rest",
+        "--count",
+        "--profile",
+        "--only",
+        "--drop",
+        "--batch",
+        "--ring",
+        "--queues",
+        "--mtu",
+        "--seconds",
+        "--cores",
+        "--pages",
+        "--numa",
+        "--wait",
+        "--throttle",
+        "--bind",
+        "--force",
+        "--strict",
+        "--json",
+        "--size",
+        "--rate",
+        "--flows",
+        "--template",
+        "--every",
+        "--quick",
+        "--out",
+        "--vfio",
+        "--uio",
+        "--socket",
+        "--wire",
+        "--device",
+        "--vfs",
+        "--mode",
+        "--group",
+        "--join-users",
+        "--host",
+        "--help",
+        "--version",
+        "-h",
+        "--",
+        "-1",
+        "0",
+        "1M",
+        "10G",
+        "50%",
+        "1e6",
+        "auto",
+        "0-3",
+        "",
+        "é",
+        "sim:0?size=64",
+        "null:",
+        "x{1",
+        "vale0:a",
+        "udp:9+from:::/0",
+        "99999999999999999999",
+    ];
+
+    /// A small generator of random numbers (xorshift).
+    fn random(state: &mut u64, below: usize) -> usize {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        (*state % below as u64) as usize
+    }
+
+    /// Two thousand random command lines are understood or refused, by the grammar and then by the names' grammar.
+    #[test]
+    fn random_command_lines_are_understood_or_refused() {
+        let (mut state, mut understood, mut refused) = (0x2545_F491_4F6C_DD1D, 0, 0);
+        let grammar = grammar();
+        for _ in 0..2000 {
+            let count = random(&mut state, 9);
+            // Most begin with a command, so that its options are reached.
+            let mut line = vec!["linerate", WORDS[random(&mut state, 18)]];
+            line.extend((0..count).map(|_| WORDS[random(&mut state, WORDS.len())]));
+            match grammar.clone().try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches)) {
+                Ok(_) => understood += 1,
+                Err(error) => {
+                    assert!(!error.to_string().is_empty(), "{line:?}");
+                    assert!(matches!(error.exit_code(), 0 | 2), "{line:?}");
+                    refused += 1;
+                }
+            }
+            for word in &line {
+                let _ = port::PortName::parse(word);
+            }
         }
+        assert!(understood > 20 && refused > 20, "{understood} understood, {refused} refused");
+    }
+
+    /// Random names of ports, and names with one character changed.
+    #[test]
+    fn random_names_are_understood_or_refused() {
+        const PARTS: [&str; 26] = [
+            "sim:",
+            "0",
+            "null:",
+            "faulty:",
+            "recorded:",
+            "pcap:",
+            "x",
+            "{",
+            "}",
+            "1",
+            "vale0",
+            ":",
+            "?",
+            "&",
+            "=",
+            "size",
+            "rate",
+            "10G",
+            "drop",
+            "%",
+            "wire",
+            "netmap:",
+            "^",
+            "+rt",
+            "/z",
+            "é",
+        ];
+        let mut state = 0x9E37_79B9_7F4A_7C15;
+        let mut understood = 0;
+        for _ in 0..20_000 {
+            let count = 1 + random(&mut state, 8);
+            let name: String = (0..count).map(|_| PARTS[random(&mut state, PARTS.len())]).collect();
+            match port::PortName::parse(&name) {
+                Ok(parsed) => understood += usize::from(!parsed.short().is_empty()),
+                Err(error) => assert!(!error.with_hint().is_empty()),
+            }
+        }
+        assert!(understood > 100, "{understood}");
+    }
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        grammar().debug_assert();
+    }
+
+    /// Commands of the docs, also those for cards, are understood.
+    #[test]
+    fn documented_commands_are_understood() {
+        let pages = [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/bench.md"),
+            include_str!("../../../docs/cards.md"),
+            include_str!("../../../docs/kernel.md"),
+            include_str!("../../../docs/netmap.md"),
+            include_str!("../../../docs/wires.md"),
+        ];
+        let mut count = 0;
+        // The shell examples are between "```sh" and "```".
+        let examples =
+            pages.iter().flat_map(|page| page.split("```sh\n").skip(1)).filter_map(|rest| rest.split("```").next());
+        for line in examples.flat_map(str::lines) {
+            let line = line.split("  #").next().unwrap_or(line).trim().trim_start_matches("sudo ");
+            if !line.starts_with("linerate ") || line.contains('…') {
+                continue;
+            }
+            // No word of them has a space in it; a line may end with "&", or go on with the next command.
+            let words = line.split([';', '\u{a0}']).next().unwrap_or(line).split(" && ").next().unwrap_or(line);
+            let words = if line.contains('\'') { line } else { words };
+            let words: Vec<String> =
+                words.split_whitespace().filter(|word| *word != "&").map(|word| word.replace('\'', "")).collect();
+            // The processors of an example need not exist here.
+            let words: Vec<&str> = words.iter().map(|word| if *word == "2,3,4,5" { "0" } else { word }).collect();
+            if let Err(error) = grammar().try_get_matches_from(&words) {
+                panic!("{line}: {error}");
+            }
+            for name in words[2..]
+                .iter()
+                .filter(|word| word.contains(':') && !word.starts_with("udp") && !word.starts_with("from"))
+            {
+                if !matches!(words[1], "sim" | "switch") {
+                    port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
+                }
+            }
+            count += 1;
+        }
+        assert!(count > 30, "{count}");
     }
 }

@@ -6,9 +6,11 @@ use linerate::Error;
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
-use linerate::pci::{NetworkCard, Taken, companions, in_use, network_cards, taken};
+use linerate::pci::{NetworkCard, Taken, companions, default_route, in_use, network_cards, taken};
 use linerate::port::Link;
 use serde_json::{Value, json};
+
+use crate::show::print;
 
 /// A card with its notes.
 struct Entry {
@@ -50,16 +52,19 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
                        "numa_node": card.numa_node, "usable": usable, "notes": notes})
             })
             .collect();
-        println!(
-            "{}",
+        print(&format!(
+            "{}\n",
             json!({"ports": [{"name": "sim:NAME", "usable": true}], "cards": cards, "free_hugepages": hugepages,
                    "interfaces": interfaces.iter().map(|interface| as_value(interface, &left)).collect::<Vec<_>>()})
-        );
+        ));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("sim:NAME       an 82599 model inside the process; any name, any number of them");
-    println!("               ?wire=traffic (default), sink, none, tap:IF, pcap:FILE, sim:NAME   &record=FILE");
-    println!("               ?size=64&flows=1&rate=14.88M&count=1M   &queues=4&ring=1024&mtu=9000");
+    print(
+        "sim:NAME       an 82599 model inside the process; any name, any number of them\n               \
+         ?wire=traffic (default), sink, none, sim:NAME, or any port: tap:IF, packet:IF,\n               \
+         xdp:IF, pcap:FILE, vale0:a, X{1, faulty:PORT, vfio-user:PATH; &record=FILE\n               \
+         ?size=64&flows=1&rate=14.88M&count=1M   &queues=4&ring=1024&mtu=9000\n",
+    );
     for Entry { card, what, notes, .. } in &entries {
         let driver = card.driver.as_deref().unwrap_or("no driver");
         let interfaces =
@@ -70,26 +75,32 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
             || format!("{:04x}:{:04x}, not supported", card.vendor, card.device),
             |what| format!("{what}, {:04x}:{:04x}", card.vendor, card.device),
         );
-        println!("{:<14} {what}; {driver}{interfaces}{group}{node}", card.address);
-        notes.iter().for_each(|note| println!("               {note}"));
+        print(&format!("{:<14} {what}; {driver}{interfaces}{group}{node}\n", card.address));
+        notes.iter().for_each(|note| print(&format!("               {note}\n")));
     }
     for interface in &interfaces {
         let name = interface.name();
         let link = if matches!(interface.link(), Ok(Link::Up { .. })) { "up" } else { "down" };
         let (queues, mtu) = (interface.queues(), interface.mtu().unwrap_or(0));
-        println!(
-            "xdp:{name:<10} {} interface, {link}, queues {queues}, MTU {mtu}; or packet:{name}",
+        print(&format!(
+            "xdp:{name:<10} {} interface, {link}, queues {queues}, MTU {mtu}; or packet:{name}\n",
             interface.driver()
-        );
+        ));
         for LeftBehind { process, rules, .. } in left.iter().filter(|left| left.interface == name) {
-            println!("               {}", as_note(*process, *rules));
+            print(&format!("               {}\n", as_note(*process, *rules)));
         }
         if let Some(address) = interface.addresses().first() {
-            println!("               Linux uses it, with {address}: choose packets with a flow, as ?flow=udp:4321");
+            print(&format!(
+                "               Linux uses it, with {address}: choose packets with a flow, as ?flow=udp:4321\n"
+            ));
         }
     }
-    println!("tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address");
-    println!("\n{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none");
+    print(
+        "tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address\n\
+         pcap:FILE      a capture file to read; pcap:FILE?write to write\n\
+         valeS:P, X{N   a port of a switch, an end of a pipe; null: drops all; faulty:PORT, recorded:PORT around any\n\n",
+    );
+    print(&format!("{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,7 +123,12 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
         }
         _ if what.is_some() && !free => {
             notes.extend(in_use(&card));
-            notes.push(format!("to use it: sudo linerate bind {address}"));
+            notes.push(match default_route(&card) {
+                Some(interface) => format!(
+                    "not to be taken from Linux: the default route is over {interface}; share it: xdp:{interface}?flow=udp:4321"
+                ),
+                None => format!("to use it: sudo linerate bind {address}"),
+            });
         }
         _ => {}
     }

@@ -5,10 +5,16 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
+static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+
 /// Reads the time stamp counter, or the machine's equivalent.
 pub fn cycles() -> u64 {
-    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
     CLOCK.raw()
+}
+
+/// Returns the seconds between two readings of [`cycles`].
+pub fn seconds_between(from: u64, to: u64) -> f64 {
+    CLOCK.delta_as_nanos(from, to.max(from)) as f64 / 1e9
 }
 
 /// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.

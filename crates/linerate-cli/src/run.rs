@@ -1,41 +1,205 @@
-//! A run: opened ports, one pinned thread per queue, an end, and a summary.
+//! A run: opened ports, one thread per queue, an end, and a summary.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
+    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
 };
 use linerate::sim82599::{self, Card};
-use linerate::traffic::Report;
+use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
-use crate::profile::{Parts, Profile, cycles};
-use crate::show::{Rates, Show, drops};
+use crate::processors::{Snapshot, Use, allowed, moves_packets};
+use crate::profile::{Parts, Profile, cycles, seconds_between};
+use crate::show::{Rates, Show, Tick, drops, note};
+use crate::signals::interrupts;
 use crate::{Common, Wait};
 
-/// One thread's counters, in a cache line of its own.
+/// One thread's counters, in a cache line of its own. Only the thread itself writes.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct Work {
     /// Packets moved.
-    pub packets: AtomicU64,
+    packets: AtomicU64,
     /// TSC cycles of the turns that moved packets.
-    pub cycles: AtomicU64,
+    cycles: AtomicU64,
+    /// Packets of the first of these turns, and when it began and ended.
+    first: AtomicU64,
+    begun: AtomicU64,
+    first_end: AtomicU64,
+    /// When the last of them ended.
+    last_end: AtomicU64,
 }
 
 impl Work {
-    /// Adds one turn; only the thread itself calls it.
-    pub fn add(&self, packets: usize, cycles: u64) {
-        let add = |counter: &AtomicU64, by| counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
-        add(&self.packets, packets as u64);
-        add(&self.cycles, cycles);
+    /// Adds a turn that moved packets.
+    fn add(&self, packets: usize, begin: u64, end: u64) {
+        let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        let before = self.packets.load(Ordering::Relaxed);
+        if before == 0 {
+            set(&self.first, packets as u64);
+            set(&self.begun, begin);
+            set(&self.first_end, end);
+        }
+        set(&self.last_end, end);
+        set(&self.cycles, self.cycles.load(Ordering::Relaxed) + end.saturating_sub(begin));
+        set(&self.packets, before + packets as u64);
+    }
+
+    fn moved(&self) -> Moved {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Moved {
+            packets: get(&self.packets),
+            cycles: get(&self.cycles),
+            first: get(&self.first),
+            begun: get(&self.begun),
+            first_end: get(&self.first_end),
+            last_end: get(&self.last_end),
+        }
+    }
+}
+
+/// The packets that threads have moved, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moved {
+    pub packets: u64,
+    /// TSC cycles of the turns that moved packets.
+    pub cycles: u64,
+    /// Packets of the first turns.
+    first: u64,
+    /// Times, in cycles: the first turn's begin and end, and the last one's end.
+    begun: u64,
+    first_end: u64,
+    last_end: u64,
+}
+
+impl Moved {
+    /// Returns what both have moved.
+    fn and(self, other: Moved) -> Moved {
+        match (self.packets, other.packets) {
+            (_, 0) => self,
+            (0, _) => other,
+            _ => Moved {
+                packets: self.packets + other.packets,
+                cycles: self.cycles + other.cycles,
+                first: self.first + other.first,
+                begun: self.begun.min(other.begun),
+                first_end: self.first_end.min(other.first_end),
+                last_end: self.last_end.max(other.last_end),
+            },
+        }
+    }
+
+    /// Returns the seconds from the first packet to the last one.
+    pub fn seconds(&self) -> f64 {
+        seconds_between(self.begun, self.last_end)
+    }
+
+    /// Returns packets per second, from the first packet's time to the last one's: of those after the first turn, over the
+    /// time since that turn. Of a single turn, over the time that it took.
+    pub fn per_second(&self) -> f64 {
+        let later = self.packets - self.first;
+        let (packets, from) = if later > 0 { (later, self.first_end) } else { (self.packets, self.begun) };
+        match seconds_between(from, self.last_end) {
+            0.0 => 0.0,
+            seconds => packets as f64 / seconds,
+        }
+    }
+
+    /// Returns TSC cycles per packet; `None` without packets.
+    pub fn cycles_per_packet(&self) -> Option<f64> {
+        (self.packets > 0).then(|| self.cycles as f64 / self.packets as f64)
+    }
+
+    /// Returns the same for the time since `before`.
+    fn cycles_since(&self, before: &Moved) -> Option<f64> {
+        let packets = self.packets - before.packets;
+        (packets > 0).then(|| (self.cycles - before.cycles) as f64 / packets as f64)
+    }
+}
+
+/// The packets that a run may still move; its threads share it.
+#[derive(Clone, Default)]
+pub struct Quota(Option<Arc<AtomicU64>>);
+
+impl Quota {
+    fn new(count: Option<u64>) -> Quota {
+        Quota(count.map(|count| Arc::new(AtomicU64::new(count))))
+    }
+
+    /// Receives packets, no more than the run may still move.
+    #[inline]
+    pub fn recv(&self, rx: &mut RxQueue, batch: &mut Batch) {
+        match &self.0 {
+            None => {
+                rx.recv(batch);
+            }
+            Some(left) => recv_at_most(left, rx, batch),
+        }
+    }
+
+    /// Allows other packets instead of `packets` that were received and did not count.
+    pub fn give_back(&self, packets: usize) {
+        if let Some(left) = &self.0 {
+            left.fetch_add(packets as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Claims a batch's packets before it receives, so that two threads cannot move the last one both.
+#[cold]
+fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
+    let most = batch.capacity() as u64;
+    let claim = |left: u64| (left > 0).then(|| left - left.min(most));
+    let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim) else { return };
+    let claimed = before.min(most);
+    if claimed < most {
+        *batch = Batch::with_capacity(claimed as usize);
+    }
+    rx.recv(batch);
+    // A chain is one packet of several slots, so there are at most as many packets as slots.
+    left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
+}
+
+/// A rate that was asked for and not reached.
+pub struct Shortfall {
+    /// The port, or the command.
+    pub what: String,
+    /// Packets per second.
+    pub asked: f64,
+    pub sent: f64,
+    /// What was at its limit, if that is known.
+    pub bound: Option<String>,
+}
+
+impl Shortfall {
+    /// Returns the shortfall, if `sent` is noticeably less than `asked`.
+    pub fn of(what: &str, asked: f64, sent: f64, bound: Option<String>) -> Option<Shortfall> {
+        (sent < asked * REACHED).then(|| Shortfall { what: what.to_string(), asked, sent, bound })
+    }
+
+    /// Returns it as one line.
+    pub fn line(&self) -> String {
+        let bound = self.bound.as_ref().map(|bound| format!(": bounded by {bound}"));
+        format!(
+            "{}: {} were asked for, {} were sent{}",
+            self.what,
+            Rate::Packets(self.asked),
+            Rate::Packets(self.sent),
+            bound.unwrap_or_default()
+        )
+    }
+
+    pub fn json(&self) -> Value {
+        json!({"what": self.what, "asked_mpps": round(self.asked / 1e6), "sent_mpps": round(self.sent / 1e6),
+               "bounded_by": self.bound})
     }
 }
 
@@ -45,6 +209,8 @@ type Turn = Box<dyn FnMut() -> usize + Send>;
 /// Opened ports, and the threads that work on them.
 pub struct Run {
     command: &'static str,
+    /// The ports' names with their options, and the ports.
+    names: Vec<PortName>,
     devices: Vec<Port>,
     /// Work that starts once the links are up.
     turns: Vec<Turn>,
@@ -52,15 +218,32 @@ pub struct Run {
     stop: Arc<AtomicBool>,
     common: Common,
     profile: Option<Arc<Profile>>,
+    /// The count of packets after which the run ends.
+    count: Option<u64>,
+    quota: Quota,
+    /// Packets per second that the threads were asked for.
+    asked: Option<f64>,
+    /// Times that the threads found a port without room.
+    held_back: Arc<AtomicU64>,
+    /// The ports' counters when they were last read: a port that is gone has no others.
+    last: RefCell<Vec<Statistics>>,
 }
 
 /// The measurements of a run.
 pub struct Measured {
+    /// The run's time.
     pub seconds: f64,
-    /// Packets moved, and the TSC cycles of the turns that moved some.
-    pub packets: u64,
-    pub cycles: u64,
+    pub moved: Moved,
     pub outcome: Outcome,
+    /// Rates that were not reached.
+    pub shortfalls: Vec<Shortfall>,
+    /// Packets per second that each port's wire sent, if it counts them.
+    pub wires: Vec<Option<f64>>,
+    pub used: Use,
+    /// Ended by Ctrl-C.
+    pub interrupted: bool,
+    /// The error that ended the run.
+    pub failure: Option<Error>,
     /// Breaches of the datasheet by drivers of the models.
     pub breaches: u64,
     pub ports: Vec<Value>,
@@ -80,11 +263,11 @@ impl Measured {
     }
 
     pub fn mpps(&self) -> f64 {
-        self.packets as f64 / self.seconds / 1e6
+        self.moved.per_second() / 1e6
     }
 
-    pub fn cycles_per_packet(&self) -> f64 {
-        per_packet((0, 0), (self.packets, self.cycles))
+    pub fn cycles_per_packet(&self) -> Option<f64> {
+        self.moved.cycles_per_packet()
     }
 }
 
@@ -109,6 +292,12 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 const LINK: Duration = Duration::from_secs(10);
 /// How often a run checks for its end.
 const TICK: Duration = Duration::from_millis(100);
+/// The shortest last interval that is shown.
+const SHOWN: Duration = Duration::from_millis(250);
+/// The part of the rate asked for from which on it is reached.
+const REACHED: f64 = 0.98;
+/// The shortest run of which the rate of a wire is judged.
+const JUDGED: f64 = 0.2;
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -130,13 +319,16 @@ pub fn model(port: &Port) -> Option<Arc<Card>> {
 }
 
 impl Run {
-    /// Opens ports on one pool that is large enough for all their queues.
-    pub fn open(command: &'static str, names: &[&str], common: &Common) -> Result<Run, Error> {
+    /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.
+    pub fn open(command: &'static str, names: &[&str], count: Option<u64>, common: &Common) -> Result<Run, Error> {
         let rings = names.len() * common.queues as usize * common.ring.unwrap_or(512) as usize * 2;
         // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         // AF_XDP buffers are at most a page; longer frames are chains there.
         let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        check_cables(
+            &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
+        )?;
         let is_xdp = parsed.iter().any(PortName::is_xdp);
         let buffer_size = if is_xdp { buffer_size.min(4096) } else { buffer_size };
         let default = RegionOptions::default();
@@ -145,13 +337,15 @@ impl Run {
         let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
-        if pages == PageSize::Ordinary && parsed.iter().any(|name| name.model().is_some()) {
+        static NOTED: AtomicBool = AtomicBool::new(false);
+        let is_card = |name: &PortName| name.is_device() && !name.short().starts_with("vfio-user:");
+        if pages == PageSize::Ordinary && parsed.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
-            eprintln!(
-                "note: {} MiB of ordinary pages are in use, which is fine for models; a card without an IOMMU needs \
-                 hugepages:\n  echo {needed} | sudo tee /proc/sys/vm/nr_hugepages",
+            note(&format!(
+                "note: {} MiB of ordinary pages are in use; a card without an IOMMU needs hugepages:\n  echo {needed} | \
+                 sudo tee /proc/sys/vm/nr_hugepages",
                 (buffers * buffer_size) >> 20
-            );
+            ));
         }
         let options = Options {
             ring: common.ring.map(Into::into),
@@ -171,18 +365,48 @@ impl Run {
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
             if info.driver == "packet" {
-                eprintln!("note: {} falls back to packet sockets: {}", device.name(), info.description);
+                note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
+        }
+        let processors = allowed().len();
+        let polling = usize::from(devices.iter().any(|device| model(device).is_some()))
+            + match common.wait {
+                Some(Wait::Interrupt | Wait::Adaptive) => 0,
+                _ => usize::from(devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)),
+            };
+        if polling > processors && command != "bench" {
+            let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
+            note(&format!(
+                "note: {polling} threads poll on {on}, and take turns: use fewer --queues, or --wait adaptive"
+            ));
         }
         Ok(Run {
             command,
+            names: parsed,
             devices,
             turns: Vec::new(),
             threads: Vec::new(),
             stop: Arc::default(),
             common: common.clone(),
             profile: None,
+            count,
+            quota: Quota::new(count),
+            asked: None,
+            held_back: Arc::default(),
+            last: RefCell::default(),
         })
+    }
+
+    /// Returns the packets that the run may still move, for its threads.
+    pub fn quota(&self) -> Quota {
+        self.quota.clone()
+    }
+
+    /// Sets the packets per second that the threads are asked for. They count in the returned counter how often a port
+    /// has no room.
+    pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
+        self.asked = packets_per_second;
+        self.held_back.clone()
     }
 
     /// Returns whether another process serves one of the ports.
@@ -218,25 +442,22 @@ impl Run {
     }
 
     /// Starts a thread, on the next of the chosen processors.
-    fn start(&mut self, mut turn: Turn) {
+    fn start(&mut self, mut turn: Turn) -> Result<(), Error> {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let core = match self.common.cores[..] {
-            [] => None,
-            ref cores => Some(usize::from(cores[number % cores.len()])),
-        };
+        let core = self.common.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
         let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
         let counters = work.clone();
         // With a processor of its own a thread spins; otherwise it yields. If the other side is a process, the
         // thread rests, because that process needs a processor.
         let alone = processors > self.queues() as usize;
         let must_rest = self.is_served() && self.common.wait != Some(Wait::Poll);
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("linerate {number}")).spawn(move || {
             if let Some(core) = core {
                 let mut set = rustix::thread::CpuSet::new();
                 set.set(core);
                 if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-                    eprintln!("note: cannot use processor {core}: {error}; choose others with --cores");
+                    note(&format!("note: cannot use processor {core}: {error}; choose others with --cores"));
                 }
             }
             let (mut before, mut patience) = (cycles(), Patience::new(PATIENCE));
@@ -244,7 +465,7 @@ impl Run {
                 let packets = turn();
                 let now = cycles();
                 if packets > 0 {
-                    counters.add(packets, now - before);
+                    counters.add(packets, before, now);
                     patience.reset();
                 } else if must_rest {
                     if !patience.wait() {
@@ -258,53 +479,95 @@ impl Run {
                 before = now;
             }
         });
+        let thread = thread.map_err(|source| Error::System { call: "starting a thread", source })?;
         self.threads.push((work, thread));
+        Ok(())
     }
 
-    /// Shows progress until the time is over, `done` returns true, or Ctrl-C is pressed. Then waits for frames in
+    /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary.
-    pub fn finish(
-        self,
-        done: impl Fn(u64) -> bool,
-        judge: impl Fn(&[Option<Report>]) -> Outcome,
-    ) -> Result<ExitCode, Error> {
-        let (command, mut show) = (self.command, Show::new(self.common.json));
-        let measured = self.measure(done, judge, Some(&mut show))?;
-        let Measured { seconds, packets, cycles, ports, breaches, .. } = &measured;
+    pub fn finish(self, judge: impl Fn(&[Option<Report>]) -> Outcome) -> Result<ExitCode, Error> {
+        let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
+        let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
+        let Measured { seconds, moved, ports, breaches, .. } = &measured;
         let Outcome { lost, corrupted, reordered, filtered } = measured.outcome;
         let mut summary = json!({
-            "command": command, "seconds": round(*seconds), "ports": ports,
+            "command": command, "seconds": round(*seconds), "interrupted": measured.interrupted, "ports": ports,
+            "packets": moved.packets, "active_seconds": moved.seconds(),
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
             "breaches": breaches,
-            "mpps": round(*packets as f64 / seconds / 1e6),
-            "cycles_per_packet": round(per_packet((0, 0), (*packets, *cycles))),
+            "mpps": round(moved.per_second() / 1e6),
+            "cycles_per_packet": moved.cycles_per_packet().map(round),
+            "unreached": measured.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
+            "processors": measured.used.json(),
         });
         if let Some(parts) = &measured.parts {
             summary["profile"] = parts.json();
         }
         show.summary(&json!({ "summary": summary }));
-        Ok(if measured.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        for shortfall in &measured.shortfalls {
+            note(&format!("{}: {}", if strict { "error" } else { "note" }, shortfall.line()));
+        }
+        if let Some(warning) = measured.used.warning() {
+            note(&format!("note: {warning}"));
+        }
+        if let Some(error) = measured.failure {
+            return Err(error);
+        }
+        let is_good = measured.is_good() && (!strict || measured.shortfalls.is_empty());
+        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// As [`finish`](Run::finish), but returns the measurements; shows progress only if `show` is given.
+    /// As [`finish`](Run::finish), but returns the measurements; shows progress only if `show` is given. `look` is called
+    /// at each check for the end, with the packets moved so far and the seconds since the beginning.
     pub fn measure(
         mut self,
-        done: impl Fn(u64) -> bool,
+        look: impl Fn(u64, f64),
         judge: impl Fn(&[Option<Report>]) -> Outcome,
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
         self.await_links(show.is_some())?;
-        std::mem::take(&mut self.turns).into_iter().for_each(|turn| self.start(turn));
+        let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
+        let turns = std::mem::take(&mut self.turns);
+        let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let start = Instant::now();
-        let outcome = self.watch(start, done, &mut show);
-        let (seconds, (packets, cycles)) = (start.elapsed().as_secs_f64(), self.work());
-        self.drain(&judge);
+        let outcome = started.and_then(|()| self.watch(start, look, &mut show));
+        let (seconds, moved) = (start.elapsed().as_secs_f64(), self.moved());
+        let (used, sent) = (Snapshot::take().since(&before, moves_packets), reports(&self.devices));
+        let interrupted = interrupts().have_come();
+        // An interrupted measurement is not shown, so that it need not be complete.
+        if outcome.is_ok() && !(interrupted && show.is_none()) {
+            self.drain(&judge);
+        }
         self.stop.store(true, Ordering::Relaxed);
-        let Run { devices, threads, profile, .. } = self;
+        let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
-        outcome?;
+        // A run that is shown has its summary also after an error.
+        let failure = match outcome {
+            Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
+            outcome => outcome.err(),
+        };
 
+        let wires = sent.iter().zip(&sent_before).map(|(now, before)| {
+            let (now, before) = (now.as_ref()?, before.unwrap_or_default());
+            Some((now.sent - before.sent) as f64 / seconds)
+        });
+        let wires: Vec<Option<f64>> = wires.collect();
+        let mut shortfalls: Vec<Shortfall> = Vec::new();
+        // A count may end before the rate can be judged.
+        if let Some(asked) = asked.filter(|_| moved.seconds() >= JUDGED || count.is_none()) {
+            let bound = match held_back.load(Ordering::Relaxed) {
+                0 => Some("the sending threads".to_string()),
+                _ => used.bound().or(Some("the port, which has no room".to_string())),
+            };
+            shortfalls.extend(Shortfall::of("the rate", asked, moved.per_second(), bound));
+        }
+        for (name, sent) in names.iter().zip(&wires).filter(|_| seconds >= JUDGED && count.is_none()) {
+            if let Some((asked, sent)) = wire_rate(name).zip(*sent) {
+                shortfalls.extend(Shortfall::of(&format!("{}'s wire", name.short()), asked, sent, used.bound()));
+            }
+        }
         let reports = reports(&devices);
         let outcome = judge(&reports);
         let mut has_cut_capture = false;
@@ -312,35 +575,46 @@ impl Run {
             let (name, report) = (device.name(), report.unwrap_or_default());
             if report.unreadable > 0 {
                 let frames = report.sent;
-                eprintln!(
+                note(&format!(
                     "error: {name}: the capture file is malformed or truncated after frame {frames}; the rest was not sent"
-                );
+                ));
             }
             if report.unrecorded > 0 {
-                eprintln!(
+                note(&format!(
                     "error: {name}: the recording ends before the last frame: the disk is full or cannot be written"
-                );
+                ));
             }
             has_cut_capture |= report.unreadable + report.unrecorded > 0;
         }
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
-            card.breaches().iter().take(5).for_each(|breach| eprintln!("sim:{}: breach: {breach}", card.name()));
+            card.breaches().iter().take(5).for_each(|breach| note(&format!("sim:{}: breach: {breach}", card.name())));
         }
         for device in &devices {
             if let Err(error @ (Error::Capture { .. } | Error::Recording { .. })) = device.link() {
-                eprintln!("error: {}: {error}", device.name());
+                note(&format!("error: {}: {error}", device.name()));
                 has_cut_capture = true;
             }
         }
-        let statistics = devices.iter().map(|device| device.statistics()).collect::<Result<Vec<_>, Error>>()?;
+        let last = last.into_inner();
+        let now = |(n, device): (usize, &Port)| {
+            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
+        };
+        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
+        if show.is_some() {
+            dead_ends(&devices, &statistics, &moved, &outcome);
+        }
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,
-            packets,
-            cycles,
+            moved,
             outcome,
+            shortfalls,
+            wires,
+            used,
+            interrupted,
+            failure,
             breaches,
             ports: ports.collect(),
             parts: profile.map(|profile| profile.parts()),
@@ -352,10 +626,27 @@ impl Run {
     /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports.
     fn await_links(&self, tell: bool) -> Result<(), Error> {
         let start = Instant::now();
-        for device in self.devices.iter().filter(|device| model(device).is_none()) {
+        for (device, name) in self.devices.iter().zip(&self.names) {
+            if model(device).is_some() {
+                if name.option("wire") == Some("none") {
+                    note(&format!("note: {}: no link, with wire=none", device.name()));
+                }
+                continue;
+            }
             let mut link = device.link()?;
-            while link == Link::Down && start.elapsed() < LINK {
-                std::thread::park_timeout(TICK);
+            if link == Link::Down {
+                let look_at = match device.name().split_once(':') {
+                    Some(("xdp" | "packet", interface)) => {
+                        format!("is the interface up? sudo ip link set {interface} up")
+                    }
+                    _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
+                    Some(("vfio-user", _)) => "is the wire of the served card plugged in?".to_string(),
+                    _ => "is the cable plugged in, and the other end up?".to_string(),
+                };
+                let name = device.name().trim_end_matches(':');
+                note(&format!("{name}: waiting for the link, at most {} s; {look_at}", LINK.as_secs()));
+            }
+            while link == Link::Down && start.elapsed() < LINK && !interrupts().wait(TICK) {
                 link = device.link()?;
             }
             if !tell && link != Link::Down {
@@ -364,61 +655,87 @@ impl Run {
             let link = match link {
                 Link::Up { mbits: 0 } => "link up".to_string(),
                 Link::Up { mbits } => format!("link up at {mbits} Mbit/s"),
-                Link::Down => {
-                    let up = match device.name().split_once(':') {
-                        Some(("xdp" | "packet", interface)) => {
-                            format!(" Is the interface up? sudo ip link set {interface} up")
-                        }
-                        _ => String::new(),
-                    };
-                    format!("no link after {} s; is the cable plugged in?{up}", LINK.as_secs())
-                }
+                Link::Down => format!("no link after {} s", start.elapsed().as_secs()),
             };
-            eprintln!("{}: {}, {}, {link}", device.name(), device.info().description, device.mac());
+            let name = device.name().trim_end_matches(':');
+            note(&format!("{name}: {}, {}, {link}", device.info().description, device.mac()));
         }
         Ok(())
     }
 
     /// Shows the rates every second, until the end.
-    fn watch(&self, start: Instant, done: impl Fn(u64) -> bool, show: &mut Option<&mut Show>) -> Result<(), Error> {
+    fn watch(&self, start: Instant, look: impl Fn(u64, f64), show: &mut Option<&mut Show>) -> Result<(), Error> {
         let interrupts = interrupts();
         // A time beyond the clock's range never ends.
         let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
-        let mut last = (start, self.statistics()?, self.work());
+        let mut last = (start, self.statistics()?, self.moved());
+        let mut next = start + Duration::from_secs(1);
+        let mut links: Vec<bool> = self.devices.iter().map(is_up).collect();
+        // The packets moved when all ports were exhausted: what a thread still holds moves after that.
+        let mut at_end = None;
         loop {
             let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
-            if interrupts.wait(TICK.min(left)) {
-                return Ok(());
+            let interrupted = interrupts.wait(TICK.min(left).min(next.saturating_duration_since(Instant::now())));
+            let (now, moved) = (Instant::now(), self.moved());
+            look(moved.packets, (now - start).as_secs_f64());
+            let is_exhausted = self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
+            if is_exhausted && !self.has_failed() {
+                note("note: all ports are at their end: nothing more will be received");
             }
-            let (now, work) = (Instant::now(), self.work());
-            let over = end.is_some_and(|end| now >= end) || done(work.0);
-            if over || self.threads.iter().any(|(_, thread)| thread.is_finished()) {
-                return Ok(());
-            }
+            let is_over = interrupted
+                || end.is_some_and(|end| now >= end)
+                || self.count.is_some_and(|count| moved.packets >= count)
+                || self.threads.iter().any(|(_, thread)| thread.is_finished())
+                || is_exhausted;
             if let Some(show) = show
-                && now - last.0 >= Duration::from_secs(1)
+                && (now >= next || is_over && now - last.0 >= SHOWN)
             {
                 let statistics = self.statistics()?;
                 let seconds = (now - last.0).as_secs_f64();
-                let pairs = last.1.iter().zip(&statistics);
-                let rates: Vec<Rates> = self
-                    .devices
-                    .iter()
-                    .zip(pairs)
-                    .map(|(device, (before, now))| Rates::new(device.name(), before, now, seconds))
-                    .collect();
-                let parts = self.profile.as_ref().map(|profile| profile.parts());
-                show.tick((now - start).as_secs_f64(), &rates, per_packet(last.2, work), parts);
-                last = (now, statistics, work);
+                let pairs = self.devices.iter().zip(last.1.iter().zip(&statistics));
+                show.tick(&Tick {
+                    seconds: (now - start).as_secs_f64(),
+                    ports: pairs
+                        .map(|(device, (before, now))| Rates::new(device.name(), before, now, seconds))
+                        .collect(),
+                    cycles_per_packet: moved.cycles_since(&last.2),
+                    parts: self.profile.as_ref().map(|profile| profile.parts()),
+                    processors: Snapshot::take().processors(),
+                });
+                self.last.borrow_mut().clone_from(&statistics);
+                last = (now, statistics, moved);
+                for (device, was_up) in self.devices.iter().zip(&mut links) {
+                    let is_up = is_up(device);
+                    if is_up != std::mem::replace(was_up, is_up) {
+                        let how = if is_up { "is up again" } else { "is down: nothing comes and goes here" };
+                        note(&format!("note: {}: the link {how}", device.name()));
+                    }
+                }
+            }
+            while next <= now {
+                next += Duration::from_secs(1);
+            }
+            if is_over {
+                return Ok(());
             }
         }
     }
 
-    /// Returns packets and cycles of all threads.
-    fn work(&self) -> (u64, u64) {
-        let sum =
-            |of: fn(&Work) -> &AtomicU64| self.threads.iter().map(|(work, _)| of(work).load(Ordering::Relaxed)).sum();
-        (sum(|work| &work.packets), sum(|work| &work.cycles))
+    /// True if a capture file that is a port cannot be read or written any more.
+    fn has_failed(&self) -> bool {
+        let is_broken = |device: &Port| matches!(device.link(), Err(Error::Recording { .. } | Error::Capture { .. }));
+        self.devices.iter().any(|device| device.info().driver == "pcap" && is_broken(device))
+    }
+
+    /// True if no port will receive anything any more, or one has failed.
+    fn is_exhausted(&self) -> bool {
+        self.has_failed()
+            || matches!(self.command, "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
+    }
+
+    /// Returns the packets of all threads.
+    fn moved(&self) -> Moved {
+        self.threads.iter().fold(Moved::default(), |sum, (work, _)| sum.and(work.moved()))
     }
 
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
@@ -431,9 +748,13 @@ impl Run {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let begin = Instant::now();
-        while !self.is_settled(judge) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
+        while !self.is_settled(judge)
+            && !interrupts().are_urgent()
+            && since.elapsed() < DRAIN
+            && begin.elapsed() < LONGEST_DRAIN
+        {
             std::thread::yield_now();
-            let now = (self.work().0, reports(&self.devices));
+            let now = (self.moved().packets, reports(&self.devices));
             if now != last {
                 (last, since) = (now, Instant::now());
             }
@@ -445,7 +766,62 @@ impl Run {
         let Ok(statistics) = self.statistics() else { return true };
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
         let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.tx_too_long).sum();
-        (given == 0 || sent >= self.work().0) && judge(&reports(&self.devices)).lost == 0
+        (given == 0 || sent >= self.moved().packets) && judge(&reports(&self.devices)).lost == 0
+    }
+}
+
+/// Returns whether a port has a link; a failure is reported elsewhere.
+fn is_up(device: &Port) -> bool {
+    !matches!(device.link(), Ok(Link::Down))
+}
+
+/// Checks the cables between models: each end must name the other.
+///
+/// # Errors
+/// [`Error::BadOption`].
+pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
+    for (name, wire) in wires {
+        let Some(other) = wire.strip_prefix("sim:") else { continue };
+        let back = format!("sim:{name}");
+        if !wires.iter().any(|(name, wire)| *name == other && *wire == back) {
+            let why = format!("the cable's other end does not name this one; open it as sim:{other}?wire={back}");
+            return Err(Error::BadOption { name: back, option: "wire".to_string(), value: wire.to_string(), why });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the packets per second that the wire of a model was asked for, without an end.
+fn wire_rate(name: &PortName) -> Option<f64> {
+    name.model()?;
+    let (rate, None) = (name.option("rate")?, name.option("count")) else { return None };
+    let size = name.number("size", 64, 64..=9732).ok()?;
+    (name.option("wire").unwrap_or("traffic") == "traffic")
+        .then(|| rate.parse::<Rate>().ok())
+        .flatten()
+        .map(|rate| rate.packets_per_second(size - 4))
+}
+
+/// Prints a note if nothing could have moved.
+fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome) {
+    for (device, Statistics { rx_packets, drops, .. }) in devices.iter().zip(statistics) {
+        if *rx_packets == 0 && drops.oversize > 0 {
+            note(&format!(
+                "note: {}: all {} frames were longer than the port takes; allow longer ones with --mtu",
+                device.name(),
+                drops.oversize
+            ));
+        }
+        if drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
+            let name = device.name();
+            note(&format!(
+                "note: {name}: none of {} packets could be sent: they are too long for it",
+                drops.tx_too_long
+            ));
+        }
+    }
+    if outcome.filtered > 0 && moved.packets == 0 {
+        note(&format!("note: the rules dropped all {} packets", outcome.filtered));
     }
 }
 
@@ -457,10 +833,6 @@ fn models(devices: &[Port]) -> Vec<Arc<Card>> {
 /// Returns the report of each port's wire, if the port is a model with a wire that counts.
 fn reports(devices: &[Port]) -> Vec<Option<Report>> {
     devices.iter().map(|device| model(device)?.wire_report()).collect()
-}
-
-fn per_packet(before: (u64, u64), now: (u64, u64)) -> f64 {
-    (now.1 - before.1) as f64 / (now.0 - before.0).max(1) as f64
 }
 
 /// Rounds to three digits, which are enough for people and machines.
@@ -478,36 +850,9 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
     })
 }
 
-/// The receiver of Ctrl-C, SIGTERM and SIGHUP, for all runs of the process.
-pub struct Interrupts(Option<Mutex<Receiver<()>>>);
-
-impl Interrupts {
-    /// Waits for `time`; true if a signal came.
-    pub fn wait(&self, time: Duration) -> bool {
-        match &self.0 {
-            Some(receiver) => {
-                let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
-                receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
-            }
-            None => {
-                std::thread::park_timeout(time);
-                false
-            }
-        }
+/// Catches the signals, from the command's first moment on.
+pub fn catch_signals() {
+    if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
+        note(&format!("note: Ctrl-C will not print a summary: {error}"));
     }
-}
-
-/// Returns the process's receiver of signals.
-pub fn interrupts() -> &'static Interrupts {
-    static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
-        let (sender, receiver) = channel();
-        match ctrlc::set_handler(move || sender.send(()).unwrap_or_default()) {
-            Ok(()) => Interrupts(Some(Mutex::new(receiver))),
-            Err(error) => {
-                eprintln!("note: Ctrl-C will not print a summary: {error}");
-                Interrupts(None)
-            }
-        }
-    });
-    &INTERRUPTS
 }

@@ -1,11 +1,14 @@
 //! `linerate serve`: ports for other processes.
 
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use linerate::Error;
 use linerate::share::{ANY, base, folder, socket_of};
+
+use crate::show::print;
+use crate::signals::interrupts;
+use crate::usage;
 
 /// Serves until Ctrl-C, or for the time given.
 pub fn run(
@@ -15,6 +18,15 @@ pub fn run(
     join_users: bool,
     time: Option<Duration>,
 ) -> Result<ExitCode, Error> {
+    for name in names {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_name = !name.is_empty() && !name.starts_with(['.', '-']) && name.chars().all(allowed);
+        if !is_name {
+            usage(&format!(
+                "'{name}' is not a name: a switch or an interface has letters, digits, '-', '_' and '.', without '/'"
+            ));
+        }
+    }
     let group = group.map(group_number).transpose()?;
     raise_descriptors();
     let folder = folder();
@@ -26,20 +38,14 @@ pub fn run(
     for (name, socket) in names.iter().zip(&sockets) {
         server.listen(socket, (name != ANY).then(|| base(name)), mode, group)?;
     }
-    sockets.iter().for_each(|socket| println!("{}", socket.display()));
+    sockets.iter().for_each(|socket| print(&format!("{}\n", socket.display())));
     if names.is_empty() {
         server.listen(&folder.join(ANY), None, mode, group)?;
-        println!("{}", folder.join(ANY).display());
+        print(&format!("{}\n", folder.join(ANY).display()));
     }
-    let (sender, stopped) = channel();
-    let handler = move || {
-        let _ = sender.send(());
-    };
-    ctrlc::set_handler(handler)
-        .map_err(|error| Error::System { call: "sigaction", source: std::io::Error::other(error) })?;
     match time {
-        Some(time) => drop(stopped.recv_timeout(time)),
-        None => drop(stopped.recv()),
+        Some(time) => drop(interrupts().wait(time)),
+        None => while !interrupts().wait(Duration::from_secs(86_400)) {},
     }
     drop(server);
     Ok(ExitCode::SUCCESS)

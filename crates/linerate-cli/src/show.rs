@@ -1,11 +1,13 @@
-//! The output of a run: a live table for people, JSON lines for programs.
+//! The output of a run: a live table for people, JSON lines for programs, notes on standard error.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::sync::OnceLock;
 
 use linerate::port::{Drops, Statistics};
 use serde_json::{Map, Value, json};
 
 use crate::profile::Parts;
+use crate::signals::interrupts;
 
 /// One port's rates over the last interval.
 pub struct Rates {
@@ -55,6 +57,18 @@ impl Rates {
     }
 }
 
+/// One interval of a run.
+pub struct Tick {
+    /// Since the run began.
+    pub seconds: f64,
+    pub ports: Vec<Rates>,
+    /// `None` if nothing moved.
+    pub cycles_per_packet: Option<f64>,
+    pub parts: Option<Parts>,
+    /// The processors that the threads use.
+    pub processors: Vec<u16>,
+}
+
 /// The display of a run.
 pub struct Show {
     json: bool,
@@ -68,40 +82,19 @@ impl Show {
         Show { json, terminal: stdout().is_terminal(), lines: 0 }
     }
 
-    /// Prints one interval.
-    pub fn tick(&mut self, seconds: f64, ports: &[Rates], cycles_per_packet: f64, parts: Option<Parts>) {
+    /// Shows one interval.
+    pub fn tick(&mut self, tick: &Tick) {
         if self.json {
-            let ports: Vec<Value> = ports
-                .iter()
-                .map(|port| json!({"name": port.name, "rx": port.rx.json(), "tx": port.tx.json(), "drops": port.drops}))
-                .collect();
-            let cycles = (cycles_per_packet * 10.0).round() / 10.0;
-            let mut line = json!({"seconds": seconds.round(), "ports": ports, "cycles_per_packet": cycles});
-            if let Some(parts) = parts {
-                line["profile"] = parts.json();
-            }
-            print(&format!("{line}\n"));
-            return;
+            return print(&format!("{}\n", tick.json()));
         }
-        let mut text = String::new();
-        if self.terminal && self.lines > 0 {
-            text += &format!("\x1b[{}A\x1b[J", self.lines);
-        }
-        text += &format!(
-            "{:>5.0} s          rx Mpps   Gbit/s  on wire |  tx Mpps   Gbit/s  on wire |    dropped   {cycles_per_packet:.0} cycles/packet\n",
-            seconds
-        );
-        for Rates { name, rx, tx, dropped, .. } in ports {
-            text += &format!(
-                "{name:<14} {:>10.3} {:>8.3} {:>8.3} | {:>8.3} {:>8.3} {:>8.3} | {dropped:>10}\n",
-                rx.mpps, rx.gbits, rx.wire_gbits, tx.mpps, tx.gbits, tx.wire_gbits
-            );
-        }
-        if let Some(Parts { receive, touch, send }) = parts {
-            text += &format!("cycles/packet: receive {receive:.1}, touch {touch:.1}, send {send:.1}\n");
-        }
-        self.lines = ports.len() + 1 + usize::from(parts.is_some());
-        print(&text);
+        let width = if self.terminal { terminal_width() } else { usize::MAX };
+        let table = tick.table(width);
+        let back = match self.terminal && self.lines > 0 {
+            true => format!("\x1b[{}A\x1b[J", self.lines),
+            false => String::new(),
+        };
+        self.lines = table.lines().count();
+        print(&(back + &table));
     }
 
     /// Prints the summary.
@@ -109,47 +102,275 @@ impl Show {
         if self.json {
             return print(&format!("{summary}\n"));
         }
-        let summary = &summary["summary"];
-        let mut text = String::from("\n");
-        for port in summary["ports"].as_array().into_iter().flatten() {
-            let number = |key: &str| port[key].as_u64().unwrap_or(0);
-            text += &format!(
-                "{:<14} received {:>12} packets {:>14} bytes   sent {:>12} packets {:>14} bytes   dropped {}\n",
-                port["name"].as_str().unwrap_or(""),
-                number("rx_packets"),
-                number("rx_bytes"),
-                number("tx_packets"),
-                number("tx_bytes"),
-                port["drops"],
-            );
-        }
-        text += &format!(
-            "{}: {} Mpps, {} cycles/packet, {} s; lost {}, corrupted {}, reordered {}, breaches {}\n",
-            summary["command"].as_str().unwrap_or(""),
-            summary["mpps"],
-            summary["cycles_per_packet"],
-            summary["seconds"],
-            summary["lost"],
-            summary["corrupted"],
-            summary["reordered"],
-            summary["breaches"],
-        );
-        if let Some(profile) = summary.get("profile") {
-            let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);
-            text += &format!("cycles/packet: receive {receive}, touch {touch}, send {send}\n");
-        }
-        print(&text);
+        print(&summary_table(&summary["summary"]));
     }
 }
 
-/// Prints `text`. A closed output, as in `linerate … | head -1`, is no error.
+/// Returns the columns of the terminal; 80 if it does not report them.
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(stdout());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0).unwrap_or(80)
+}
+
+/// The columns of the live table, without the name: title, width, and the narrowest terminal that shows it.
+type Column = (&'static str, usize, usize, fn(&Rates) -> String);
+
+const COLUMNS: [Column; 7] = [
+    ("rx Mpps", 9, 0, |port| format!("{:.3}", port.rx.mpps)),
+    ("Gbit/s", 8, 72, |port| format!("{:.3}", port.rx.gbits)),
+    ("on wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
+    ("tx Mpps", 9, 0, |port| format!("{:.3}", port.tx.mpps)),
+    ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
+    ("on wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
+    ("dropped", 11, 48, |port| port.dropped.to_string()),
+];
+
+impl Tick {
+    fn json(&self) -> Value {
+        let ports: Vec<_> = self
+            .ports
+            .iter()
+            .map(|Rates { name, rx, tx, dropped, drops }| {
+                json!({"name": name, "rx": rx.json(), "tx": tx.json(), "dropped": dropped, "drops": drops})
+            })
+            .collect();
+        let tenth = |value: f64| (value * 10.0).round() / 10.0;
+        let mut line = json!({
+            "seconds": tenth(self.seconds), "ports": ports, "cycles_per_packet": self.cycles_per_packet.map(tenth),
+            "processors": self.processors,
+        });
+        if let Some(parts) = self.parts {
+            line["profile"] = parts.json();
+        }
+        line
+    }
+
+    /// Returns the table for a terminal of `width` columns. No line is longer, so that it can be redrawn in place.
+    fn table(&self, width: usize) -> String {
+        let columns: Vec<&Column> = COLUMNS.iter().filter(|(_, _, least, _)| width >= *least).collect();
+        let numbers: usize = columns.iter().map(|(_, width, ..)| width).sum();
+        let longest = self.ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(10);
+        let room = longest.min(width.saturating_sub(numbers).max(8));
+        let seconds = format!("{} s", (self.seconds * 10.0).round() / 10.0);
+        let mut lines = vec![format!("{seconds:<room$}")];
+        columns.iter().for_each(|(title, width, ..)| lines[0] += &format!("{title:>width$}"));
+        for port in &self.ports {
+            let mut line = format!("{:<room$}", shortened(&port.name, room));
+            columns.iter().for_each(|(_, width, _, value)| line += &format!("{:>width$}", value(port)));
+            lines.push(line);
+        }
+        let cores: Vec<String> = self.processors.iter().map(ToString::to_string).collect();
+        let cycles =
+            self.cycles_per_packet.map_or("no packets".to_string(), |cycles| format!("{cycles:.0} cycles/packet"));
+        let used = match cores.len() {
+            0 => String::new(),
+            1 => format!(", on processor {}", cores[0]),
+            _ => format!(", on processors {}", cores.join(" ")),
+        };
+        lines.push(cycles + &used);
+        if let Some(Parts { receive, touch, send }) = self.parts {
+            lines.push(format!("cycles/packet: receive {receive:.1}, touch {touch:.1}, send {send:.1}"));
+        }
+        lines.iter().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
+    }
+}
+
+/// Returns a name of at most `room` characters; of a longer one the beginning and the end, which distinguish names.
+fn shortened(name: &str, room: usize) -> String {
+    let count = name.chars().count();
+    if count <= room {
+        return name.to_string();
+    }
+    let front = room / 2;
+    let end: String = name.chars().skip(count - (room - front).saturating_sub(1)).collect();
+    name.chars().take(front).collect::<String>() + "…" + &end
+}
+
+/// Returns the summary as a table.
+fn summary_table(summary: &Value) -> String {
+    let ports = summary["ports"].as_array().map_or(&[][..], Vec::as_slice);
+    let name = |port: &Value| port["name"].as_str().unwrap_or("").to_string();
+    let room = ports.iter().map(|port| name(port).chars().count()).max().unwrap_or(0).clamp(8, 24);
+    let mut text = format!("\n{:<room$}{:>14}{:>17}\n", "", "packets", "bytes");
+    for port in ports {
+        let number = |key: &str| port[key].as_u64().unwrap_or(0);
+        for (direction, packets, bytes) in
+            [("received", number("rx_packets"), number("rx_bytes")), ("sent", number("tx_packets"), number("tx_bytes"))]
+        {
+            let name = if direction == "received" { shortened(&name(port), room) } else { String::new() };
+            text += &format!("{name:<room$} {direction:<8}{packets:>13}{bytes:>17}\n");
+        }
+        let drops: Vec<String> = port["drops"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(cause, count)| format!("{count} {}", in_words(cause)))
+            .collect();
+        if !drops.is_empty() {
+            text += &format!("{:<room$} dropped  {}\n", "", drops.join(", "));
+        }
+    }
+    let number = |key: &str| &summary[key];
+    let count = |key: &str| number(key).as_u64().unwrap_or(0);
+    let packets = if count("packets") == 1 { "packet" } else { "packets" };
+    text += &format!("{}: {} {packets}", summary["command"].as_str().unwrap_or(""), number("packets"));
+    if count("packets") > 0 {
+        text += &format!(
+            " in {}: {} Mpps, {} cycles/packet",
+            time(number("active_seconds").as_f64().unwrap_or(0.0)),
+            number("mpps"),
+            number("cycles_per_packet"),
+        );
+    }
+    text += &format!(
+        "\nlost {}, corrupted {}, reordered {}, breaches {}",
+        number("lost"),
+        number("corrupted"),
+        number("reordered"),
+        number("breaches"),
+    );
+    if count("filtered") > 0 {
+        text += &format!(", filtered {}", number("filtered"));
+    }
+    text += "\n";
+    if let Some(profile) = summary.get("profile") {
+        let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);
+        text += &format!("cycles/packet: receive {receive}, touch {touch}, send {send}\n");
+    }
+    text
+}
+
+/// Returns a cause of drops as people say it; docs/wires.md explains each.
+fn in_words(cause: &str) -> &str {
+    match cause {
+        "no_descriptor" => "without a free descriptor",
+        "no_buffer" => "times no free buffer",
+        "bad_crc" => "with a wrong checksum",
+        "undersize" => "too short",
+        "oversize" => "too long",
+        "bad_frame" => "damaged",
+        "malformed" => "malformed",
+        "tx_too_long" => "not sent: too long, or not writable",
+        "injected" => "injected faults",
+        other => other,
+    }
+}
+
+/// Returns seconds with three significant digits and a unit: `14.2 ms`.
+pub fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        ..999.5e-9 => (seconds * 1e9, "ns"),
+        ..999.5e-6 => (seconds * 1e6, "µs"),
+        ..0.9995 => (seconds * 1e3, "ms"),
+        _ => (seconds, "s"),
+    };
+    match value {
+        ..9.995 => format!("{value:.2} {unit}"),
+        ..99.95 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+/// Returns a count per second with three significant digits: `14.9M`.
+pub fn per_second(value: f64) -> String {
+    let (value, prefix) = match value {
+        ..999.5 => (value, ""),
+        ..999.5e3 => (value / 1e3, "k"),
+        ..999.5e6 => (value / 1e6, "M"),
+        _ => (value / 1e9, "G"),
+    };
+    match value {
+        ..9.995 => format!("{value:.2}{prefix}"),
+        ..99.95 => format!("{value:.1}{prefix}"),
+        _ => format!("{value:.0}{prefix}"),
+    }
+}
+
+/// The first failure to write to standard output.
+static UNWRITTEN: OnceLock<String> = OnceLock::new();
+
+/// Prints `text`. If nobody reads it, as after `linerate … | head -1`, or if it cannot be written, the run ends as
+/// after Ctrl-C: it gives its cards back.
 pub fn print(text: &str) {
     let mut out = stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        if error.kind() != ErrorKind::BrokenPipe {
+            UNWRITTEN.get_or_init(|| error.to_string());
+        }
+        interrupts().end();
+    }
+}
+
+/// Returns why standard output could not be written.
+pub fn unwritten() -> Option<&'static str> {
+    UNWRITTEN.get().map(String::as_str)
+}
+
+/// Prints a line on standard error. A standard error that cannot be written has no place for a message.
+pub fn note(text: &str) {
+    let _ = writeln!(stderr(), "{text}");
 }
 
 /// Returns the causes of drops that have occurred.
 pub fn drops(drops: &Drops) -> Value {
     let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
     Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, mpps: f64, dropped: u64) -> Rates {
+        let rate = || Rate { mpps, gbits: mpps / 2.0, wire_gbits: mpps * 0.672 };
+        Rates { name: name.to_string(), rx: rate(), tx: rate(), dropped, drops: json!({}) }
+    }
+
+    #[test]
+    fn the_table_fits_any_width() {
+        let ports =
+            vec![port("sim:0", 14.881, 0), port(&"vfio-user:/run/a/very/long/path".repeat(9), 1e-3, u64::MAX / 7)];
+        let parts = Some(Parts { receive: 1.0, touch: 2.0, send: 3.0 });
+        let tick = Tick { seconds: 1.0, ports, cycles_per_packet: Some(53.0), parts, processors: (0..64).collect() };
+        for width in 0..200 {
+            let table = tick.table(width);
+            assert_eq!(table.lines().count(), 5, "{table}");
+            assert!(table.lines().all(|line| line.chars().count() <= width), "{width}:\n{table}");
+        }
+        let table = tick.table(80);
+        let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };
+        for part in ["1 s", "rx Mpps", "tx Mpps", "on wire", "dropped"] {
+            assert!(title.contains(part), "{part}: {table}");
+        }
+        assert_eq!(title.chars().count(), first.chars().count(), "columns do not shift");
+        assert!(tick.table(47).contains("tx Mpps") && !tick.table(47).contains("Gbit"));
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        for (seconds, shown) in [
+            (3.76e-6, "3.76 µs"),
+            (0.0142, "14.2 ms"),
+            (0.9996e-3, "1.00 ms"),
+            (0.123, "123 ms"),
+            (2.0, "2.00 s"),
+            (5e-8, "50.0 ns"),
+        ] {
+            assert_eq!(time(seconds), shown);
+        }
+        for (value, shown) in [(14_880_952.0, "14.9M"), (100e3, "100k"), (0.0, "0.00"), (20.0, "20.0")] {
+            assert_eq!(per_second(value), shown);
+        }
+    }
+
+    /// Each cause has words.
+    #[test]
+    fn drops_are_shown_in_words() {
+        for (cause, _) in linerate::port::Drops::default().by_cause() {
+            assert!(cause == "malformed" || in_words(cause) != cause, "{cause}");
+        }
+        let port = json!({"name": "sim:0", "rx_packets": 3, "rx_bytes": 180, "drops": {"undersize": 70}});
+        let text = summary_table(&json!({"command": "sink", "ports": [port], "packets": 3, "active_seconds": 0.5}));
+        assert!(text.contains("dropped  70 too short") && !text.contains('{'), "{text}");
+    }
 }

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use linerate::port::PortName;
@@ -11,6 +10,14 @@ use linerate::sim82599::{self, Card, Function, Kind, Runner};
 use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
+
+use crate::run::check_cables;
+use crate::show::{note, print};
+use crate::signals::interrupts;
+use crate::usage;
+
+/// How long a wait without an end sleeps at a time.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Breaches of a card that are printed one by one.
 const SHOWN: usize = 20;
@@ -32,46 +39,46 @@ pub fn run(
     json: bool,
 ) -> Result<ExitCode, Error> {
     let names: Vec<String> = sockets.iter().map(|socket| name(socket)).collect();
+    if wires.len() > sockets.len() {
+        usage(&format!(
+            "{} wires are given for {} sockets: --wire stands for the card of the socket in its place",
+            wires.len(),
+            sockets.len()
+        ));
+    }
     let mut served = Vec::new();
+    let wire_of = |n: usize| match (wires.get(n), wires.is_empty() && names.len() == 2) {
+        (Some(wire), _) => wire.clone(),
+        (None, true) => format!("sim:{}", names[1 - n]),
+        (None, false) => "none".to_string(),
+    };
+    let all: Vec<String> = (0..names.len()).map(wire_of).collect();
+    check_cables(&names.iter().map(String::as_str).zip(all.iter().map(String::as_str)).collect::<Vec<_>>())?;
     for (n, socket) in sockets.iter().enumerate() {
-        let wire = match (wires.get(n), wires.is_empty() && names.len() == 2) {
-            (Some(wire), _) => wire.clone(),
-            (None, true) => format!("sim:{}", names[1 - n]),
-            (None, false) => "none".to_string(),
-        };
         let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
         let device = device.cloned().unwrap_or_else(|| Kind::default().to_string());
-        served.push(serve(socket, &names[n], &wire, &device, functions)?);
-        eprintln!("{}: {} {}, wire {wire}", socket.display(), served[n].card.kind(), served[n].card.mac());
+        served.push(serve(socket, &names[n], &all[n], &device, functions)?);
+        note(&format!("{}: {} {}, wire {}", socket.display(), served[n].card.kind(), served[n].card.mac(), all[n]));
     }
-    eprintln!("-device {}", argument(&sockets[0]));
+    note(&format!("-device {}", argument(&sockets[0])));
 
-    let (sender, stopped) = channel();
-    let handler = move || {
-        let _ = sender.send(());
-    };
-    ctrlc::set_handler(handler)
-        .map_err(|error| Error::System { call: "sigaction", source: std::io::Error::other(error) })?;
     match seconds {
-        Some(time) => match stopped.recv_timeout(time) {
-            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => unreachable!("the handler holds the other end"),
-        },
-        None => drop(stopped.recv()),
+        Some(time) => drop(interrupts().wait(time)),
+        None => while !interrupts().wait(DAY) {},
     }
 
     let mut cards = Vec::new();
     for (Served { card, .. }, socket) in served.iter().zip(sockets) {
         let (from_wire, to_wire) = card.frames();
         if !json {
-            println!("{}: {from_wire} frames from the wire, {to_wire} to it", socket.display());
+            print(&format!("{}: {from_wire} frames from the wire, {to_wire} to it\n", socket.display()));
         }
         for breach in card.breaches().iter().take(SHOWN) {
-            eprintln!("{}: breach: {breach}", socket.display());
+            note(&format!("{}: breach: {breach}", socket.display()));
         }
         if card.breach_count() > SHOWN as u64 {
             let kinds = card.breaches_by_kind().into_iter().map(|(kind, count)| format!("{count} {kind}"));
-            eprintln!("{}: total breaches: {}", socket.display(), kinds.collect::<Vec<_>>().join(", "));
+            note(&format!("{}: total breaches: {}", socket.display(), kinds.collect::<Vec<_>>().join(", ")));
         }
         cards.push(json!({
             "socket": socket, "from_wire": from_wire, "to_wire": to_wire, "breaches": card.breach_count(),
@@ -79,9 +86,9 @@ pub fn run(
     }
     let breaches: u64 = served.iter().map(|served| served.card.breach_count()).sum();
     if json {
-        println!("{}", json!({"summary": {"command": "sim", "cards": cards, "breaches": breaches}}));
+        print(&format!("{}\n", json!({"summary": {"command": "sim", "cards": cards, "breaches": breaches}})));
     } else {
-        println!("sim: breaches {breaches}");
+        print(&format!("sim: breaches {breaches}\n"));
     }
     Ok(if breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

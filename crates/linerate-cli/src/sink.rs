@@ -9,10 +9,11 @@ use linerate::{Batch, Error};
 
 use crate::Common;
 use crate::run::{Outcome, Run};
+use crate::show::note;
 
 /// Runs until its end.
 pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, Error> {
-    let mut run = Run::open("sink", &[port], common)?;
+    let mut run = Run::open("sink", &[port], count, common)?;
     let mut reports = Vec::new();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;
@@ -21,9 +22,9 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));
         reports.push(report.clone());
-        let mut waiter = run.waiter();
+        let (mut waiter, quota) = (run.waiter(), run.quota());
         run.spawn(move || {
-            rx.recv(&mut batch);
+            quota.recv(&mut rx, &mut batch);
             let mut packets = 0;
             for packet in &mut batch {
                 packets += 1;
@@ -44,25 +45,22 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         });
     }
     let unnumbered = Cell::new(0);
-    let code = run.finish(
-        |packets| count.is_some_and(|count| packets >= count),
-        |_| {
-            let mut outcome = Outcome::default();
-            let mut foreign = 0;
-            for report in &reports {
-                let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
-                outcome.lost += report.lost;
-                outcome.corrupted += report.corrupted;
-                outcome.reordered += report.reordered;
-                foreign += report.foreign;
-            }
-            unnumbered.set(foreign);
-            outcome
-        },
-    );
+    let code = run.finish(|_| {
+        let mut outcome = Outcome::default();
+        let mut foreign = 0;
+        for report in &reports {
+            let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.lost += report.lost;
+            outcome.corrupted += report.corrupted;
+            outcome.reordered += report.reordered;
+            foreign += report.foreign;
+        }
+        unnumbered.set(foreign);
+        outcome
+    });
     // The judge is asked many times while frames arrive.
     if unnumbered.get() > 0 {
-        eprintln!("note: {} packets had no sequence number", unnumbered.get());
+        note(&format!("note: {} packets had no sequence number", unnumbered.get()));
     }
     code
 }

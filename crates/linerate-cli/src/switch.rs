@@ -7,15 +7,16 @@ use linerate::share::{Client, RingCounts, folder};
 use serde_json::json;
 
 use crate::Switch;
+use crate::show::{note, print};
 
 /// Runs one of the subcommands.
 pub fn run(command: &Switch) -> Result<ExitCode, Error> {
     match command {
-        Switch::List { json } => list(*json)?,
+        Switch::List { json } => return list(*json),
         Switch::Attach { port, host } => {
             let (switch, port) = parts(port)?;
             let number = client(switch)?.attach(switch, port, *host, RingCounts::default())?;
-            println!("{switch}:{port} is port {number}");
+            print(&format!("{switch}:{port} is port {number}\n"));
         }
         Switch::Detach { port } => {
             let (switch, port) = parts(port)?;
@@ -37,19 +38,26 @@ fn parts(name: &str) -> Result<(&str, &str), Error> {
     name.split_once(':').filter(|_| name.starts_with("vale")).ok_or_else(why)
 }
 
-fn list(json: bool) -> Result<(), Error> {
+fn list(json: bool) -> Result<ExitCode, Error> {
     let mut ports = Vec::new();
-    for client in Client::all(&folder())? {
+    let folder = folder();
+    let clients = Client::all(&folder)?;
+    if clients.is_empty() {
+        note(&format!("linerate: no server in {}\n  try: linerate serve", folder.display()));
+        return Ok(ExitCode::FAILURE);
+    }
+    for client in clients {
         ports.extend(client.list()?);
     }
     if json {
-        println!("{}", json!({ "ports": ports }));
-        return Ok(());
+        print(&format!("{}\n", json!({ "ports": ports })));
+        return Ok(ExitCode::SUCCESS);
     }
-    println!("{:<24} {:>6} {:>14} {:>14} {:>10}", "port", "number", "to it", "from it", "dropped");
+    let room = ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(24);
+    print(&format!("{:<room$} {:>6} {:>14} {:>14} {:>10}\n", "port", "number", "to it", "from it", "dropped"));
     for port in &ports {
         let (to, from) = (port.rx_packets, port.tx_packets);
-        println!("{:<24} {:>6} {to:>14} {from:>14} {:>10}", port.name, port.number, port.drops);
+        print(&format!("{:<room$} {:>6} {to:>14} {from:>14} {:>10}\n", port.name, port.number, port.drops));
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -100,8 +100,6 @@ impl Between {
             pair((&middle, here), (outer, there), 1);
             middle.run(&format!("ip address flush dev {here}"));
             middle.run(&format!("ip link set {here} mtu {mtu}"));
-            // AF_XDP receives packets before a card would insert their checksums.
-            outer.run(&format!("ethtool -K {there} tx off"));
         }
         let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
         Between { left, right, _middle: middle, forwarder }.connected(["l0", "r0"], mtu)
@@ -375,7 +373,6 @@ fn traffic_crosses_from_a_tap() {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
         pair((&middle, "m1"), (&right, "r0"), 1);
         middle.run("ip address flush dev m1");
-        right.run("ethtool -K r0 tx off");
         let forwarder = Process::start(&mut inside(&middle, &forward(1500, &format!("tap:l0 {port} --wait adaptive"))));
         let mut between = Between { left, right, _middle: middle, forwarder };
         between.forwarder.await_output("ports");
@@ -391,7 +388,6 @@ fn traffic_crosses_between_an_interface_and_a_card() {
     let [left, middle, right] = ["dl", "dm", "dr"].map(Namespace::new);
     pair((&middle, "m0"), (&left, "l0"), 1);
     middle.run("ip address flush dev m0");
-    left.run("ethtool -K l0 tx off");
     let forwarder = Process::start(&mut inside(&middle, &forward(1500, "xdp:m0 sim:between?wire=tap:r0")));
     let mut between = Between { left, right, _middle: middle, forwarder };
     between.forwarder.await_output("ports");

@@ -24,7 +24,7 @@ const ACTIONS: usize = 600;
 /// The longest wait for any event.
 const BOUND: Duration = Duration::from_secs(120);
 /// Free memory that the allocator may keep, in KiB: an arena for some of its threads.
-const KEPT: u64 = 32 << 10;
+const KEPT: u64 = 16 << 10;
 /// Additional memory shared with programs that the server may have, in KiB.
 const SHARED: u64 = 1 << 10;
 

@@ -533,6 +533,10 @@ impl Error {
     /// Returns the command or step that mends the error, if known. The command `linerate` prints it behind the error.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Error::BadName { name, why } if why.starts_with(NO_KIND) && is_like_an_interface(name) => {
+                let name = name.split('?').next().unwrap_or(name);
+                format!("did you mean xdp:{name} or packet:{name}? `linerate ports` shows what is here")
+            }
             Error::BadName { .. } => {
                 "try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here".to_string()
             }
@@ -591,6 +595,15 @@ impl Error {
         let hint = self.hint().map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
     }
+}
+
+/// The error of a name without a kind.
+pub(crate) const NO_KIND: &str = "it has no kind in front";
+
+/// Returns whether a name without a kind may be that of one of the kernel's interfaces.
+fn is_like_an_interface(name: &str) -> bool {
+    let name = name.split('?').next().unwrap_or(name);
+    (1..=15).contains(&name.len()) && !name.contains(|c: char| c.is_whitespace() || ":/{}+*^".contains(c))
 }
 
 /// Splits a server's answer into error and hint.

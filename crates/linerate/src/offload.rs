@@ -96,6 +96,44 @@ impl Offload {
         true
     }
 
+    /// Returns the checksum that a sender has left to a card, of a packet whose description is lost: the field of TCP or
+    /// UDP then has the sum of the pseudo header and nothing else. A valid checksum that happens to equal it is computed
+    /// again, to the same value. `packet` begins with the Ethernet header.
+    pub fn left_undone(packet: &[u8]) -> Option<Offload> {
+        let word = |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let (kind, network) = match word(12)? {
+            0x8100 | 0x88A8 => (word(16)?, 18),
+            kind => (kind, 14),
+        };
+        let (addresses, protocol, start, len) = match kind {
+            0x0800 => {
+                let header = usize::from(packet.get(network)? & 0xF) * 4;
+                // More fragments, or not the first one: the checksum is over all of them.
+                if word(network + 6)? & 0x3FFF != 0 {
+                    return None;
+                }
+                let len = word(network + 2)?.checked_sub(header as u16)?;
+                (packet.get(network + 12..network + 20)?, packet[network + 9], network + header, len)
+            }
+            0x86DD => (packet.get(network + 8..network + 40)?, packet[network + 6], network + 40, word(network + 4)?),
+            _ => return None,
+        };
+        let offset: u16 = match protocol {
+            6 => 16,
+            17 => 6,
+            _ => return None,
+        };
+        let pseudo = !checksum([addresses, &[0, protocol], &len.to_be_bytes()]);
+        if word(start + usize::from(offset))? != pseudo {
+            return None;
+        }
+        let mut offload = Offload([0; Offload::LEN]);
+        offload.0[0] = Offload::NEEDS_CHECKSUM;
+        offload.0[6..8].copy_from_slice(&(start as u16).to_le_bytes());
+        offload.0[8..10].copy_from_slice(&offset.to_le_bytes());
+        Some(offload)
+    }
+
     /// As [`finish`](Offload::finish), for a packet in one piece that needs no segmentation.
     pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
         if !self.needs_checksum() {
@@ -344,6 +382,42 @@ mod tests {
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
         assert!(!offload.finish(batch.slots(), pool.region().view()), "outside the first slot");
+    }
+
+    /// Packets of which only the pseudo header was summed, as Linux leaves them to a card, are found and finished; all
+    /// others stay as they are.
+    #[test]
+    fn a_checksum_that_was_left_undone_is_found() {
+        use etherparse::PacketBuilder;
+        let payload: Vec<u8> = (0..101).collect();
+        let start = || PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let tagged = || start().single_vlan(77.try_into().unwrap());
+        let mut packets = vec![Vec::new(); 5];
+        start().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 3, 4).write(&mut packets[0], &payload).unwrap();
+        start().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(1, 2).write(&mut packets[1], &payload).unwrap();
+        start().ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4).write(&mut packets[2], &payload).unwrap();
+        start().ipv6([1; 16], [2; 16], 64).udp(1, 2).write(&mut packets[3], &payload).unwrap();
+        tagged().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 3, 4).write(&mut packets[4], &payload).unwrap();
+        let places = [(34, 16, 6), (34, 6, 17), (54, 16, 6), (54, 6, 17), (38, 16, 6)];
+        for (mut packet, (transport, offset, protocol)) in packets.into_iter().zip(places) {
+            assert_eq!(Offload::left_undone(&packet), None, "a whole checksum");
+            let whole = packet.clone();
+            let addresses = if transport == 54 { 22..54 } else { transport - 8..transport };
+            let len = (packet.len() - transport) as u16;
+            let sum = !checksum([&packet[addresses], &[0, protocol], &len.to_be_bytes()]);
+            packet[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
+            let left = Offload::left_undone(&packet).expect("it is found");
+            assert!(left.finish_bytes(&mut packet));
+            assert_eq!(packet, whole);
+            // Cut at any place, it is not read beyond its end.
+            (0..packet.len()).for_each(|len| _ = Offload::left_undone(&packet[..len]));
+            if transport == 34 {
+                let mut fragment = packet.clone();
+                fragment[20] = 0x20;
+                fragment[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
+                assert_eq!(Offload::left_undone(&fragment), None, "a fragment");
+            }
+        }
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn a_cable_joins_two_cards_and_its_link_is_down_when_one_is_gone() {
 fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     let pool = pool();
     let card = Card::new("counting", Box::new(Traffic::new(Generator::default(), None, None)));
-    let runner = Arc::new(Runner::start(None).unwrap());
+    let runner = Arc::new(Runner::start().unwrap());
     runner.run(&card);
     let config = Config::new("counting", pool.clone());
     let mut device = linerate::drive_model(&card, Some(runner), config).unwrap();

@@ -25,7 +25,7 @@ fn generator(flows: u16, count: u64) -> Box<Traffic> {
 fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     const FRAMES: u64 = 400_000;
     let pool = pool(32_768);
-    let runner = Arc::new(Runner::start(None).unwrap());
+    let runner = Arc::new(Runner::start().unwrap());
     let mut ports = Vec::new();
     for name in ["left", "right"] {
         let card = Card::new(name, generator(256, FRAMES));

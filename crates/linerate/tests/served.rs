@@ -28,7 +28,7 @@ struct Bench {
 impl Bench {
     fn new(wire: Box<dyn linerate::sim82599::Wire>, runs: bool) -> Bench {
         let card = Card::of_kind(Default::default(), 1, "served", wire);
-        let runner = runs.then(|| Runner::start(None).unwrap());
+        let runner = runs.then(|| Runner::start().unwrap());
         if let Some(runner) = &runner {
             runner.run(&card);
         }

@@ -118,7 +118,7 @@ fn a_sleeping_thread_misses_no_packet() {
         let (card, wire) = card("sleeper");
         let mut device = open(&card, 1, Duration::from_micros(10));
         let mut rx = device.rx(0).unwrap();
-        let runner = Runner::start(None).unwrap();
+        let runner = Runner::start().unwrap();
         runner.run(&card);
         let (mut batch, mut waiter) = (Batch::new(), Waiter::new(wait));
         let (mut received, mut offered) = (0, 0);

@@ -5,7 +5,7 @@ use linerate::memory::PageSize;
 
 use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
-use super::report::{Cell, Plot, Section};
+use super::report::{Cell, Plot, Section, number, positive};
 use super::{Plan, forward};
 use crate::run::Measured;
 use crate::{BatchSize, Common, Pages};
@@ -31,7 +31,7 @@ fn of_models(plan: &Plan) -> String {
 pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let mut measured = Vec::new();
     for batch in BATCHES {
-        let alone = on_one_processor(plan, batch.into(), 512)?.sum();
+        let alone = on_one_processor(plan.time, batch.into(), 512)?.sum();
         let run = forward(plan, &Common { batch: BatchSize::Fixed(batch), ..plan.common() }, false)?;
         measured.push((f64::from(batch), run, alone));
     }
@@ -44,8 +44,8 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let rows = measured.iter().zip(IXY_BATCHES.iter().zip(&ixy)).map(|((batch, run, alone), (their, cycles))| {
         vec![
             Cell::Number(*batch, 0),
-            Cell::Number(run.mpps(), 2),
-            Cell::Number(run.cycles_per_packet(), 1),
+            number(positive(run.mpps()), 2),
+            number(run.cycles_per_packet(), 1),
             Cell::Number(*alone, 1),
             Cell::Number(alone / last(&ours), 2),
             Cell::Number(their.1, 2),
@@ -74,6 +74,7 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
              processor limits it.",
             of_models(plan)
         ),
+        warnings: Vec::new(),
         plot: Some(Plot {
             x: "batch",
             y: "cycles per packet, relative to batches of 256",
@@ -90,13 +91,13 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let (mut rows, mut ours) = (Vec::new(), Vec::new());
     let published = |ring: u16| IXY_RINGS.iter().find(|(size, _)| *size == u32::from(ring)).map(|(_, mpps)| *mpps);
     for ring in RINGS {
-        let alone = on_one_processor(plan, 32, ring.into())?.sum();
+        let alone = on_one_processor(plan.time, 32, ring.into())?.sum();
         let run = forward(plan, &Common { ring: Some(ring), ..plan.common() }, false)?;
         ours.push((f64::from(ring), alone));
         rows.push(vec![
             Cell::Number(ring.into(), 0),
-            Cell::Number(run.mpps(), 2),
-            Cell::Number(run.cycles_per_packet(), 1),
+            number(positive(run.mpps()), 2),
+            number(run.cycles_per_packet(), 1),
             Cell::Number(alone, 1),
             published(ring).map_or(Cell::Nothing, |mpps| Cell::Number(mpps, 2)),
             published(ring).map_or(Cell::Nothing, |mpps| Cell::Number(1200.0 / mpps, 0)),
@@ -112,6 +113,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
              hold. Beside it: {IXY_RAW}; both rings have this size.",
             of_models(plan)
         ),
+        warnings: Vec::new(),
         plot: Some(Plot {
             x: "descriptors in each ring",
             y: "cycles per packet",
@@ -134,11 +136,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
                 let measured = forward(plan, &Common { pages, ring: Some(ring), ..plan.common() }, false)?;
-                row.extend([
-                    Cell::Number(measured.mpps(), 2),
-                    Cell::Number(measured.cycles_per_packet(), 1),
-                    "".into(),
-                ]);
+                row.extend([number(positive(measured.mpps()), 2), number(measured.cycles_per_packet(), 1), "".into()]);
             } else {
                 plan.step();
                 let why = format!("not measured: {needed} pages of this size must be free");
@@ -157,6 +155,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
              2 MiB at usual ring sizes, 5.5 % with rings of 4,096 (section 5.5 of its first version).",
             of_models(plan)
         ),
+        warnings: Vec::new(),
         plot: None,
     })
 }
@@ -174,6 +173,7 @@ pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
              size; its absolute figures mean nothing. The cost of a real IOMMU's translations can be measured only with real \
              cards."
                 .to_string(),
+        warnings: Vec::new(),
         plot: None,
     })
 }
@@ -189,7 +189,9 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
             true => format!("{name}{}flows=64", if name.contains('?') { '&' } else { '?' }),
             false => name.to_string(),
         });
-        let plan = Plan { ports, time: plan.time, progress: plan.progress.clone() };
+        let all = plan;
+        let (time, progress, disturbed) = (plan.time, plan.progress.clone(), Default::default());
+        let plan = Plan { ports, time, progress, disturbed };
         // The models' thread has the last processor.
         let spare = if plan.is_model() { processors - 1 } else { processors };
         let run = match threads == 1 || threads <= spare {
@@ -199,9 +201,9 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         if run.is_none() {
             plan.step();
         }
-        let costs = [run.as_ref().map(Measured::cycles_per_packet), alone];
-        let mut row =
-            vec![Cell::Number(threads as f64, 0), run.map_or(Cell::Nothing, |run| Cell::Number(run.mpps(), 2))];
+        all.note(&plan.disturbed.take().used, None);
+        let costs = [run.as_ref().and_then(Measured::cycles_per_packet), alone];
+        let mut row = vec![Cell::Number(threads as f64, 0), number(run.and_then(|run| positive(run.mpps())), 2)];
         for (cost, first) in costs.into_iter().zip(&mut first) {
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost, 1)));
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost / *first.get_or_insert(cost), 2)));
@@ -219,6 +221,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
              the {processors} processors here are too few.",
             of_models(plan)
         ),
+        warnings: Vec::new(),
         plot: None,
     })
 }
@@ -226,7 +229,13 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
 /// Returns the mean cycles per packet of `threads` threads at once, each with its own cards.
 fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
     let costs = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| on_one_processor(plan, 32, 512))).collect();
+        let time = plan.time;
+        let start = |_| {
+            let thread = std::thread::Builder::new().name("linerate alone".to_string());
+            let started = thread.spawn_scoped(scope, move || on_one_processor(time, 32, 512));
+            started.map_err(|source| Error::System { call: "starting a thread", source })
+        };
+        let threads = (0..threads).map(start).collect::<Result<Vec<_>, Error>>()?;
         let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         joined.map(|parts| parts.map(|parts| parts.sum())).collect::<Result<Vec<_>, _>>()
     })?;
@@ -243,8 +252,8 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
             let measured = forward(plan, &Common { numa: Some(node), ..plan.common() }, false)?;
             rows.push(vec![
                 Cell::Number(node.into(), 0),
-                Cell::Number(measured.mpps(), 2),
-                Cell::Number(measured.cycles_per_packet(), 1),
+                number(positive(measured.mpps()), 2),
+                number(measured.cycles_per_packet(), 1),
             ]);
         }
     } else {
@@ -259,6 +268,7 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
         compares: "The paper moves memory, thread and card between two nodes. A model has no node: it consists of memory and a \
                    thread. With real cards this shows the memory's part of that table."
             .to_string(),
+        warnings: Vec::new(),
         plot: None,
     })
 }

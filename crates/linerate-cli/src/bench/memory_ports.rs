@@ -9,9 +9,9 @@ use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 
-use super::Plan;
 use super::published::{NETMAP_PIPE, NETMAP_VALE};
 use super::report::{Cell, Section};
+use super::{Plan, goes_on};
 
 /// Two connected ports of this process: one sends, the other receives.
 struct Ends {
@@ -50,7 +50,7 @@ fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     let Ends { mut tx, mut rx, pool, _ports } = Ends::open(names)?;
     let (mut ours, mut theirs, mut packets) = (Batch::new(), Batch::new(), 0);
     let begin = Instant::now();
-    while begin.elapsed() < time {
+    while goes_on(begin, time) {
         for _ in 0..64 {
             ours.alloc(&pool, 32 - ours.len(), size);
             tx.send(&mut ours);
@@ -66,7 +66,7 @@ fn copying(size: usize, time: Duration) -> f64 {
     const BUFFERS: usize = 1024;
     let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
     let (begin, mut copies) = (Instant::now(), 0u64);
-    while begin.elapsed() < time {
+    while goes_on(begin, time) {
         for (from, to) in from.chunks_exact(2048).zip(to.chunks_exact_mut(2048)) {
             to[128..128 + size].copy_from_slice(&from[128..128 + size]);
         }
@@ -108,6 +108,7 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
                    a memcpy. netmap's figures are from its manual, measured on its authors' machines; it copies once for each \
                    receiver, as this does."
             .to_string(),
+        warnings: Vec::new(),
         plot: None,
     })
 }
@@ -127,7 +128,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         let Ends { mut tx, mut rx, pool, _ports } = Ends::open(["I{0", "I}0"])?;
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (over, count) = (stop.clone(), sent.clone());
-        let producer = std::thread::spawn(move || {
+        let producer = std::thread::Builder::new().name("linerate producer".to_string()).spawn(move || {
             let mut batch = Batch::new();
             while !over.load(Ordering::Relaxed) {
                 if batch.is_empty() {
@@ -143,9 +144,10 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
                 }
             }
         });
+        let producer = producer.map_err(|source| Error::System { call: "starting a thread", source })?;
         let (mut batch, mut packets, mut calls, mut empty) = (Batch::with_capacity(256), 0u64, 0u64, 0u64);
         let begin = Instant::now();
-        while begin.elapsed() < plan.time {
+        while goes_on(begin, plan.time) {
             let received = rx.recv(&mut batch);
             if received == 0 {
                 empty += 1;
@@ -179,6 +181,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
                    polling too often. With a slow consumer packets come in full batches, with a slow producer one by one."
             .to_string(),
+        warnings: Vec::new(),
         plot: None,
     })
 }

@@ -12,17 +12,20 @@ mod path;
 mod published;
 mod report;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 
 use crate::fwd::{self, Rules};
-use crate::run::{Measured, Run, interrupts};
-use crate::show::print;
+use crate::processors::{Snapshot, Use, allowed};
+use crate::run::{Measured, Run, Shortfall};
+use crate::show::{note, print};
+use crate::signals::interrupts;
 use crate::{BatchSize, Common, Pages, Wait};
 use report::{Report, Section};
 
@@ -32,7 +35,7 @@ pub struct Bench {
     /// Two ports to forward between; models by default. Real cards need a load from outside
     #[arg(num_args = 2, value_names = ["PORT", "PORT"])]
     ports: Vec<String>,
-    /// Measure every point for a shorter time: about one minute instead of ten
+    /// Measure every point for a shorter time: about one minute instead of eight
     #[arg(long)]
     quick: bool,
     /// Run only these experiments, for example batch,rings
@@ -54,6 +57,16 @@ pub struct Plan {
     time: Duration,
     /// Counts the finished points.
     progress: ProgressBar,
+    /// What disturbed the experiment that is measured.
+    disturbed: RefCell<Disturbed>,
+}
+
+/// What keeps the figures of an experiment from being what they should be.
+#[derive(Clone, Default)]
+struct Disturbed {
+    used: Use,
+    /// Rates that were not reached.
+    unreached: Vec<String>,
 }
 
 /// An experiment: its name on the command line, its number of points, and its function.
@@ -83,13 +96,14 @@ impl Plan {
             mtu: 1500,
             seconds: Some(self.time),
             // Threads are pinned, so that runs are comparable.
-            cores: (0..std::thread::available_parallelism().map_or(1, |count| count.get() as u16)).collect(),
+            cores: Some(allowed()),
             pages: Pages::Auto,
             numa: None,
             wait: Some(Wait::Poll),
             throttle: 10,
             bind: false,
             force: false,
+            strict: false,
             json: true,
         }
     }
@@ -102,17 +116,29 @@ impl Plan {
         self.ports.iter().all(|port| port.starts_with("sim:"))
     }
 
+    /// Records the use of processors by a measurement, and the rate that it did not reach.
+    fn note(&self, used: &Use, shortfall: Option<&Shortfall>) {
+        let mut disturbed = self.disturbed.borrow_mut();
+        disturbed.used = std::mem::take(&mut disturbed.used).worse(used.clone());
+        disturbed.unreached.extend(shortfall.map(Shortfall::line));
+    }
+
     /// Counts a finished point.
     fn step(&self) {
         self.progress.inc(1);
     }
 }
 
+/// True while a measurement that began at `begin` goes on: until its time is over, or Ctrl-C.
+fn goes_on(begin: Instant, time: Duration) -> bool {
+    begin.elapsed() < time && !interrupts().have_come()
+}
+
 /// Runs the selected experiments, and writes the report.
 pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     if let Some(unknown) = bench.only.iter().find(|name| EXPERIMENTS.iter().all(|(known, ..)| known != name)) {
         let known = EXPERIMENTS.map(|(name, ..)| name).join(", ");
-        eprintln!("linerate: no experiment is called '{unknown}'; there are: {known}");
+        note(&format!("linerate: no experiment is called '{unknown}'; there are: {known}"));
         return Ok(ExitCode::from(2));
     }
     let wanted = |name: &str| bench.only.is_empty() || bench.only.iter().any(|only| only == name);
@@ -125,28 +151,39 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         _ => ["sim:0".to_string(), "sim:1".to_string()],
     };
     let time = if bench.quick { Duration::from_millis(600) } else { Duration::from_secs(6) };
-    let plan = Plan { ports, time, progress };
+    let plan = Plan { ports, time, progress, disturbed: RefCell::default() };
     let mut report = Report::new(&plan.ports, bench.quick);
     for (name, _, experiment) in experiments {
         plan.progress.set_message(name);
+        let before = Snapshot::take();
         let section = experiment(&plan)?;
+        // Of an experiment that was interrupted some points are not measured.
+        if interrupts().have_come() {
+            report.interrupted_in(name);
+            break;
+        }
+        // The threads of a measurement have ended; this one measured the rest.
+        plan.note(&Snapshot::take().since(&before, |thread| thread == "linerate"), None);
+        let Disturbed { used, unreached } = plan.disturbed.take();
+        let section = Section { warnings: used.warning().into_iter().chain(unreached).collect(), ..section };
         if !bench.json {
             plan.progress.suspend(|| print(&section.text()));
         }
         report.add(section);
-        if interrupts().wait(Duration::ZERO) {
-            break;
-        }
     }
     plan.progress.finish_and_clear();
     if let Err(error) = report.write(&bench.out) {
-        eprintln!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display());
+        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display()));
         return Ok(ExitCode::FAILURE);
     }
     if bench.json {
         print(&format!("{}\n", report.json()));
     } else {
         print(&format!("{}\n", bench.out.join("index.html").display()));
+    }
+    if let Some(name) = report.interrupted() {
+        note(&format!("linerate: interrupted in '{name}', which the report does not have, nor what follows it"));
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -159,9 +196,14 @@ pub fn forward(plan: &Plan, common: &Common, profile: bool) -> Result<Measured, 
     let common = Common { seconds: Some(plan.time / TRIES), ..common.clone() };
     let mut best: Option<Measured> = None;
     for _ in 0..TRIES {
-        let mut run = Run::open("bench", &plan.names(), &common)?;
+        // After Ctrl-C nothing more is measured, and this experiment is not shown.
+        if best.is_some() && interrupts().have_come() {
+            break;
+        }
+        let mut run = Run::open("bench", &plan.names(), None, &common)?;
         fwd::start(&mut run, profile, &Rules::default(), &common)?;
-        let measured = run.measure(|_| false, fwd::judge, None)?;
+        let measured = run.measure(|_, _| (), fwd::judge, None)?;
+        plan.note(&measured.used, None);
         if best.as_ref().is_none_or(|best| best.mpps() < measured.mpps()) {
             best = Some(measured);
         }

@@ -1,7 +1,7 @@
 //! The cycles of a forwarded packet, by part.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate::Options;
 use linerate::memory::{Pool, Region, RegionOptions};
@@ -12,7 +12,7 @@ use linerate::{Batch, Error};
 
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::report::{Cell, Section};
-use super::{Plan, forward};
+use super::{Plan, forward, goes_on};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 
 /// Packets at a time.
@@ -21,10 +21,10 @@ const BATCH: usize = 32;
 /// Measures table 2.
 pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let elsewhere = forward(plan, &plan.common(), true)?.parts.unwrap_or_default();
-    let here = on_one_processor(plan, BATCH, 512)?;
+    let here = on_one_processor(plan.time, BATCH, 512)?;
     plan.step();
     let memory = memory(plan)?;
-    let singly = on_one_processor(plan, 1, 512)?;
+    let singly = on_one_processor(plan.time, 1, 512)?;
     plan.step();
     let row = |what: &str, Parts { receive, touch, send }: Parts, memory: Cell| {
         let number = |value| Cell::Number(value, 1);
@@ -76,13 +76,14 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
             share(here.sum() * BATCH as f64),
             share(singly.sum()),
         ),
+        warnings: Vec::new(),
         plot: None,
     })
 }
 
 /// Measures the same with one thread as card and forwarder in turn: no cache line comes from another processor, and
 /// every batch is full. The best of ten tries.
-pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts, Error> {
+pub fn on_one_processor(time: Duration, batch: usize, ring: usize) -> Result<Parts, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
     let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
@@ -95,7 +96,7 @@ pub fn on_one_processor(plan: &Plan, batch: usize, ring: usize) -> Result<Parts,
     for _ in 0..10 {
         let profile = Arc::<Profile>::default();
         let (begin, stamps) = (Instant::now(), Stamps::new(profile.clone()));
-        while begin.elapsed() < plan.time / 10 {
+        while goes_on(begin, time / 10) {
             for card in &cards {
                 card.step(size);
             }
@@ -130,7 +131,7 @@ fn memory(plan: &Plan) -> Result<f64, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let mut batch = Batch::with_capacity(BATCH);
     let (begin, mut spent, mut packets) = (Instant::now(), 0, 0);
-    while begin.elapsed() < plan.time / 4 {
+    while goes_on(begin, plan.time / 4) {
         let start = cycles();
         for _ in 0..1000 {
             packets += batch.alloc(&pool, BATCH, 60) as u64;

@@ -18,6 +18,8 @@ pub struct Section {
     pub compares: String,
     pub columns: Vec<&'static str>,
     pub rows: Vec<Vec<Cell>>,
+    /// What disturbed the measurement.
+    pub warnings: Vec<String>,
     pub plot: Option<Plot>,
 }
 
@@ -35,6 +37,16 @@ impl From<&str> for Cell {
     fn from(text: &str) -> Cell {
         Cell::Text(text.to_string())
     }
+}
+
+/// Returns a cell with a number that may not have been measured.
+pub fn number(value: Option<f64>, digits: usize) -> Cell {
+    value.map_or(Cell::Nothing, |value| Cell::Number(value, digits))
+}
+
+/// Returns a rate; nothing that moves is nothing that was measured.
+pub fn positive(value: f64) -> Option<f64> {
+    Some(value).filter(|&value| value > 0.0)
 }
 
 impl std::fmt::Display for Cell {
@@ -123,6 +135,7 @@ impl Section {
         };
         text += &line(&mut self.columns.iter().copied());
         shown.iter().for_each(|row| text += &line(&mut row.iter().map(String::as_str)));
+        self.warnings.iter().for_each(|warning| text += &format!("note: {warning}\n"));
         text
     }
 
@@ -144,7 +157,7 @@ impl Section {
         };
         json!({
             "name": self.name, "title": self.title, "compares": self.compares,
-            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "warnings": self.warnings, "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
 
@@ -161,7 +174,10 @@ impl Section {
             row.iter().for_each(|cell| html += &format!("<td>{}</td>", escaped(&cell.to_string())));
             html += "</tr>\n";
         }
-        html += &format!("</table>\n<p>{}</p>\n", escaped(&self.compares));
+        html += "</table>\n";
+        let warnings = self.warnings.iter();
+        warnings.for_each(|warning| html += &format!("<p class=\"warning\">Note: {}.</p>\n", escaped(warning)));
+        html += &format!("<p>{}</p>\n", escaped(&self.compares));
         html
     }
 }
@@ -177,21 +193,34 @@ pub struct Report {
     ports: [String; 2],
     quick: bool,
     sections: Vec<Section>,
+    /// The experiment during which Ctrl-C came.
+    interrupted: Option<&'static str>,
 }
 
 impl Report {
     pub fn new(ports: &[String; 2], quick: bool) -> Report {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Report { machine: machine(), date, ports: ports.clone(), quick, sections: Vec::new() }
+        Report { machine: machine(), date, ports: ports.clone(), quick, sections: Vec::new(), interrupted: None }
     }
 
     pub fn add(&mut self, section: Section) {
         self.sections.push(section);
     }
 
+    /// Marks the report as interrupted in this experiment.
+    pub fn interrupted_in(&mut self, name: &'static str) {
+        self.interrupted = Some(name);
+    }
+
+    /// Returns the experiment in which the report was interrupted.
+    pub fn interrupted(&self) -> Option<&'static str> {
+        self.interrupted
+    }
+
     pub fn json(&self) -> Value {
         json!({"summary": {
             "command": "bench", "machine": self.machine, "date": self.date, "ports": self.ports, "quick": self.quick,
+            "interrupted": self.interrupted,
             "experiments": self.sections.iter().map(Section::json).collect::<Vec<_>>(),
         }})
     }
@@ -213,6 +242,11 @@ impl Report {
     fn html(&self) -> String {
         let [a, b] = &self.ports;
         let time = if self.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
+        let interrupted = self.interrupted.map_or(String::new(), |name| {
+            format!(
+                "<p class=\"warning\">Interrupted in the experiment {name}: it and those after it are missing.</p>\n"
+            )
+        });
         let contents: String = self
             .sections
             .iter()
@@ -223,10 +257,10 @@ impl Report {
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate bench</title>\n\
              <style>body {{ font: 16px/1.5 sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em }}\n\
              table {{ border-collapse: collapse }} th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid \
-             #ddd }}\n p {{ color: #333 }}</style></head>\n<body><h1>linerate bench</h1>\n\
+             #ddd }}\n p {{ color: #333 }} .warning {{ color: #a00 }}</style></head>\n<body><h1>linerate bench</h1>\n\
              <p>{}, {}; {} and {}; {time}. Published figures were measured on other machines: shapes and ratios can be \
              compared, absolute figures cannot. The paper is Emmerich and others, \"User Space Network \
-             Drivers\", ANCS 2019.</p>\n<ul>{contents}</ul>\n{sections}</body></html>\n",
+             Drivers\", ANCS 2019.</p>\n{interrupted}<ul>{contents}</ul>\n{sections}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
             escaped(a),

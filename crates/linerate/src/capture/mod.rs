@@ -2,7 +2,7 @@
 //!
 //! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
 //! - [`Writer`]: writes pcap with times in nanoseconds
-//! - [`CapturePort`]: a file as a port, `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
+//! - [`CapturePort`]: a file as a port (`stream`: a pipe), `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
 //! The code is our own, 300 lines, because a stranger's file must neither stop nor mislead a program. pcap-file 2.0 repeats a
 //! malformed packet for ever, and scales times of pcapng wrongly. pcap-parser 0.17 refuses every resolution that is a power of
@@ -15,6 +15,7 @@ mod port;
 mod reader;
 mod recorded;
 mod source;
+mod stream;
 mod writer;
 
 pub use port::CapturePort;

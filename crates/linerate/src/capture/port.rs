@@ -1,9 +1,11 @@
 //! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::stream::{Next, Stream};
 use super::{Reader, Writer};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -27,6 +29,8 @@ pub struct CaptureFile {
     writer: Option<Writer>,
     is_written: bool,
     failure: Arc<Failure>,
+    /// True once nothing more will be read.
+    exhausted: Arc<AtomicBool>,
 }
 
 /// The error that ended reading or writing.
@@ -72,7 +76,8 @@ impl CapturePort {
             false => (Some(Replay::open(&path, passes, speed)?), None),
         };
         let (reader, writer) = file;
-        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure: Arc::default() }))
+        let (failure, exhausted) = (Arc::default(), Arc::new(AtomicBool::new(is_written)));
+        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure, exhausted }))
     }
 }
 
@@ -85,14 +90,18 @@ impl PortKind for CaptureFile {
     }
 
     fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        let (replay, failure) = (self.reader.take(), self.failure.clone());
-        Ok(Box::new(CaptureRx { replay, pool: config.pool.clone(), counters, failure }))
+        let (replay, failure, exhausted) = (self.reader.take(), self.failure.clone(), self.exhausted.clone());
+        Ok(Box::new(CaptureRx { replay, pool: config.pool.clone(), counters, failure, exhausted }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let (mut writer, failure) = (self.writer.take(), self.failure.clone());
         writer.as_mut().map_or(Ok(()), Writer::begin)?;
         Ok(Box::new(CaptureTx { writer, is_written: self.is_written, bytes: Vec::new(), counters, failure }))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.exhausted.load(Ordering::Relaxed)
     }
 
     fn link(&self) -> Result<Link> {
@@ -104,10 +113,25 @@ impl PortKind for CaptureFile {
     }
 }
 
+/// Where frames come from.
+enum Source {
+    File(Reader),
+    Pipe(Stream),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source> {
+        match Stream::is_meant(path) {
+            true => Stream::open(path).map(Source::Pipe),
+            false => Reader::open(path).map(Source::File),
+        }
+    }
+}
+
 /// A file that is read once or several times, at a speed.
 struct Replay {
     path: PathBuf,
-    reader: Reader,
+    source: Source,
     /// Passes that are left after this one; `None`: without end.
     passes: Option<usize>,
     speed: Option<f64>,
@@ -118,19 +142,22 @@ struct Replay {
     bytes: Vec<u8>,
     /// Frames of this pass.
     frames: u64,
+    /// The last pass is over.
+    is_over: bool,
 }
 
 impl Replay {
     fn open(path: &Path, passes: usize, speed: Option<f64>) -> Result<Replay> {
         Ok(Replay {
             path: path.to_path_buf(),
-            reader: Reader::open(path)?,
+            source: Source::open(path)?,
             passes: passes.checked_sub(1),
             speed,
             begun: None,
             next: None,
             bytes: Vec::new(),
             frames: 0,
+            is_over: false,
         })
     }
 
@@ -150,27 +177,41 @@ impl Replay {
         Ok(start.elapsed() >= due)
     }
 
-    /// Reads the next frame, of the next pass if this one is over. Returns its time.
+    /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is none, or none yet.
     fn read(&mut self) -> Result<Option<u64>> {
         loop {
-            if let Some(record) = self.reader.next(&mut self.bytes)? {
+            let record = match &mut self.source {
+                Source::File(reader) => reader.next(&mut self.bytes)?,
+                Source::Pipe(pipe) => match pipe.next()? {
+                    Next::Frame(bytes, record) => {
+                        self.bytes = bytes;
+                        Some(record)
+                    }
+                    Next::Nothing => return Ok(None),
+                    Next::End => None,
+                },
+            };
+            if let Some(record) = record {
                 self.bytes.resize(self.bytes.len().max(SHORTEST), 0);
                 self.frames += 1;
                 self.next = Some(record.nanoseconds);
                 return Ok(self.next);
             }
-            if self.reader.is_cut() {
+            if matches!(&self.source, Source::File(reader) if reader.is_cut()) {
                 let why = format!("it is cut after frame {}", self.frames);
                 return Err(Error::Capture { file: self.path.display().to_string(), why });
             }
             match &mut self.passes {
-                Some(0) => return Ok(None),
                 // A file without frames is not read again.
-                _ if self.frames == 0 => return Ok(None),
+                Some(0) => self.is_over = true,
+                _ if self.frames == 0 => self.is_over = true,
                 Some(passes) => *passes -= 1,
                 None => {}
             }
-            (self.reader, self.frames, self.begun) = (Reader::open(&self.path)?, 0, None);
+            if self.is_over {
+                return Ok(None);
+            }
+            (self.source, self.frames, self.begun) = (Source::open(&self.path)?, 0, None);
         }
     }
 }
@@ -180,6 +221,7 @@ struct CaptureRx {
     pool: Arc<Pool>,
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
+    exhausted: Arc<AtomicBool>,
 }
 
 impl Receive for CaptureRx {
@@ -189,11 +231,17 @@ impl Receive for CaptureRx {
             let Some(replay) = &mut self.replay else { break };
             match replay.is_due() {
                 Ok(true) => {}
+                Ok(false) if replay.is_over => {
+                    self.replay = None;
+                    self.exhausted.store(true, Ordering::Relaxed);
+                    break;
+                }
                 Ok(false) => break,
                 Err(error) => {
                     self.failure.note(error);
                     self.counters.dropped();
                     self.replay = None;
+                    self.exhausted.store(true, Ordering::Relaxed);
                     break;
                 }
             }

@@ -43,8 +43,12 @@ pub trait Recipient: Send {
     /// Copies all packets of a batch, and clears it.
     fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
 
-    /// Publishes the copied packets to the receiver.
-    fn publish(&mut self);
+    /// Publishes the copied packets to the receiver. Returns whether it sleeps and is still to be woken
+    /// ([`wake`](Recipient::wake)).
+    fn publish(&mut self) -> bool;
+
+    /// Wakes the receiver if it sleeps.
+    fn wake(&mut self);
 }
 
 /// Counts of one call of a recipient.
@@ -108,13 +112,14 @@ impl Delivery {
         self.lanes.get(queue.checked_rem(self.lanes.len())?)
     }
 
-    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room.
-    pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) {
+    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room. Returns whether the receiver
+    /// is still to be woken, by [`wake`](Delivery::wake).
+    pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) -> bool {
         // A port without receive queues takes no packets.
-        let Some(lane) = self.lane(queue) else { return };
+        let Some(lane) = self.lane(queue) else { return false };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
-            return;
+            return false;
         }
         let (mut full, mut too_long) = (0, 0);
         entry.copies.is_of(&self.pool);
@@ -147,13 +152,25 @@ impl Delivery {
             }
             full += entry.flush();
         }
-        match &mut entry.recipient {
-            Some(recipient) => recipient.publish(),
-            None => lane.wake.notify(),
-        }
         if full + too_long > 0 {
             self.full.fetch_add(full, Ordering::Relaxed);
             self.too_long.fetch_add(too_long, Ordering::Relaxed);
+        }
+        match &mut entry.recipient {
+            Some(recipient) => recipient.publish(),
+            None => {
+                lane.wake.notify();
+                false
+            }
+        }
+    }
+
+    /// Wakes a queue's receiver, after calls of [`deliver`](Delivery::deliver) that have not.
+    #[cold]
+    pub fn wake(&self, queue: usize) {
+        let Some(lane) = self.lane(queue) else { return };
+        if let Some(recipient) = &mut lane.entry.lock().unwrap_or_else(PoisonError::into_inner).recipient {
+            recipient.wake();
         }
     }
 }
@@ -169,6 +186,7 @@ impl Delivery {
             self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
         }
         recipient.publish();
+        recipient.wake();
         entry.recipient = Some(recipient);
     }
 }
@@ -193,6 +211,7 @@ impl MonitorSink for Delivery {
                 Some(recipient) => {
                     self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
                     recipient.publish();
+                    recipient.wake();
                 }
                 None => {
                     send_to(&mut entry.sender, copies);

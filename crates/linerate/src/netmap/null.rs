@@ -30,6 +30,10 @@ impl PortKind for Nothing {
         "drops all packets".to_string()
     }
 
+    fn is_exhausted(&self) -> bool {
+        true
+    }
+
     fn rx(&mut self, _: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(NullRx))
     }

@@ -23,7 +23,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::nic::ixgbe::{MAX_FRAME, MAX_QUEUES};
 use crate::offload::LONGEST;
-use crate::port::{Config, Device, FRAME_HEADERS, Faults, Kind, Options, Port, PortName, Vectors, Wrapped, Wrapper};
+use crate::port::{
+    Config, Device, FRAME_HEADERS, Faults, Kind, NO_OPTION, Options, Port, PortName, Vectors, Wrapped, Wrapper,
+};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -104,8 +106,10 @@ impl Options {
     /// Opens a port around another, whose name has the options that are not the wrapper's.
     fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
         let is_own = |kind: &str| self.kinds.get(kind).is_some();
-        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)?;
-        Ok(Box::new(Wrapped::new(name.short(), self.open_device(&inner, pool)?, wrapper)))
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)
+            .and_then(|inner| self.open_device(&inner, pool))
+            .map_err(|error| meant_for::<W>(name, error))?;
+        Ok(Box::new(Wrapped::new(name.short(), inner, wrapper)))
     }
 
     /// Returns the configuration of a port: these options, and those of its name.
@@ -151,6 +155,18 @@ impl Options {
     fn open_own(&self, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
         let kind = name.short().split(':').next().and_then(|kind| self.kinds.get(kind));
         kind.expect("a name of this kind is parsed only where there is one")(name, config)
+    }
+}
+
+/// Returns an inner port's error for the name of a wrapper: an option that no port inside has may have been meant for it.
+fn meant_for<W: Wrapper>(name: &PortName, error: Error) -> Error {
+    match error {
+        Error::BadOption { name: inner, option, value, why } if inner == name.rest() && why.starts_with(NO_OPTION) => {
+            let kind = name.short().split(':').next().unwrap_or_default();
+            let why = format!("{why}; {kind} has {}", W::OPTIONS.join(", "));
+            Error::BadOption { name: name.short().to_string(), option, value, why }
+        }
+        error => error,
     }
 }
 

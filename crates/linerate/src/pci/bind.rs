@@ -246,10 +246,62 @@ pub fn in_use(card: &NetworkCard) -> Vec<String> {
     reasons
 }
 
+/// Returns the card's interface that has a default route: without it, the machine may not be reached any more.
+pub fn default_route(card: &NetworkCard) -> Option<&str> {
+    let [v4, v6] =
+        ["/proc/net/route", "/proc/net/ipv6_route"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    card.interfaces.iter().map(String::as_str).find(|interface| has_default_route(interface, &v4, &v6))
+}
+
+/// Reads the kernel's tables of IPv4 routes (interface, destination, …, mask) and of IPv6 (destination, length, …,
+/// interface).
+fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
+    let fields = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+    let zero = |field: Option<&String>| field.is_some_and(|field| field.bytes().all(|digit| digit == b'0'));
+    let is = |field: Option<&String>| field.is_some_and(|field| field == interface);
+    v4.lines().map(fields).any(|route| is(route.first()) && zero(route.get(1)) && zero(route.get(7)))
+        || v6.lines().map(fields).any(|route| is(route.get(9)) && zero(route.first()) && zero(route.get(1)))
+}
+
+/// Returns what makes a card usable, or, for the card of the default route, what shares it with Linux.
+pub(super) fn advice(card: &NetworkCard) -> Remedy {
+    match default_route(card) {
+        Some(interface) => format!(
+            "the default route is over {interface}: share the card instead, as xdp:{interface}?flow=udp:4321, or use \
+             another"
+        )
+        .into(),
+        None => Remedy::Take { address: card.address.clone() },
+    }
+}
+
 /// Returns other devices in the card's IOMMU group, with their drivers. They cannot be used otherwise while a program
 /// has the card.
 pub fn companions(card: &NetworkCard) -> Vec<String> {
     let Some(group) = card.iommu_group else { return Vec::new() };
     let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);
     others.map(|(address, driver)| format!("{address} ({})", driver.as_deref().unwrap_or("no driver"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tables as Linux prints them.
+    #[test]
+    fn the_interface_of_the_default_route_is_found() {
+        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                  eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let zero = "0".repeat(32);
+        let route = |to: &str, len: &str, interface: &str| {
+            format!("{to} {len} {zero} 00 {zero} 00000400 00000001 00000000 00000003 {interface}\n")
+        };
+        let v6 = route(&zero, "00", "eth2") + &route("fe800000000000000000000000000000", "40", "eth3");
+        for (interface, is_default) in
+            [("eth0", true), ("eth1", false), ("eth2", true), ("eth3", false), ("eth", false)]
+        {
+            assert_eq!(has_default_route(interface, v4, &v6), is_default, "{interface}");
+        }
+    }
 }

@@ -25,14 +25,14 @@ mod vfio;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
-pub use bind::{Taken, companions, give_back, in_use, take, taken};
+pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
 pub use interrupt::Interrupt;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
-use crate::error::{Remedy, Result};
+use crate::error::Result;
 use crate::port::Take;
 
 /// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
@@ -51,7 +51,7 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     let driver = card.driver.as_deref();
     if !bind::is_for_programs(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
-        return Err(card.error(why, Remedy::Take { address: card.address.clone() }));
+        return Err(card.error(why, bind::advice(&card)));
     }
     if bind::is_vfio(driver) {
         let device = vfio::Vfio::open(&card, claim)?;

@@ -64,6 +64,12 @@ pub trait Device: Send {
         Ok(Link::Up { mbits: 0 })
     }
 
+    /// Returns whether the port will receive nothing any more: it only sends, or it is a capture file that was read to its
+    /// end.
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+
     /// Returns the port's own address.
     fn mac(&self) -> MacAddress {
         MacAddress::of_name(self.name())

@@ -26,8 +26,8 @@ pub(crate) use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
-pub use name::PortName;
-pub(crate) use name::{Kind, is_pipe, is_vale};
+pub(crate) use name::{Kind, NO_OPTION, is_pipe, is_vale};
+pub use name::{PortName, count};
 pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
@@ -123,6 +123,12 @@ impl Port {
             tracing::info!(port = self.name(), "link {link:?}");
         }
         Ok(link)
+    }
+
+    /// Returns whether the port will receive nothing any more: it only sends, or it is a capture file that was read to its
+    /// end.
+    pub fn is_exhausted(&self) -> bool {
+        self.device.is_exhausted()
     }
 
     /// Returns the port's own address.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NO_KIND, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
 ///
@@ -76,6 +76,8 @@ impl Kind {
     }
 }
 
+/// The error of an unknown option.
+pub(crate) const NO_OPTION: &str = "there is no such option";
 /// Options that every port takes, and those of `sim:`.
 const OPTIONS: [&str; 13] = [
     "queues", "ring", "mtu", "offloads", "vectors", "device", "vfs", "wire", "record", "size", "flows", "rate", "count",
@@ -138,6 +140,13 @@ impl PortName {
         for part in query.split('&').filter(|part| !part.is_empty()) {
             // An option alone is switched on.
             let (option, value) = part.split_once('=').unwrap_or((part, "on"));
+            if name.option(option).is_some_and(|first| first != value) {
+                let first = name.option(option).unwrap_or_default();
+                return Err(name.bad_option(
+                    option,
+                    &format!("it is also given as {option}={value}; keep one of {first} and {value}"),
+                ));
+            }
             name.options.push((option.to_string(), value.to_string()));
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
@@ -151,7 +160,7 @@ impl PortName {
                 Kind::Capture => &CAPTURE,
             };
             if !known.contains(&option) {
-                let why = format!("there is no such option; there are {}", known.join(", "));
+                let why = format!("{NO_OPTION}; there are {}", known.join(", "));
                 return Err(name.bad_option(option, &why));
             }
         }
@@ -164,13 +173,18 @@ impl PortName {
     /// [`Error::BadOption`].
     pub fn allow(&self, options: &[&str]) -> Result<()> {
         let other = self.options.iter().find(|(option, _)| !options.contains(&option.as_str()));
-        let why = format!("there is no such option; there are {}", options.join(", "));
+        let why = format!("{NO_OPTION}; there are {}", options.join(", "));
         other.map_or(Ok(()), |(option, _)| Err(self.bad_option(option, &why)))
     }
 
     /// Returns whether the name denotes a device outside this process: a PCI card, or one that another process serves.
     pub fn is_device(&self) -> bool {
         matches!(self.kind, Kind::Pci | Kind::VfioUser)
+    }
+
+    /// Returns whether the port is, or wraps, a capture file that is read: packets sent to it are dropped.
+    pub fn is_capture_to_read(&self) -> bool {
+        self.innermost().starts_with("pcap:") && matches!(self.option("write"), None | Some("off"))
     }
 
     /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
@@ -226,9 +240,9 @@ impl PortName {
         self.options.iter().map(|(option, value)| (&**option, &**value))
     }
 
-    /// Returns an option's value; the last one counts.
+    /// Returns an option's value.
     pub fn option(&self, option: &str) -> Option<&str> {
-        self.options.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+        self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
     }
 
     /// Reads an option that is `on` or `off`.
@@ -244,17 +258,13 @@ impl PortName {
         }
     }
 
-    /// Reads an option that is a number; `k` stands for thousands, `M` for millions.
+    /// Reads an option that is a number; `k` stands for thousands, `M` for millions, `G` for thousands of millions.
     ///
     /// # Errors
     /// [`Error::BadOption`] if it is none, or outside `allowed`.
     pub fn number(&self, option: &str, default: usize, allowed: RangeInclusive<usize>) -> Result<usize> {
         let Some(text) = self.option(option) else { return Ok(default) };
-        let (digits, factor) = match text.strip_suffix(['k', 'M']) {
-            Some(digits) => (digits, if text.ends_with('k') { 1_000 } else { 1_000_000 }),
-            None => (text, 1),
-        };
-        let value = digits.parse::<usize>().ok().and_then(|value| value.checked_mul(factor));
+        let value = count(text).and_then(|value| usize::try_from(value).ok());
         value.filter(|value| allowed.contains(value)).ok_or_else(|| {
             self.bad_option(option, &format!("it must be a number from {} to {}", allowed.start(), allowed.end()))
         })
@@ -272,6 +282,30 @@ impl fmt::Display for PortName {
     }
 }
 
+/// Reads a count: digits, perhaps with a fraction, and `k`, `M` or `G`; `None` if it is none, or not whole.
+///
+/// ```
+/// use linerate::port::count;
+/// assert_eq!((count("64"), count("1M"), count("1.5k"), count("1.5")), (Some(64), Some(1_000_000), Some(1500), None));
+/// ```
+pub fn count(text: &str) -> Option<u64> {
+    let (digits, zeros) = match text.as_bytes().last()? {
+        b'k' => (&text[..text.len() - 1], 3),
+        b'M' => (&text[..text.len() - 1], 6),
+        b'G' => (&text[..text.len() - 1], 9),
+        _ => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(fraction) {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let rest = 10u64.checked_pow(u32::checked_sub(zeros, fraction.len() as u32)?)?;
+    let fraction = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? * rest };
+    whole.parse::<u64>().ok()?.checked_mul(10u64.pow(zeros))?.checked_add(fraction)
+}
+
 /// Returns whether a name is that of a pipe's end.
 pub(crate) fn is_pipe(name: &str) -> bool {
     name.contains(['{', '}'])
@@ -281,6 +315,10 @@ pub(crate) fn is_pipe(name: &str) -> bool {
 pub(crate) fn is_vale(name: &str) -> bool {
     name.starts_with("vale")
 }
+
+/// The kinds of ports, for messages.
+const KINDS: &str = "PCI addresses, sim:, vfio-user:, xdp:, packet:, tap:, host:, pcap:, null:, valeS:P, netmap:, X{N, \
+    X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
 fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
@@ -303,8 +341,8 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "pcap" => Kind::Capture,
         "null" => Kind::Null,
         _ if is_vale(prefix) => Kind::Vale,
-        "" => return Err("it has no kind in front, as in kind:name".to_string()),
-        _ => return Err(format!("there is no kind of port '{prefix}:'")),
+        "" => return Err(format!("{NO_KIND}, as in kind:name")),
+        _ => return Err(format!("there is no kind of port '{prefix}:'; there are {KINDS}")),
     })
 }
 
@@ -338,10 +376,21 @@ mod tests {
 
     #[test]
     fn names_come_apart() {
-        let name = PortName::parse("sim:a-1?rate=14.88M&size=64&size=128").unwrap();
+        let name = PortName::parse("sim:a-1?rate=14.88M&size=128&size=128").unwrap();
         assert_eq!((name.kind(), name.rest(), name.short()), (Kind::Sim, "a-1", "sim:a-1"));
         assert_eq!((name.option("rate"), name.option("flows")), (Some("14.88M"), None));
         assert_eq!(name.number("size", 64, 64..=1518).unwrap(), 128);
+        for (text, value) in [
+            ("18446744073709551615", Some(u64::MAX)),
+            ("99999999999999999999", None),
+            ("18446744074G", None),
+            ("", None),
+        ] {
+            assert_eq!(count(text), value, "{text}");
+        }
+        for text in ["k", "-1", "+1", "1.0001k", "1.k", ".5k", "1kk", "1é", "é"] {
+            assert_eq!(count(text), None, "{text}");
+        }
         assert_eq!(PortName::parse("sim:0?count=2k").unwrap().number("count", 0, 0..=9999).unwrap(), 2000);
     }
 
@@ -387,6 +436,9 @@ mod tests {
         let bad = [
             ("", "no kind"),
             ("eth0", "no kind"),
+            ("eth0", "did you mean xdp:eth0 or packet:eth0?"),
+            ("eth0?flow=udp", "did you mean xdp:eth0 or packet:eth0?"),
+            ("foo:1", "there are PCI addresses, sim:, "),
             ("sim:", "1 to 64"),
             ("vfio-user:", "path of a socket"),
             ("xdp:", "name of an interface"),
@@ -395,6 +447,8 @@ mod tests {
             ("sim:a b", "1 to 64"),
             ("foo:1", "no kind of port 'foo:'"),
             ("sim:0?x", "no such option"),
+            ("sim:0?size=64&size=128", "option size=64: it is also given as size=128"),
+            ("faulty:sim:0?drop=1%&drop=2%", "option drop=1%: it is also given as drop=2%"),
             ("pcap:", "path of a file"),
             ("sim:0?x=1", "no such option"),
             ("x{", "where N is a number"),

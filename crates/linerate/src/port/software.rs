@@ -50,6 +50,11 @@ pub trait PortKind: Send {
         Ok(Link::Up { mbits: 0 })
     }
 
+    /// As [`Device::is_exhausted`].
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+
     /// Returns the address that the kind stores itself; `None`: the port stores one.
     fn mac(&self) -> Option<MacAddress> {
         None
@@ -156,6 +161,10 @@ impl<K: PortKind> Device for SoftwarePort<K> {
 
     fn link(&self) -> Result<Link> {
         self.kind.link()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.kind.is_exhausted()
     }
 
     fn mac(&self) -> MacAddress {

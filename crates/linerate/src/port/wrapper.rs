@@ -177,6 +177,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
         self.inner.link()
     }
 
+    fn is_exhausted(&self) -> bool {
+        self.inner.is_exhausted()
+    }
+
     fn mac(&self) -> MacAddress {
         self.inner.mac()
     }

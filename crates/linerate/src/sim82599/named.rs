@@ -59,11 +59,8 @@ impl Models {
         };
         let runner = match self.runner.upgrade() {
             Some(runner) => runner,
-            None => {
-                let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                // The wire gets the last processor, so that programs can have the first ones.
-                Arc::new(Runner::start((cores > 1).then_some(cores - 1))?)
-            }
+            // Its processor is the kernel's choice: several programs on one machine must not choose the same.
+            None => Arc::new(Runner::start()?),
         };
         self.runner = Arc::downgrade(&runner);
         let functions = port.number("vfs", 0, 0..=32)?;
@@ -81,6 +78,9 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
         ("traffic", "") => Box::new(traffic(port)?),
         ("sink", "") => Box::new(Traffic::sink()),
         ("none", "") => Box::new(Cable::unplugged()),
+        ("sim", other) if other == port.rest() => {
+            return Err(port.bad_option("wire", "a cable leads to another model, not to this one"));
+        }
         ("sim", other) => Box::new(cable(port.rest(), other)),
         // Within the option, the port's own options are separated by semicolons.
         (_, "") if wire != "null:" && !wire.contains(['{', '}']) => {

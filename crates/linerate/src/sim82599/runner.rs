@@ -24,21 +24,16 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Starts the thread, with no card yet; on processor `core` if given.
+    /// Starts the thread, with no card yet.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(core: Option<usize>) -> Result<Runner> {
+    pub fn start() -> Result<Runner> {
         let (stop, cards) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Weak<Card>>>>::default());
         let (stopped, shared) = (stop.clone(), cards.clone());
         let thread = std::thread::Builder::new()
             .name("82599 model".to_string())
-            .spawn(move || {
-                if let Some(core) = core {
-                    pin_to(core);
-                }
-                run(&stopped, &shared);
-            })
+            .spawn(move || run(&stopped, &shared))
             .map_err(|e| Error::system("starting the model's thread", e))?;
         Ok(Runner { stop, cards, thread: Some(thread) })
     }
@@ -81,11 +76,4 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
             std::hint::spin_loop();
         }
     }
-}
-
-/// Pins the calling thread to one processor; where that is not allowed the thread stays where it is.
-pub(crate) fn pin_to(core: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    let _ = rustix::thread::sched_setaffinity(None, &set);
 }

@@ -127,6 +127,9 @@ impl Drop for Server {
     }
 }
 
+/// The longest path of a socket, in bytes (unix(7)).
+const LONGEST_PATH: usize = 107;
+
 /// Creates the socket, replacing one without a server.
 fn listen(path: &Path) -> Result<UnixListener> {
     let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
@@ -140,8 +143,17 @@ fn listen(path: &Path) -> Result<UnixListener> {
         std::fs::remove_file(path)
             .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
     }
-    let listener =
-        UnixListener::bind(path).map_err(|e| fail(e.to_string(), "choose a path in a folder that you may write to"))?;
+    let listener = UnixListener::bind(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+        }
+        // unix(7): `sun_path` has 108 bytes, of which the last is 0.
+        _ if path.as_os_str().len() > LONGEST_PATH => fail(
+            format!("its path has {} bytes, and that of a socket at most {LONGEST_PATH}", path.as_os_str().len()),
+            "choose a shorter path",
+        ),
+        _ => fail(e.to_string(), "choose a path in a folder that you may write to"),
+    })?;
     listener.set_nonblocking(true).map_err(|e| Error::system("fcntl", e))?;
     Ok(listener)
 }

@@ -73,6 +73,8 @@ pub struct XdpSockets {
     sockets: Vec<Place>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
+    /// Packets may come without checksums.
+    finishes: bool,
     _link: bpf::Link,
     _alone: Option<Alone>,
 }
@@ -184,9 +186,11 @@ impl Xdp {
             let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
             return Err(cannot(why, format!("sudo ip link set {name} mtu {}", most - FRAME_HEADERS)));
         }
+        let driver = interface.driver();
+        // The other end of a pair, and any sender before the generic path, may leave checksums to a card.
+        let finishes = driver == "veth" || mode != Mode::Driver;
         let description = format!(
-            "{} interface, AF_XDP {}, in {}{}",
-            interface.driver(),
+            "{driver} interface, AF_XDP {}, in {}{}",
             if zero_copy { "without copies" } else { "with copies" },
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
             if options.busy { ", busy polling" } else { "" },
@@ -204,6 +208,7 @@ impl Xdp {
             sockets,
             shared: Arc::new(Shared { map, started }),
             past,
+            finishes,
             _link: link,
             _alone: alone,
         };
@@ -311,6 +316,7 @@ impl Sockets for XdpSockets {
             any,
             queue,
             busy: self.options.busy,
+            finishes: self.finishes,
             shared: self.shared.clone(),
         };
         self.shared

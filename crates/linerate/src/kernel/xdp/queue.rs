@@ -36,6 +36,8 @@ pub(super) struct XdpRx {
     pub(super) queue: u16,
     /// The driver works only when polled.
     pub(super) busy: bool,
+    /// Packets may come without checksums, which the other end has left to a card that does not exist.
+    pub(super) finishes: bool,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -144,6 +146,9 @@ impl RegionRx for XdpRx {
             }
             self.turn = (self.turn + 1) % self.sockets.len();
         }
+        if self.finishes && batch.len() > before {
+            finish_checksums(batch);
+        }
         batch.len() - before
     }
 
@@ -156,6 +161,17 @@ impl RegionRx for XdpRx {
         match &self.any {
             Some(any) => Some(any.as_fd()),
             None => self.sockets.first().map(|(socket, _)| socket.fd()),
+        }
+    }
+}
+
+/// Computes the checksums that senders on this machine have left undone.
+fn finish_checksums(batch: &mut Batch) {
+    let Some(pool) = batch.pool().cloned() else { return };
+    let view = pool.region().view();
+    for packet in batch.slots().chunk_by_mut(|slot, _| slot.has_more()) {
+        if let Some(left) = Offload::left_undone(view.bytes(&packet[0])) {
+            left.finish(packet, view);
         }
     }
 }

@@ -598,6 +598,7 @@ mod tests {
                 any: None,
                 queue: 0,
                 busy: false,
+                finishes: false,
                 shared,
             };
             let tx = XdpTx {

@@ -20,12 +20,29 @@ pub struct ValeTx {
     counters: Arc<QueueCounters>,
     /// By destination port: the packets for it, as bits. All zeros between two batches.
     wanted: Box<[u64; MAX_PORTS]>,
+    /// Destinations whose receivers sleep and have got packets.
+    asleep: Vec<u8>,
+    /// Chunks sent since the first of them.
+    chunks: usize,
 }
+
+/// Chunks after which a receiver is woken while its sender has more packets. Few wake-ups leave both more of their
+/// processors.
+const MODERATION: usize = 4;
 
 impl ValeTx {
     pub fn new(switch: &Arc<Switch>, source: u8, queue: u16, counters: Arc<QueueCounters>) -> ValeTx {
         let (wanted, switch) = (Box::new([0; MAX_PORTS]), switch.clone());
-        ValeTx { snapshot: switch.snapshot(), switch, source, queue: queue.into(), counters, wanted }
+        ValeTx {
+            snapshot: switch.snapshot(),
+            switch,
+            source,
+            queue: queue.into(),
+            counters,
+            wanted,
+            asleep: Vec::new(),
+            chunks: 0,
+        }
     }
 
     /// Decides on up to [`CHUNK`] packets from the front, and delivers them; returns the number of slots and packets.
@@ -53,29 +70,55 @@ impl ValeTx {
         if everywhere == 0 {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
-                if let Some(port) = &self.snapshot.ports[usize::from(port)] {
-                    port.delivery.deliver(&frames, wanted, self.queue);
+                if let Some(there) = &self.snapshot.ports[usize::from(port)]
+                    && there.delivery.deliver(&frames, wanted, self.queue)
+                    && !self.asleep.contains(&port)
+                {
+                    self.asleep.push(port);
                 }
             }
         } else {
             for (number, port) in self.snapshot.ports.iter().enumerate() {
                 let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
-                if let Some(port) = port.as_ref().filter(|_| number != usize::from(self.source)) {
-                    port.delivery.deliver(&frames, wanted, self.queue);
+                if let Some(there) = port.as_ref().filter(|_| number != usize::from(self.source))
+                    && there.delivery.deliver(&frames, wanted, self.queue)
+                    && !self.asleep.contains(&(number as u8))
+                {
+                    self.asleep.push(number as u8);
                 }
+            }
+        }
+        if !self.asleep.is_empty() {
+            self.chunks += 1;
+            if self.chunks >= MODERATION {
+                self.wake();
             }
         }
         (frames.slot_count(), frames.len())
     }
+
+    /// Wakes the receivers that sleep and have got packets.
+    #[cold]
+    fn wake(&mut self) {
+        self.chunks = 0;
+        for port in self.asleep.drain(..) {
+            if let Some(port) = &self.snapshot.ports[usize::from(port)] {
+                port.delivery.wake(self.queue);
+            }
+        }
+    }
 }
 
 impl Transmit for ValeTx {
-    /// Takes all packets. Those without room at their destination are dropped there.
+    /// Takes all packets. Those without room at their destination are dropped there. A call without packets wakes the
+    /// receivers of earlier ones.
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
+            self.wake();
             return 0;
         }
         if self.switch.changes.load(Ordering::Acquire) != self.snapshot.changes {
+            self.wake();
             self.snapshot = self.switch.snapshot();
         }
         let (mut taken, mut packets, mut bytes) = (0, 0, 0);
@@ -89,5 +132,16 @@ impl Transmit for ValeTx {
         batch.drop_front(taken);
         self.counters.moved_packets(packets, taken, bytes);
         taken
+    }
+
+    /// Returns the number of receivers that are still to be woken.
+    fn unsent(&self) -> usize {
+        self.asleep.len()
+    }
+}
+
+impl Drop for ValeTx {
+    fn drop(&mut self) {
+        self.wake();
     }
 }

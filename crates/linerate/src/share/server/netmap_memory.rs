@@ -34,28 +34,41 @@ struct Free {
     ports: Vec<usize>,
     rings: Vec<usize>,
     buffers: Vec<u32>,
-    /// By buffer: whether it is in `buffers`. A program may name a buffer twice.
+    /// By buffer, up to the first that was never taken: whether it is in `buffers`. A program may name a buffer twice.
     is_free: Vec<bool>,
+    /// The number of all buffers. Lists of all of them would be most of the server's memory.
+    count: usize,
     /// Where the next ring's zone begins.
     zone: usize,
 }
 
 impl Free {
     fn all(plan: &Plan) -> Free {
-        let first = (FIRST_BUFFER as usize).min(plan.buffers.count);
         Free {
             ports: (0..plan.ports.count).rev().map(|n| n * plan.ports.size).collect(),
             rings: (0..plan.rings.count).rev().map(|n| plan.rings_at() + n * plan.rings.size + STATE).collect(),
-            buffers: (FIRST_BUFFER..plan.buffers.count as u32).rev().collect(),
-            is_free: (0..plan.buffers.count).map(|n| n >= first).collect(),
+            buffers: Vec::new(),
+            is_free: vec![false; FIRST_BUFFER as usize],
+            count: plan.buffers.count,
             zone: plan.len(),
         }
     }
 
     fn take(&mut self) -> Option<u32> {
-        let buffer = self.buffers.pop()?;
+        let Some(buffer) = self.buffers.pop() else {
+            let next = self.is_free.len();
+            return (next < self.count).then(|| {
+                self.is_free.push(false);
+                next as u32
+            });
+        };
         self.is_free[buffer as usize] = false;
         Some(buffer)
+    }
+
+    /// Returns the number of free buffers.
+    fn available(&self) -> usize {
+        self.buffers.len() + self.count.saturating_sub(self.is_free.len())
     }
 
     /// Frees a buffer; false if there is no such buffer, or it is free already.
@@ -139,7 +152,7 @@ impl NetmapMemory {
         let tx = (0..rings.all_tx()).filter(|n| tx_wanted(*n)).count();
         let rx = (0..rings.all_rx()).filter(|n| rx_wanted(*n)).count();
         let buffers = tx * rings.tx_slots as usize + rx * rings.rx_slots as usize;
-        if free.rings.len() < tx + rx || free.buffers.len() < buffers {
+        if free.rings.len() < tx + rx || free.available() < buffers {
             return Err(full("rings and buffers left"));
         }
         let mut one = |number: u16, slots: u32, receives: bool| {
@@ -285,7 +298,7 @@ impl NetmapMemory {
     /// Returns the number of free buffers.
     #[cfg(test)]
     pub fn free_buffers(&self) -> usize {
-        lock(&self.free).buffers.len()
+        lock(&self.free).available()
     }
 
     /// Describes a port with these rings, which has taken its extra buffers, to its client.
@@ -491,7 +504,7 @@ mod tests {
         memory.remove(&placed);
         assert_eq!(memory.free_buffers(), 20);
         let distinct: std::collections::HashSet<_> = lock(&memory.free).buffers.iter().copied().collect();
-        assert_eq!(distinct.len(), 20);
+        assert_eq!(distinct.len(), 8 + 5, "those that were taken");
 
         // At most all free buffers are taken.
         let placed = place(&memory, &rings).unwrap();

@@ -95,7 +95,8 @@ impl TxPump {
         }
         if slots > 0 {
             self.ring.publish_tail();
-            if self.ring.ring.must_wake_client() {
+            // A client that waits for room is woken once, for half a ring; for less when there is no more work.
+            if self.ring.is_half_free() && self.ring.ring.must_wake_client() {
                 notifier.notify();
             }
         }
@@ -208,10 +209,11 @@ impl Pump {
 
     /// Moves packets until no client is left.
     pub fn run(&mut self, clients: &impl Clients) {
-        let (mut patience, mut turns) = (Patience::new(PATIENCE), 0);
+        let (mut patience, mut turns, mut has_moved) = (Patience::new(PATIENCE), 0, false);
         loop {
             if self.turn(clients) > 0 {
                 patience.reset();
+                has_moved = true;
                 turns += 1;
                 if turns >= TURNS {
                     turns = 0;
@@ -220,6 +222,11 @@ impl Pump {
                     }
                 }
                 continue;
+            }
+            if std::mem::take(&mut has_moved)
+                && self.sending.iter().filter(|sending| sending.ring.ring.must_notify_client()).count() > 0
+            {
+                clients.notify();
             }
             if patience.wait() {
                 continue;
@@ -230,14 +237,17 @@ impl Pump {
             for receiving in &mut self.receiving {
                 receiving.queue.arm();
             }
-            if self.turn(clients) == 0 {
+            if self.turn(clients) > 0 {
+                patience.reset();
+                has_moved = true;
+            } else {
+                // The thread polls again after packets, not after each message.
                 self.sleep(clients);
                 if self.listen(clients) {
                     return;
                 }
             }
             self.receiving.iter_mut().for_each(|receiving| receiving.queue.disarm());
-            patience.reset();
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
-use crate::port::RxQueue;
+use crate::port::{Patience, RxQueue};
 use crate::share::protocol::mapping::Segments;
 use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Ring, ServerRxRing, Slot};
 use crate::slot;
@@ -95,6 +96,8 @@ pub struct RingRecipient<B> {
     /// Copies received packets to the port's monitors.
     pub received: Option<RxMirror>,
     pub notifier: B,
+    /// The receiver's thread may need the sender's processor.
+    pub yields: Yields,
 }
 
 impl<B: Notifier + Send> Recipient for RingRecipient<B> {
@@ -102,7 +105,13 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         let header = self.header.load(Ordering::Relaxed);
         let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
         let mut taken = RecipientCounts::default();
-        self.ring.prefetch(wanted.count_ones() as usize);
+        let count = wanted.count_ones() as usize;
+        if !self.ring.has_room(count) && self.yields.is_due(self.ring.head()) {
+            self.publish();
+            self.wake();
+            self.yields.patience.wait();
+        }
+        self.ring.prefetch(count);
         while wanted != 0 {
             let n = wanted.trailing_zeros() as usize;
             let Some(bytes) = frames.whole(n).filter(|bytes| bytes.len() <= longest) else { break };
@@ -145,11 +154,38 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         taken
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self) -> bool {
         self.ring.publish_tail();
+        self.ring.ring.is_armed()
+    }
+
+    fn wake(&mut self) {
         if self.ring.ring.must_wake_client() {
             self.notifier.notify();
         }
+    }
+}
+
+/// Yields of the sender's processor to a receiver whose ring is full: one each time that it has released slots. A
+/// receiver that has stopped delays no one.
+pub struct Yields {
+    patience: Patience,
+    /// The ring's head at the last yield.
+    head: usize,
+}
+
+impl Default for Yields {
+    fn default() -> Yields {
+        Yields { patience: Patience::new(Duration::from_micros(1)), head: usize::MAX }
+    }
+}
+
+impl Yields {
+    /// Returns whether `head` has moved since the last call.
+    #[cold]
+    fn is_due(&mut self, head: usize) -> bool {
+        self.patience.reset();
+        std::mem::replace(&mut self.head, head) != head
     }
 }
 
@@ -180,6 +216,9 @@ mod tests {
     use crate::share::protocol::ring::tests::rings;
     use crate::share::server::netmap_memory::NetmapMemory;
     use crate::share::server::pump::tests::{come, counting};
+
+    /// Chunks after which a sender wakes a receiver (`netmap/vale/port.rs`).
+    const MODERATION: usize = 4;
 
     /// A port of a switch that delivers to a ring, and another port that sends to it.
     struct Bench {
@@ -214,7 +253,8 @@ mod tests {
             // A packet that comes before the port has the ring.
             bench.send(&[61]);
             let (producer, header) = (ServerRxRing::new(ring), Arc::new(AtomicUsize::new(header)));
-            let recipient = RingRecipient { ring: producer, header, received, notifier: socket };
+            let recipient =
+                RingRecipient { ring: producer, header, received, notifier: socket, yields: Yields::default() };
             delivery_of(&name).unwrap().deliver_to(0, &mut queue, Box::new(recipient));
             bench.queue = Some(queue);
             bench
@@ -327,14 +367,25 @@ mod tests {
         assert!(!was_notified(&bench.client));
         ClientRing::begin(bench.ring.clone()).arm();
         bench.send(&[60]);
+        assert!(!was_notified(&bench.client), "more packets may come");
+        assert_eq!(bench.tx.unsent(), 1);
+        bench.send(&[]);
         assert!(was_notified(&bench.client));
+        assert_eq!(bench.tx.unsent(), 0);
+        // A sender that goes on wakes it as well.
+        ClientRing::begin(bench.ring.clone()).forget_token();
+        ClientRing::begin(bench.ring.clone()).arm();
+        for chunk in 1..=MODERATION {
+            bench.send(&[60]);
+            assert_eq!(was_notified(&bench.client), chunk == MODERATION);
+        }
         bench.queue = None;
         bench.send(&[60]);
-        assert_eq!(bench.lens().len(), 3);
-        assert_eq!(bench.port.statistics().unwrap().rx_packets, 3);
+        assert_eq!(bench.lens().len(), 3 + MODERATION);
+        assert_eq!(bench.port.statistics().unwrap().rx_packets, 3 + MODERATION as u64);
         // A new queue has a channel again.
         let (mut rx, mut batch) = (bench.port.rx(0).unwrap(), Batch::new());
         bench.send(&[60]);
-        assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3));
+        assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3 + MODERATION));
     }
 }

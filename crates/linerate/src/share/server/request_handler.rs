@@ -21,7 +21,7 @@ use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
 use crate::share::protocol::socket::is_trusted;
 use crate::share::server::netmap_memory::{Lease, NetmapMemory};
 use crate::share::server::pump::{Pump, RxPump, TxPump};
-use crate::share::server::recipient::{DeliveredRing, RingRecipient};
+use crate::share::server::recipient::{DeliveredRing, RingRecipient, Yields};
 
 /// The longest search for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
@@ -456,8 +456,13 @@ impl RequestHandler {
             // Senders to a port of a switch copy packets into the client's ring.
             let received = RxMirror::new(&served.name, n);
             let producer = ServerRxRing::new(ring.clone());
-            let recipient =
-                RingRecipient { ring: producer, header: header.clone(), received, notifier: session.clone() };
+            let recipient = RingRecipient {
+                ring: producer,
+                header: header.clone(),
+                received,
+                notifier: session.clone(),
+                yields: Yields::default(),
+            };
             delivery.deliver_to(n, &mut queue, Box::new(recipient));
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }

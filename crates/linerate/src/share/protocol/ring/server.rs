@@ -120,6 +120,12 @@ impl ServerTxRing {
     pub fn publish_tail(&self) {
         self.ring.free_up_to(self.cur);
     }
+
+    /// Returns whether at most half of the ring is still to be taken out, as of the last read of head.
+    #[inline(always)]
+    pub fn is_half_free(&self) -> bool {
+        self.ring.distance(self.cur, self.head) <= self.ring.place.slots / 2
+    }
 }
 
 impl ServerRxRing {
@@ -175,6 +181,11 @@ impl ServerRxRing {
         if self.has_room(count) {
             self.ring.prefetch(self.tail, self.ring.ahead(self.tail, count), count, Mapping::prefetch_write);
         }
+    }
+
+    /// Returns the client's head, as it was read last.
+    pub fn head(&self) -> usize {
+        self.head
     }
 
     /// Returns the first free slot.

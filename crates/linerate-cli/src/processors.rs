@@ -1,0 +1,264 @@
+//! The processors: which of them there are, which the threads use, and how often the threads had to wait for one.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use rustix::thread::sched_getaffinity;
+use serde_json::{Value, json};
+
+/// The name of the thread that runs the models, as the kernel has it.
+const MODEL: &str = "82599 model";
+/// The part of the time without a processor beyond which figures are not those of a quiet machine.
+const WAITED: f64 = 0.05;
+/// The same for the part of all processors that a hypervisor gave to others.
+const STOLEN: f64 = 0.01;
+
+/// Returns the processors that this process may use.
+pub fn allowed() -> Vec<u16> {
+    match sched_getaffinity(None) {
+        Ok(set) => (0..1024).filter(|&core| set.is_set(core.into())).collect(),
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, usize::from) as u16).collect(),
+    }
+}
+
+/// Reads processors as `0,2` or `0-3,6`.
+pub fn parse(text: &str) -> Result<Vec<u16>, String> {
+    let bad = || format!("'{text}' is not a processor, and not a range such as 0-3");
+    let number = |text: &str| text.parse::<u16>().map_err(|_| bad());
+    let cores: Vec<u16> = match text.split_once('-') {
+        Some((first, last)) => (number(first)?..=number(last)?).collect(),
+        None => vec![number(text)?],
+    };
+    if cores.is_empty() {
+        return Err(bad());
+    }
+    let allowed = allowed();
+    match cores.iter().find(|core| !allowed.contains(core)) {
+        Some(other) => Err(format!("there is no processor {other}; there {}", there_are(&allowed))),
+        None => Ok(cores),
+    }
+}
+
+/// Returns "are 0 and 1", "is 0" or "are 0 to 31, 40 to 47".
+fn there_are(cores: &[u16]) -> String {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for &core in cores {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == core => *last = core,
+            _ => ranges.push((core, core)),
+        }
+    }
+    let shown: Vec<String> = ranges
+        .into_iter()
+        .map(|(first, last)| match last - first {
+            0 => first.to_string(),
+            1 => format!("{first} and {last}"),
+            _ => format!("{first} to {last}"),
+        })
+        .collect();
+    format!("{} {}", if cores.len() == 1 { "is" } else { "are" }, shown.join(", "))
+}
+
+/// One thread so far.
+struct Thread {
+    name: String,
+    /// Nanoseconds on a processor, and ready but without one (`/proc/PID/schedstat`).
+    ran: u64,
+    waited: u64,
+    /// Times that its processor was taken away.
+    switches: u64,
+    /// The processor that it used last.
+    processor: u16,
+}
+
+/// All threads of this process, and the machine's processors, at a time.
+pub struct Snapshot {
+    time: Instant,
+    threads: BTreeMap<u32, Thread>,
+    /// Of all processors: the time given to other machines by a hypervisor, and all time (`/proc/stat`).
+    stolen: u64,
+    all: u64,
+}
+
+impl Snapshot {
+    /// Reads them; what the kernel does not have stays 0.
+    pub fn take() -> Snapshot {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let threads = tasks.filter_map(|task| {
+            let number = task.file_name().to_str()?.parse().ok()?;
+            let read = |file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+            let stat = read("stat")?;
+            let (before, after) = stat.rsplit_once(')')?;
+            let name = before.split_once('(')?.1.to_string();
+            // The fields of proc_pid_stat(5) from the third on; the processor is the 39th.
+            let processor = after.split_whitespace().nth(36)?.parse().ok()?;
+            let schedule = read("schedstat").unwrap_or_default();
+            let mut times = schedule.split_whitespace().map(|time| time.parse().unwrap_or(0));
+            let (ran, waited) = (times.next().unwrap_or(0), times.next().unwrap_or(0));
+            let status = read("status").unwrap_or_default();
+            let switches = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+            let switches = switches.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+            Some((number, Thread { name, ran, waited, switches, processor }))
+        });
+        let threads = threads.collect();
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = stat.lines().next().unwrap_or_default();
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's.
+        let times: Vec<u64> = line.split_whitespace().skip(1).take(8).map(|time| time.parse().unwrap_or(0)).collect();
+        Snapshot { time: Instant::now(), threads, stolen: times.get(7).copied().unwrap_or(0), all: times.iter().sum() }
+    }
+
+    /// Returns the processors that the threads of packets use: those of a run, and the models'.
+    pub fn processors(&self) -> Vec<u16> {
+        let mut all: Vec<u16> =
+            self.threads.values().filter(|thread| moves_packets(&thread.name)).map(|thread| thread.processor).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Returns what has happened since an earlier snapshot, to the threads for which `is_meant` is true.
+    pub fn since(&self, before: &Snapshot, is_meant: impl Fn(&str) -> bool) -> Use {
+        let seconds = (self.time - before.time).as_secs_f64().max(1e-9);
+        let mut result = Use { seconds, processors: self.processors(), ..Use::default() };
+        for (number, thread) in self.threads.iter().filter(|(_, thread)| is_meant(&thread.name)) {
+            // A thread may have begun in between.
+            let old = before.threads.get(number);
+            let of = |now: u64, then: fn(&Thread) -> u64| now.saturating_sub(old.map_or(0, then));
+            let part = |time: u64| (time as f64 / 1e9 / seconds).min(1.0);
+            result.waited = result.waited.max(part(of(thread.waited, |thread| thread.waited)));
+            result.switches += of(thread.switches, |thread| thread.switches);
+            if thread.name == MODEL {
+                result.model = Some((part(of(thread.ran, |thread| thread.ran)), thread.processor));
+            }
+        }
+        let all = self.all.saturating_sub(before.all);
+        result.stolen = self.stolen.saturating_sub(before.stolen) as f64 / all.max(1) as f64;
+        result
+    }
+}
+
+/// True for the threads that move packets: those of a run, and the models'.
+pub fn moves_packets(name: &str) -> bool {
+    name.starts_with("linerate ") || name == MODEL
+}
+
+/// The shortest time that is judged: threads wait for their first processor when they start.
+const JUDGED: f64 = 0.2;
+
+/// The use of processors over a time.
+#[derive(Clone, Default)]
+pub struct Use {
+    /// The time.
+    pub seconds: f64,
+    /// The processors used at its end.
+    pub processors: Vec<u16>,
+    /// The largest part of the time that a thread was ready and had no processor.
+    pub waited: f64,
+    /// Times that a thread's processor was taken away.
+    pub switches: u64,
+    /// The part of all processors that a hypervisor gave to other machines.
+    pub stolen: f64,
+    /// The part of a processor that the models' thread had, and its number.
+    pub model: Option<(f64, u16)>,
+}
+
+impl Use {
+    /// Returns the worse of both.
+    pub fn worse(self, other: Use) -> Use {
+        Use {
+            seconds: self.seconds.max(other.seconds),
+            waited: self.waited.max(other.waited),
+            switches: self.switches + other.switches,
+            stolen: self.stolen.max(other.stolen),
+            ..other
+        }
+    }
+
+    /// Returns what bounds a rate that a model has: its thread.
+    pub fn bound(&self) -> Option<String> {
+        let Some((part, core)) = self.model else {
+            return (self.waited > WAITED).then(|| "the processors, which other programs use, too".to_string());
+        };
+        let others = if part < 0.9 && self.waited > WAITED { ", which other programs use, too" } else { "" };
+        Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
+    }
+
+    /// Returns a warning if processors were taken away; then times and rates are not those of a quiet machine.
+    pub fn warning(&self) -> Option<String> {
+        let percent = |part: f64| (part * 100.0).round();
+        match self.seconds >= JUDGED && (self.waited > WAITED || self.stolen > STOLEN) {
+            true => Some(format!(
+                "processors were taken away: a thread was ready without one for {} % of the time ({} involuntary \
+                 switches), and a hypervisor took {} %; the figures are those of a busy machine",
+                percent(self.waited),
+                self.switches,
+                percent(self.stolen),
+            )),
+            false => None,
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let percent = |part: f64| (part * 1000.0).round() / 10.0;
+        json!({
+            "used": self.processors, "waited_percent": percent(self.waited), "involuntary_switches": self.switches,
+            "stolen_percent": percent(self.stolen), "taken_away": self.warning().is_some(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_numbers_and_ranges() {
+        let first = allowed()[0];
+        assert_eq!(parse(&first.to_string()), Ok(vec![first]));
+        assert_eq!(parse(&format!("{first}-{first}")), Ok(vec![first]));
+        for bad in ["", "-1", "1-0", "a", "0-", "70000", "0--1"] {
+            assert!(parse(bad).unwrap_err().contains("not a processor"), "{bad}");
+        }
+        let said = parse("65535").unwrap_err();
+        assert!(said.contains("there is no processor 65535; there ") && said.contains(&first.to_string()), "{said}");
+        assert_eq!(there_are(&[0]), "is 0");
+        assert_eq!(there_are(&[0, 1]), "are 0 and 1");
+        assert_eq!(there_are(&[0, 1, 2, 5, 7, 8]), "are 0 to 2, 5, 7 and 8");
+    }
+
+    /// A thread that had to wait, and stolen time, are reported; a quiet machine is not.
+    #[test]
+    fn processors_that_are_taken_away_are_reported() {
+        let thread = |ran, waited, switches| Thread { name: MODEL.to_string(), ran, waited, switches, processor: 1 };
+        let time = Instant::now();
+        let snapshot = |after: u64, thread: Thread, stolen, all| Snapshot {
+            time: time + std::time::Duration::from_secs(after),
+            threads: [(7, thread)].into(),
+            stolen,
+            all,
+        };
+        let before = || snapshot(0, thread(5_000_000_000, 9_000_000_000, 10), 50, 1000);
+        let quiet = snapshot(2, thread(6_980_000_000, 9_020_000_000, 12), 51, 1400).since(&before(), moves_packets);
+        assert_eq!((quiet.warning(), quiet.switches, quiet.model), (None, 2, Some((0.99, 1))));
+        assert_eq!(quiet.bound().unwrap(), "the model's thread: 99 % of processor 1");
+        let waited = snapshot(2, thread(6_000_000_000, 10_000_000_000, 510), 50, 1400).since(&before(), moves_packets);
+        let said = waited.warning().unwrap();
+        assert!(said.contains("for 50 % of the time (500 involuntary switches)"), "{said}");
+        assert!(waited.bound().unwrap().ends_with("50 % of processor 1, which other programs use, too"));
+        let stolen = snapshot(2, thread(7_000_000_000, 9_000_000_000, 10), 90, 1400).since(&before(), moves_packets);
+        assert!(stolen.warning().unwrap().contains("took 10 %"));
+        assert_eq!(stolen.json()["taken_away"], true);
+        let short = snapshot(0, thread(0, u64::MAX, 1), 90, 1400).since(&before(), moves_packets);
+        assert_eq!(short.warning(), None, "a start");
+        assert!(snapshot(2, thread(0, 0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let before = Snapshot::take();
+        assert!(before.threads.values().any(|thread| thread.ran > 0), "the kernel has schedstat");
+        assert!(before.all > 0 && before.stolen <= before.all);
+        assert!(before.threads.values().all(|thread| allowed().contains(&thread.processor)));
+    }
+}

@@ -1,0 +1,160 @@
+//! The commands of README and docs, as they stand there, in a network namespace with the interfaces that they name. Only
+//! those that name a card of the machine, or take minutes, are left out.
+
+mod kit;
+
+use std::path::Path;
+use std::process::Command;
+
+use kit::{Folder, Namespace, Process, alone, expect, pair, text};
+
+const PAGES: [(&str, &str); 10] = [
+    ("README.md", include_str!("../../../README.md")),
+    ("bench.md", include_str!("../../../docs/bench.md")),
+    ("cards.md", include_str!("../../../docs/cards.md")),
+    ("datapaths.md", include_str!("../../../docs/datapaths.md")),
+    ("kernel.md", include_str!("../../../docs/kernel.md")),
+    ("model.md", include_str!("../../../docs/model.md")),
+    ("netmap.md", include_str!("../../../docs/netmap.md")),
+    ("testing.md", include_str!("../../../docs/testing.md")),
+    ("trust.md", include_str!("../../../docs/trust.md")),
+    ("wires.md", include_str!("../../../docs/wires.md")),
+];
+
+/// Returns the lines of a page's shell examples, without comments; a block's end is an empty line.
+fn commands(page: &str) -> Vec<String> {
+    let (mut lines, mut is_shell) = (Vec::new(), false);
+    for line in page.lines() {
+        match (line, is_shell) {
+            ("```sh", _) => is_shell = true,
+            ("```", true) => {
+                is_shell = false;
+                lines.push(String::new());
+            }
+            (_, true) => lines.push(line.split("  #").next().unwrap_or(line).trim().to_string()),
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// True for a command of linerate's that can be run anywhere.
+fn can_run(line: &str) -> bool {
+    let line = line.trim_start_matches("sudo ").trim_start_matches("LINERATE_LOG=debug ");
+    // Cards of the machine, minutes of measurements, and a command that bind explains.
+    line.starts_with("linerate ")
+        && !line.contains("0000:")
+        && !line.starts_with("linerate bench")
+        && !line.contains("bind")
+}
+
+/// A namespace with the interfaces of the examples, and a folder for their files.
+struct Place {
+    here: Namespace,
+    _far: Namespace,
+    folder: Folder,
+}
+
+impl Place {
+    fn new() -> Place {
+        let (here, far, folder) = (Namespace::new("doc"), Namespace::new("dof"), Folder::new("documented"));
+        for (net, name) in ["eth0", "eth1", "veth0", "veth1"].into_iter().enumerate() {
+            pair((&here, name), (&far, &format!("f{net}")), net as u8);
+            if name != "eth0" {
+                here.run(&format!("ip address flush dev {name}"));
+            }
+        }
+        std::fs::create_dir(folder.path("bin")).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_linerate"), folder.path("bin/linerate")).unwrap();
+        Place { here, _far: far, folder }
+    }
+
+    /// Returns a line of a page as a command, which ends after a moment if the line does not say when.
+    fn command(&self, line: &str) -> Command {
+        let line = line.trim_start_matches("sudo ").trim_end_matches('&').trim();
+        let runs =
+            ["fwd", "filter", "gen", "sink", "latency"].iter().any(|word| line.contains(&format!("linerate {word} ")));
+        let time = if runs && !line.contains("--seconds") && !line.contains("--count") { " --seconds 0.5" } else { "" };
+        let line = line.replace("linerate ", "exec linerate ").replace("/tmp/a", &self.folder.path("a"));
+        let line = if line.starts_with("LINERATE_LOG") { line.replace("exec ", "") } else { line };
+        let place = self.folder.0.display();
+        let mut command = self.here.command("sh -c");
+        command.arg(format!("cd '{place}'; PATH='{place}/bin':$PATH; {line}{time}"));
+        command.env("LINERATE_PORTS", self.folder.path("ports"));
+        command
+    }
+
+    /// Runs a line to its end: with success, or with packets lost, which faults and a busy machine cause.
+    fn run(&self, page: &str, line: &str) {
+        let output = self.command(line).output().unwrap();
+        let (shown, said) = (text(&output.stdout), text(&output.stderr));
+        let lost = || shown.contains("\nlost ") && !shown.contains("\nlost 0, corrupted 0");
+        let is_good = output.status.code() == Some(0) || output.status.code() == Some(1) && lost();
+        assert!(is_good && !said.contains("panicked"), "{page}: {line}\n{:?}\n{shown}{said}", output.status);
+    }
+}
+
+#[test]
+fn documented_commands_run_as_they_stand() {
+    let _alone = alone();
+    let place = Place::new();
+    let mut count = 0;
+    for (page, text) in PAGES {
+        // Servers of a block, and what runs beside its other lines.
+        let mut beside: Vec<Process> = Vec::new();
+        for line in commands(text) {
+            if line.is_empty() {
+                beside.clear();
+            } else if can_run(&line) {
+                count += 1;
+                let socket = place.folder.path("a");
+                if line.starts_with("linerate sim ") {
+                    let mut process = Process::start(&mut place.command(&line));
+                    process.await_error("-device");
+                    assert!(Path::new(&socket).exists());
+                    beside.push(process);
+                } else if line.starts_with("linerate serve") {
+                    let mut process = Process::start(&mut place.command(&line));
+                    process.await_output("ports/");
+                    beside.push(process);
+                } else if line.ends_with('&') {
+                    beside.push(Process::start(&mut place.command(&line)));
+                } else if line.contains("vale") && beside.is_empty() {
+                    // A server of an earlier block.
+                    let mut server = Process::start(&mut place.command("linerate serve"));
+                    server.await_output("ports/");
+                    place.run(page, &line);
+                } else {
+                    place.run(page, &line);
+                }
+            }
+        }
+    }
+    assert!(count >= 30, "{count} commands were found");
+}
+
+/// The README's first commands succeed.
+#[test]
+fn the_first_commands_succeed() {
+    let words = ["fwd", "sim:0", "sim:1", "--seconds", "1"];
+    expect(0, &mut kit::linerate(&words));
+    expect(0, &mut kit::linerate(&["ports"]));
+    expect(
+        0,
+        &mut kit::linerate(&["gen", "sim:0?wire=sink", "--rate", "14.88M", "--flows", "100", "--seconds", "0.5"]),
+    );
+    expect(
+        0,
+        &mut kit::linerate(&[
+            "latency",
+            "sim:0",
+            "sim:1",
+            "--rate",
+            "100k,1M",
+            "--wait",
+            "adaptive",
+            "--seconds",
+            "0.5",
+        ]),
+    );
+}

@@ -1,0 +1,182 @@
+//! How commands end: by signals, with outputs that cannot be written, without threads.
+
+mod kit;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use kit::{Folder, Process, expect, linerate, text};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn a_full_standard_output_is_a_failure_in_one_line() {
+    for arguments in [
+        &["fwd", "sim:0", "sim:1", "--seconds", "1.2"][..],
+        &["gen", "null:", "--count", "10", "--json"],
+        &["latency", "L{0", "L}0", "--seconds", "0.1"],
+        &["ports"],
+        &["ports", "--json"],
+        &["serve", "--seconds", "60"],
+        &["bench", "--only", "iommu", "--json", "--out", "/tmp/linerate-bench-of-a-test"],
+    ] {
+        let output =
+            expect(1, linerate(arguments).env("LINERATE_PORTS", "/tmp/linerate-ports-of-a-test").stdout(full()));
+        let said = text(&output.stderr);
+        let line = "linerate: cannot write to standard output: No space left on device";
+        assert_eq!(said.lines().filter(|said| said.starts_with(line)).count(), 1, "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    let _ = std::fs::remove_dir_all("/tmp/linerate-bench-of-a-test");
+}
+
+/// Errors, notes and messages that cannot be printed change no exit code.
+#[test]
+fn a_full_standard_error_is_no_panic() {
+    for (code, arguments) in [
+        (0, &["fwd", "faulty:sim:0", "null:", "--seconds", "0.2"][..]),
+        (0, &["gen", "null:", "--rate", "999M", "--seconds", "0.3"]),
+        (2, &["fwd", "eth0", "sim:1"]),
+        (2, &["fwd"]),
+        (1, &["sink", "pcap:/nowhere"]),
+        (1, &["switch", "list"]),
+    ] {
+        let mut command = linerate(arguments);
+        command.env("LINERATE_PORTS", "/nowhere").env("LINERATE_LOG", "trace");
+        let status = command.stdout(Stdio::null()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+/// `linerate … | head -1`: nobody reads any more, and the run ends as after Ctrl-C.
+#[test]
+fn a_closed_standard_output_ends_the_run() {
+    let mut command = linerate(&["fwd", "sim:0", "sim:1", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 10]).unwrap();
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).contains("panicked")), (Some(0), false));
+}
+
+/// A process that may have no more threads: an error in one line and its hint, no panic.
+#[test]
+fn threads_that_cannot_be_made_are_an_error() {
+    for limit in 0..6 {
+        for arguments in
+            ["fwd sim:0 sim:1 --seconds 0.2", "gen null: --queues 4 --seconds 0.2", "latency L{0 L}0 --seconds 0.2"]
+        {
+            // The limit counts all threads of the user, so that it needs a user without any.
+            let words = format!("prlimit --nproc={limit} setpriv --reuid 64123 --regid 64123 --clear-groups");
+            let mut words = words.split(' ');
+            let mut command = std::process::Command::new(words.next().unwrap());
+            command.args(words).arg(copied()).args(arguments.split(' '));
+            let output = command.output().unwrap();
+            let said = text(&output.stderr);
+            assert!(!said.contains("panicked"), "{arguments} with {limit}: {said}");
+            match output.status.code() {
+                Some(0) => {}
+                Some(1) => assert!(
+                    said.contains("thread failed: Resource temporarily unavailable") && said.contains("ulimit -u"),
+                    "{said}"
+                ),
+                code => panic!("{arguments} with {limit}: {code:?} {said}"),
+            }
+        }
+    }
+}
+
+/// Returns the command where all users may run it.
+fn copied() -> String {
+    use std::os::unix::fs::PermissionsExt;
+    static COPY: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
+    let folder = COPY.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        expect(
+            0,
+            std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_linerate")).arg(folder.path().join("linerate")),
+        );
+        folder
+    });
+    folder.path().join("linerate").display().to_string()
+}
+
+/// A recording on a full disk ends the run at once, and its packets are not lost ones.
+#[test]
+fn a_recording_that_cannot_be_written_ends_the_run() {
+    let begin = Instant::now();
+    let output =
+        expect(1, &mut linerate(&["gen", "pcap:/dev/full?write", "--count", "1M", "--seconds", "100", "--json"]));
+    let summary = kit::summary(&output.stdout);
+    assert_eq!(summary["lost"], 0, "{summary}");
+    assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
+    assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
+}
+
+/// The server of a card ends: what was received is shown, and then the error.
+#[test]
+fn a_card_that_goes_leaves_a_summary() {
+    let folder = Folder::new("goes");
+    let socket = folder.path("card");
+    let mut server = Process::start(&mut linerate(&["sim", "--socket", &socket, "--wire", "traffic?rate=10k"]));
+    server.await_error("-device");
+    let mut sink = linerate(&["sink", &format!("vfio-user:{socket}"), "--seconds", "60", "--json"]);
+    let mut sink = Process::start(&mut sink);
+    // A second with packets.
+    sink.await_output("\"ports\"");
+    sink.await_output("\"ports\"");
+    drop(server);
+    sink.await_error("linerate: ");
+    let (code, shown) = sink.ended();
+    let summary = kit::summary(shown.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(summary["packets"].as_u64() > Some(0), "{summary}");
+    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(0), "the last counters: {summary}");
+}
+
+/// `bench` ends at any point, and what it writes is marked.
+#[test]
+fn an_interrupted_bench_is_marked() {
+    for (number, name) in ["parts", "cores", "latency", "netmap", "imbalance"].into_iter().enumerate() {
+        let folder = Folder::new(&format!("interrupted{number}"));
+        let out = folder.path("report");
+        let mut bench = Process::start(&mut linerate(&["bench", "--only", &format!("iommu,{name}"), "--out", &out]));
+        bench.await_output("figure 9");
+        // At different places of the next experiment, of which each point takes six seconds.
+        std::thread::park_timeout(Duration::from_millis(250 * number as u64));
+        let begin = Instant::now();
+        let (code, _) = bench.interrupt();
+        // A second on a machine with a free processor.
+        assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
+        assert_eq!(code, Some(1), "{name}");
+        let read = |file: &str| std::fs::read_to_string(std::path::Path::new(&out).join(file)).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&read("bench.json")).unwrap();
+        let report = &report["summary"];
+        let names: Vec<_> = report["experiments"].as_array().unwrap().iter().map(|section| &section["name"]).collect();
+        assert_eq!((&report["interrupted"], names), (&name.into(), vec![&"iommu".into()]), "{report}");
+        assert!(read("index.html").contains("Interrupted in the experiment"));
+        assert!(!std::path::Path::new(&out).join(format!("{name}.csv")).exists(), "nothing is written as if measured");
+    }
+}
+
+/// The second Ctrl-C ends a command that the first one did not end yet.
+#[test]
+fn the_second_signal_ends_a_command_at_once() {
+    // Frames that never arrive, for which the end of the run waits for two seconds.
+    let mut process = Process::start(&mut linerate(&["fwd", "sim:0", "faulty:sim:1?drop=50%", "--json"]));
+    process.await_output("ports");
+    let pid = Pid::from_raw(process.id() as i32).unwrap();
+    // Signals that are pending at once are one.
+    for _ in 0..30 {
+        let _ = kill_process(pid, Signal::INT);
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    assert_eq!(process.ended().0, Some(130));
+}

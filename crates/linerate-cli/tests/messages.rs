@@ -1,0 +1,190 @@
+//! What the command says to mistakes and dead ends, and its exit codes.
+
+mod kit;
+
+use kit::{Folder, Namespace, Process, alone, expect, inside, linerate, pair, summary, text, write_frames};
+
+/// Runs a command that ends with `code`, and checks that its errors have `parts`.
+#[track_caller]
+fn says(code: i32, arguments: &[&str], parts: &[&str]) {
+    let said = text(&expect(code, &mut linerate(arguments)).stderr);
+    for part in parts {
+        assert!(said.contains(part), "{arguments:?} does not say '{part}': {said}");
+    }
+}
+
+#[test]
+fn wrong_names_and_options_are_usage() {
+    says(2, &["fwd", "eth0", "sim:1"], &["it has no kind in front", "did you mean xdp:eth0 or packet:eth0?"]);
+    says(
+        2,
+        &["fwd", "foo:0", "sim:1"],
+        &["there is no kind of port 'foo:'; there are PCI addresses, sim:, vfio-user:"],
+    );
+    says(2, &["gen", "null:", "--size", "60"], &["64 to 9732, CRC included (60 + 4 = 64)"]);
+    says(2, &["gen", "null:", "--size", "9733"], &["64 to 9732, CRC included"]);
+    says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
+    says(2, &["gen", "null:", "--cores", "4000"], &["there is no processor 4000; there "]);
+    says(2, &["gen", "null:", "--cores", "1-0"], &["not a processor, and not a range such as 0-3"]);
+    says(2, &["sink", "sim:0?size=64&size=128"], &["option size=64: it is also given as size=128"]);
+    says(2, &["gen", "null:", "--template", "x.pcap", "--size", "64"], &["cannot be used with"]);
+    says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
+    says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
+    says(2, &["fwd", "sim:0", "sim:1", "--only", "udp", "--drop", "udp"], &["nothing would be forwarded"]);
+    says(
+        2,
+        &["sink", "faulty:sim:0?drpo=1%"],
+        &["port 'faulty:sim:0': option drpo=1%", "faulty has drop, corrupt, truncate, duplicate, reorder, seed"],
+    );
+    says(
+        2,
+        &["sink", "faulty:recorded:sim:0?to=x&drpo=1%"],
+        &["port 'faulty:recorded:sim:0'", "recorded has to", "faulty has drop"],
+    );
+    says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
+    says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["latency has its own --rate and --size"]);
+    says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
+}
+
+#[test]
+fn ranges_of_processors_work() {
+    let output = expect(0, &mut linerate(&["gen", "null:", "--cores", "0-0,0", "--count", "10", "--json"]));
+    assert_eq!(summary(&output.stdout)["processors"]["used"], serde_json::json!([0]));
+}
+
+/// Threads are not pinned unless that is requested: two commands would have the same processor.
+#[test]
+fn no_thread_is_pinned_without_cores() {
+    let allowed = |path: &std::path::Path| {
+        let status = std::fs::read_to_string(path.join("status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string()
+    };
+    for (cores, is_pinned) in [(&[][..], false), (&["--cores", "0"], true)] {
+        let mut process = Process::start(linerate(&["fwd", "sim:0", "sim:1", "--json"]).args(cores));
+        process.await_output("ports");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap().flatten();
+        let all: Vec<String> = tasks.map(|task| allowed(&task.path())).collect();
+        assert!(all.len() >= 3, "the run's thread and the models' are there");
+        let ours = allowed(std::path::Path::new("/proc/self"));
+        assert_eq!(all.iter().any(|list| *list == "0") && ours != "0", is_pinned && ours != "0", "{all:?}");
+        assert!(is_pinned || all.iter().all(|list| *list == ours), "{all:?}");
+    }
+}
+
+#[test]
+fn cables_that_lead_nowhere_are_errors() {
+    let one_sided = ["the cable's other end does not name this one; open it as sim:b?wire=sim:a"];
+    says(2, &["fwd", "sim:a?wire=sim:b", "sim:b", "--seconds", "1"], &one_sided);
+    says(2, &["sink", "faulty:sim:a?wire=sim:b", "--seconds", "1"], &one_sided);
+    says(2, &["sink", "sim:a?wire=sim:a", "--seconds", "1"], &["a cable leads to another model, not to this one"]);
+    let folder = Folder::new("cables");
+    let (a, b) = (folder.path("a"), folder.path("b"));
+    let sockets = ["sim", "--socket", &a, "--socket", &b, "--seconds", "1"];
+    says(2, &[&sockets[..], &["--wire", "sim:b", "--wire", "sink"]].concat(), &one_sided);
+    expect(0, linerate(&sockets).args(["--wire", "sim:b", "--wire", "sim:a"]));
+    says(0, &["sink", "sim:a?wire=none", "--seconds", "0.2"], &["sim:a: no link, with wire=none"]);
+}
+
+#[test]
+fn runs_that_move_nothing_say_why() {
+    let all = ["fwd", "sim:a", "sim:b?wire=sink", "--only", "tcp", "--seconds", "0.3"];
+    says(0, &all, &["note: the rules dropped all "]);
+}
+
+#[test]
+fn sockets_that_cannot_be_served_are_explained() {
+    let folder = Folder::new("sockets");
+    let there = folder.path("there");
+    std::fs::write(&there, "").unwrap();
+    says(1, &["sim", "--socket", &there], &["a file that is no socket is there", "choose another path"]);
+    let long = folder.path(&"x".repeat(120));
+    says(1, &["sim", "--socket", &long], &["and that of a socket at most 107", "choose a shorter path"]);
+    let nowhere = folder.path("nowhere/card");
+    says(1, &["sim", "--socket", &nowhere], &["a folder that you may write to"]);
+}
+
+#[test]
+fn a_list_without_a_server_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    for json in [&[][..], &["--json"]] {
+        let mut command = linerate(&["switch", "list"]);
+        let output = expect(1, command.args(json).env("LINERATE_PORTS", folder.path()));
+        assert!(text(&output.stderr).contains("no server in "), "{}", text(&output.stderr));
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    }
+}
+
+/// The note of hugepages is for cards, which the tests of guests have; models, and errors, have none.
+#[test]
+fn models_have_no_note_of_hugepages() {
+    for arguments in
+        [&["fwd", "sim:0", "sim:1", "--seconds", "0.2"][..], &["bench", "--only", "iommu", "--out", "/proc/x"]]
+    {
+        let said = text(&linerate(arguments).output().unwrap().stderr);
+        assert!(!said.contains("hugepages"), "{said}");
+    }
+}
+
+#[test]
+fn drops_are_words_in_a_table_and_names_in_json() {
+    let folder = Folder::new("drops");
+    let file = folder.path("long.pcap");
+    write_frames(&file, &vec![vec![0x55; 3000]; 70]);
+    let port = format!("sim:d?wire=pcap:{file}");
+    let arguments = ["sink", &port, "--seconds", "1"];
+    let output = expect(0, &mut linerate(&arguments));
+    let (shown, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(shown.contains("dropped  70 too long") && !shown.contains('{'), "{shown}");
+    assert!(said.contains("all 70 frames were longer than the port takes; allow longer ones with --mtu"), "{said}");
+    let output = expect(0, linerate(&arguments).arg("--json"));
+    assert_eq!(summary(&output.stdout)["ports"][0]["drops"]["oversize"], 70);
+    let wires = include_str!("../../../docs/wires.md");
+    for (cause, _) in linerate::port::Drops::default().by_cause() {
+        assert!(wires.contains(&format!("`{cause}`")), "docs/wires.md explains {cause}");
+    }
+}
+
+#[test]
+fn help_lists_the_wires() {
+    for arguments in [&["ports"][..], &["sim", "--help"]] {
+        let shown = text(&expect(0, &mut linerate(arguments)).stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+        for wire in [
+            "none",
+            "sink",
+            "traffic",
+            "sim:NAME",
+            "tap:",
+            "packet:IF",
+            "xdp:IF",
+            "pcap:FILE",
+            "vale0:a",
+            "faulty:PORT",
+        ] {
+            assert!(shown.contains(wire), "{arguments:?} does not list {wire}: {shown}");
+        }
+    }
+}
+
+/// A port that is down, and one whose link goes: a line at once, not ten seconds of silence.
+#[test]
+fn a_link_that_is_down_is_reported() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ldh"), Namespace::new("ldf"));
+    pair((&host, "h0"), (&far, "f0"), 3);
+    host.run("ip link set h0 down");
+    let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
+    sink.await_error("packet:h0: waiting for the link, at most 10 s; is the interface up? sudo ip link set h0 up");
+    host.run("ip link set h0 up");
+    sink.await_error("link up");
+    host.run("ip link set h0 down");
+    sink.await_error("packet:h0: the link is down");
+    host.run("ip link set h0 up");
+    sink.await_error("packet:h0: the link is up again");
+    assert_eq!(sink.interrupt().0, Some(0));
+    // A TAP under a model's wire is deleted.
+    let mut sink = Process::start(&mut inside(&host, "sink sim:0?wire=tap:t0 --seconds 60"));
+    sink.await_output("sim:0");
+    host.run("ip link delete t0");
+    sink.await_error("sim:0: the link is down");
+    sink.interrupt();
+}

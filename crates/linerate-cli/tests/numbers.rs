@@ -1,0 +1,214 @@
+//! Counts are exact, and rates are those that were asked for, or the difference is reported.
+
+mod kit;
+
+use kit::{Folder, expect, frames, linerate, summary, text, write_frames};
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+fn run(code: i32, arguments: &[&str]) -> (Value, String) {
+    let output = expect(code, linerate(arguments).arg("--json"));
+    (summary(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_count_is_exact() {
+    for count in [1, 31, 33, 1000] {
+        let text = count.to_string();
+        let (forwarded, _) = run(0, &["fwd", "sim:0", "sim:1", "--count", &text, "--seconds", "60"]);
+        let sent: u64 = [0, 1].map(|port| number(&forwarded["ports"][port]["tx_packets"])).iter().sum();
+        assert_eq!((number(&forwarded["packets"]), sent), (count, count), "{forwarded}");
+        assert_eq!(number(&forwarded["lost"]), 0, "frames that stay in the card are not lost: {forwarded}");
+        let (received, _) = run(0, &["sink", "sim:0", "--count", &text, "--seconds", "60"]);
+        assert_eq!(number(&received["packets"]), count, "{received}");
+        let (received, _) = run(0, &["filter", "sim:0", "--drop", "tcp", "--count", &text, "--seconds", "60"]);
+        assert_eq!(number(&received["packets"]), count, "{received}");
+        let (sent, _) = run(0, &["gen", "null:", "--count", &text, "--seconds", "60"]);
+        assert_eq!((number(&sent["packets"]), number(&sent["ports"][0]["tx_packets"])), (count, count), "{sent}");
+    }
+}
+
+/// Several threads share the count, chains count once, and packets that the rules drop do not count.
+#[test]
+fn a_count_is_exact_with_queues_chains_and_rules() {
+    let flows = ["fwd", "sim:a?flows=64", "sim:b?flows=64", "--queues", "4", "--count", "1003", "--seconds", "60"];
+    let (forwarded, _) = run(0, &flows);
+    assert_eq!((number(&forwarded["packets"]), number(&forwarded["lost"])), (1003, 0), "{forwarded}");
+    let jumbo = ["fwd", "sim:a?size=9000&wire=traffic", "sim:b?wire=sink", "--mtu", "9000", "--count", "35"];
+    let (forwarded, _) = run(0, &[&jumbo[..], &["--seconds", "60"]].concat());
+    assert_eq!((number(&forwarded["packets"]), number(&forwarded["ports"][1]["tx_packets"])), (35, 35), "{forwarded}");
+    let some = ["fwd", "sim:a?flows=4", "sim:b?wire=sink", "--only", "from-port:1025", "--count", "100"];
+    let (forwarded, _) = run(0, &[&some[..], &["--seconds", "60"]].concat());
+    assert_eq!(number(&forwarded["ports"][1]["tx_packets"]), 100, "{forwarded}");
+    assert!(number(&forwarded["filtered"]) >= 297, "{forwarded}");
+}
+
+#[test]
+fn counts_have_prefixes() {
+    for (text, count) in [("2k", 2000), ("1M", 1_000_000), ("0.001M", 1000)] {
+        let (sent, _) = run(0, &["gen", "null:", "--count", text, "--seconds", "60"]);
+        assert_eq!(number(&sent["packets"]), count, "{sent}");
+    }
+    for (text, why) in [("0", "at least 1"), ("-1", "whole number"), ("1.5", "whole number"), ("1T", "whole number")] {
+        for command in [&["gen", "null:"][..], &["sink", "null:"], &["fwd", "null:", "null:"], &["filter", "null:"]] {
+            let output = expect(2, linerate(command).args(["--count", text]));
+            assert!(kit::text(&output.stderr).contains(why), "{command:?} {text}");
+        }
+    }
+}
+
+/// A thousand packets take no time, and not that until the main thread looks.
+#[test]
+fn rates_are_those_from_the_first_packet_to_the_last() {
+    // The thread may lose its processor in between, but not always.
+    let quick = (0..50).map(|_| run(0, &["gen", "null:", "--count", "1000", "--seconds", "60"]).0);
+    let mut quick = quick.filter(|sent| sent["active_seconds"].as_f64().unwrap() < 0.05);
+    let sent = quick.next().expect("one of them is not interrupted");
+    assert!(sent["mpps"].as_f64().unwrap() > 0.015, "1,000 packets in the 0.1 s of a look are 0.01 Mpps: {sent}");
+    let (paced, _) = run(0, &["gen", "null:", "--rate", "1k", "--count", "500", "--seconds", "60"]);
+    let seconds = paced["active_seconds"].as_f64().unwrap();
+    assert!(seconds >= 0.4, "{paced}");
+    // Rounded to a thousand: the rate is the count over that time.
+    assert!(paced["mpps"].as_f64().unwrap() <= 0.002, "{paced}");
+}
+
+#[test]
+fn a_rate_that_is_not_reached_is_reported() {
+    // No processor makes so many packets a second.
+    let much = ["gen", "null:", "--rate", "999M", "--seconds", "0.5"];
+    let (sent, said) = run(0, &much);
+    assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");
+    assert!(
+        said.contains("999M packets/s were asked for, ") && said.contains("bounded by the sending threads"),
+        "{said}"
+    );
+    let (_, said) = run(1, &[&much[..], &["--strict"]].concat());
+    assert!(said.contains("error: the rate: "), "{said}");
+    let (sent, said) = run(0, &["gen", "null:", "--rate", "1k", "--seconds", "0.5", "--strict"]);
+    assert_eq!((&sent["unreached"], said.contains("asked for")), (&serde_json::json!([]), false), "{said}");
+    // A model's wire.
+    let (sunk, said) = run(1, &["sink", "sim:0?rate=900M", "--seconds", "0.5", "--strict"]);
+    assert_eq!(sunk["unreached"][0]["what"], "sim:0's wire", "{sunk}");
+    assert!(
+        said.contains("sim:0's wire: 900M packets/s were asked for") && said.contains("the model's thread: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn latency_shows_the_rate_that_was_sent() {
+    // More than the line carries, and thus as fast as it goes.
+    let arguments = ["latency", "sim:l0", "sim:l1", "--rate", "1G,2k", "--size", "1518", "--seconds", "0.5"];
+    let output = expect(0, linerate(&arguments).arg("--json"));
+    let loads = summary(&output.stdout)["loads"].clone();
+    let said = text(&output.stderr);
+    assert!(said.contains("sim:l0: 1 Gbit/s = 81.27k packets/s of 1518 bytes"), "{said}");
+    for load in loads.as_array().unwrap() {
+        let (asked, sent) = (load["asked_mpps"].as_f64().unwrap(), load["offered_mpps"].as_f64().unwrap());
+        assert!(sent > 0.0 && sent <= asked * 1.1 + 0.001, "{load}");
+        let reached = sent >= asked * 0.98 - 0.001;
+        assert!(reached || !load["unreached"].is_null(), "{load}");
+        for key in ["waited_percent", "stolen_percent", "involuntary_switches"] {
+            assert!(load["processors"][key].is_number(), "{load}");
+        }
+    }
+    let output = expect(0, &mut linerate(&arguments));
+    for line in text(&output.stdout).lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(text(&output.stdout).contains(" µs") || text(&output.stdout).contains(" ms"));
+}
+
+/// Two threads that poll on one processor take it from each other: the times are not those of a forwarder, and say so.
+#[test]
+fn processors_that_are_taken_away_are_reported() {
+    let on_one = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("taskset");
+        command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(arguments).arg("--json");
+        let output = expect(0, &mut command);
+        (summary(&output.stdout), text(&output.stderr))
+    };
+    let (forwarded, said) = on_one(&["fwd", "sim:0", "sim:1", "--seconds", "1"]);
+    assert_eq!(forwarded["processors"]["taken_away"], true, "{forwarded}");
+    assert_eq!(forwarded["processors"]["used"], serde_json::json!([0]), "{forwarded}");
+    assert!(said.contains("2 threads poll on one processor, and take turns"), "{said}");
+    assert!(said.contains("processors were taken away: a thread was ready without one for "), "{said}");
+    let (measured, _) = on_one(&["latency", "sim:0", "sim:1", "--rate", "1k", "--seconds", "1"]);
+    assert_eq!(measured["loads"][0]["processors"]["taken_away"], true, "{measured}");
+    let folder = Folder::new("taken");
+    let (report, _) = on_one(&["bench", "--quick", "--only", "parts", "--out", &folder.path("report")]);
+    let warning = report["experiments"][0]["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.contains("processors were taken away"), "{report}");
+    let page = std::fs::read_to_string(folder.path("report/index.html")).unwrap();
+    assert!(page.contains("Note: processors were taken away"), "{page}");
+}
+
+#[test]
+fn rates_are_understood_and_shown() {
+    for (rate, shown) in [
+        ("10G", "sim:0: 10 Gbit/s = 14.88M packets/s of 64 bytes"),
+        ("10Gbit", "sim:0: 10 Gbit/s = 14.88M packets/s of 64 bytes"),
+        ("10gbit", "sim:0: 10 Gbit/s = 14.88M packets/s of 64 bytes"),
+        ("50%", "sim:0: 5 Gbit/s = 7.44M packets/s of 64 bytes"),
+        (
+            "20G",
+            "20 Gbit/s are more than the line carries (10 Gbit/s = 14.88M packets/s of 64 bytes): as fast as it goes",
+        ),
+        ("1e8", "100M packets/s are more than the line carries"),
+    ] {
+        let (_, said) = run(0, &["gen", "sim:0?wire=sink", "--rate", rate, "--count", "10", "--seconds", "60"]);
+        assert!(said.contains(shown), "{rate}: {said}");
+    }
+    let (_, said) = run(0, &["gen", "null:", "--rate", "1e6", "--count", "10", "--seconds", "60"]);
+    assert!(!said.contains('='), "packets are understood as they are: {said}");
+    for (rate, why) in [
+        ("-1", "a rate is positive"),
+        ("0", "a rate is positive"),
+        ("150%", "at most 100%"),
+        ("50%", "null: has no line rate"),
+        ("10Gbyte", "is not a rate"),
+    ] {
+        let output = expect(2, &mut linerate(&["gen", "null:", "--rate", rate, "--count", "10"]));
+        let said = text(&output.stderr);
+        assert!(said.contains(why) && !said.contains("tip"), "{rate}: {said}");
+    }
+}
+
+/// A file that was read to its end ends the run; a pipe whose writer is silent does not, and does not keep it.
+#[test]
+fn a_run_ends_with_its_captures() {
+    let folder = Folder::new("ends");
+    let (first, second, out) = (folder.path("a.pcap"), folder.path("b.pcap"), folder.path("out.pcap"));
+    write_frames(&first, &vec![vec![0x55; 60]; 100]);
+    write_frames(&second, &vec![vec![0xAA; 60]; 7]);
+    let begin = std::time::Instant::now();
+    let (sunk, said) = run(0, &["sink", &format!("pcap:{first}")]);
+    assert!(said.contains("all ports are at their end: nothing more will be received"), "{said}");
+    assert_eq!(number(&sunk["packets"]), 100);
+    let written = format!("recorded:pcap:{second}?to={out}");
+    let (forwarded, _) = run(0, &["fwd", &format!("faulty:pcap:{first}"), &written]);
+    assert_eq!(number(&forwarded["packets"]), 107, "{forwarded}");
+    assert_eq!(frames(&out).len(), 107);
+    assert!(begin.elapsed().as_secs() < 60, "no time was given");
+
+    let fifo = folder.path("fifo");
+    expect(0, std::process::Command::new("mkfifo").arg(&fifo));
+    let (sunk, _) = run(0, &["sink", &format!("pcap:{fifo}"), "--seconds", "0.3"]);
+    assert_eq!(number(&sunk["packets"]), 0, "no writer has come");
+    let writer = std::thread::spawn({
+        let (fifo, bytes) = (fifo.clone(), std::fs::read(&first).unwrap());
+        move || {
+            use std::io::Write;
+            let mut file = std::fs::File::options().write(true).open(fifo).unwrap();
+            // The end comes within the last record.
+            file.write_all(&bytes[..bytes.len() - 1]).unwrap();
+        }
+    });
+    let output = expect(1, &mut linerate(&["sink", &format!("pcap:{fifo}"), "--json"]));
+    assert_eq!(number(&summary(&output.stdout)["packets"]), 99);
+    assert!(text(&output.stderr).contains("it is cut after frame 99"), "{}", text(&output.stderr));
+    writer.join().unwrap();
+}
