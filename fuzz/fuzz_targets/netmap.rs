@@ -10,12 +10,16 @@ mod control;
 mod csb;
 #[path = "../../crates/linerate-netmap/src/descriptor.rs"]
 mod descriptor;
+#[path = "../../crates/linerate-netmap/src/entries.rs"]
+mod entries;
 #[path = "../../crates/linerate-netmap/src/header.rs"]
 mod header;
 #[path = "../../crates/linerate-netmap/src/legacy.rs"]
 mod legacy;
 #[path = "../../crates/linerate-netmap/src/real.rs"]
 mod real;
+#[path = "../../crates/linerate-netmap/src/request.rs"]
+mod request;
 #[path = "../../crates/linerate-netmap/src/table.rs"]
 mod table;
 
@@ -26,7 +30,7 @@ mod server {
     }
 }
 
-use header::{mode, request};
+use header::mode;
 
 /// The program's memory: for requests, then an unmapped page, then memory for ports.
 const ARENA: usize = 64 << 10;
@@ -193,12 +197,12 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     let version = if version < 0xF0 { 14 } else { u16::from(version & 0xF) + 8 };
     let mut name = input.name();
     let options = options(input);
-    if kind == request::PORT_INFO_GET && !has_ports() {
+    if kind == header::request::PORT_INFO_GET && !has_ports() {
         name.clear();
     }
-    let is_start = kind == request::SYNC_KLOOP_START;
+    let is_start = kind == header::request::SYNC_KLOOP_START;
     // A loop that is not stopped never ends, as in netmap.
-    if is_start && control_of(descriptor, request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
+    if is_start && control_of(descriptor, header::request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
         return;
     }
     let body = if input.u8() == 0xFF {
@@ -206,7 +210,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     } else {
         let mut bytes = input.bytes(72).to_vec();
         bytes.resize(72, 0);
-        if kind == request::REGISTER {
+        if kind == header::request::REGISTER {
             // Many rings with many slots fit only a few times into a process: slow, but not a finding.
             bytes[16..24].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
             bytes[24..32].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });

@@ -9,8 +9,8 @@ use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
-use crate::profile::Stamps;
-use crate::run::{Outcome, Quota, Run, cycles, send};
+use crate::profile::{Stamps, cycles};
+use crate::run::{Outcome, Quota, Run, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 

@@ -22,8 +22,9 @@ use serde_json::{Value, json};
 use crate::fwd::{self, Rules};
 use crate::generate::possible;
 use crate::processors::Use;
-use crate::run::{Outcome, Run, Shortfall, interrupts, model};
+use crate::run::{Outcome, Run, Shortfall, model};
 use crate::show::{note, per_second, print, time};
+use crate::signals::interrupts;
 use crate::{Common, usage};
 
 /// Options of the load.

@@ -12,6 +12,7 @@ mod bench;
 mod bind;
 mod fwd;
 mod generate;
+mod hint;
 mod latency;
 mod ports;
 mod processors;
@@ -19,6 +20,7 @@ mod profile;
 mod run;
 mod serve;
 mod show;
+mod signals;
 mod sim;
 mod sink;
 mod switch;
@@ -420,7 +422,7 @@ fn explained(error: &Error) -> String {
         Error::System { call, .. } if call.starts_with("starting") => {
             format!("{error}\n  the limit of threads may be reached; see: ulimit -u")
         }
-        _ => error.with_hint(),
+        _ => hint::with_hint(error),
     }
 }
 

@@ -1,11 +1,21 @@
 //! The cycles of each part of a forwarder's path, as in the ixy paper's table, while it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
-use crate::run::cycles;
+static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+
+/// Reads the time stamp counter, or the machine's equivalent.
+pub fn cycles() -> u64 {
+    CLOCK.raw()
+}
+
+/// Returns the seconds between two readings of [`cycles`].
+pub fn seconds_between(from: u64, to: u64) -> f64 {
+    CLOCK.delta_as_nanos(from, to.max(from)) as f64 / 1e9
+}
 
 /// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.
 /// It is a prime: a power of two would always hit the same places of a ring.

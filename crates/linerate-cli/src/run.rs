@@ -2,25 +2,24 @@
 
 use std::cell::RefCell;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue,
-    Waiter,
+    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
 };
 use linerate::sim82599::{self, Card};
 use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
-use crate::profile::{Parts, Profile};
-use crate::show::{Rates, Show, Tick, note};
+use crate::profile::{Parts, Profile, cycles, seconds_between};
+use crate::show::{Rates, Show, Tick, drops, note};
+use crate::signals::interrupts;
 use crate::{Common, Wait};
 
 /// One thread's counters, in a cache line of its own. Only the thread itself writes.
@@ -299,18 +298,6 @@ const SHOWN: Duration = Duration::from_millis(250);
 const REACHED: f64 = 0.98;
 /// The shortest run of which the rate of a wire is judged.
 const JUDGED: f64 = 0.2;
-
-static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
-
-/// Reads the time stamp counter, or the machine's equivalent.
-pub fn cycles() -> u64 {
-    CLOCK.raw()
-}
-
-/// Returns the seconds between two readings of [`cycles`].
-fn seconds_between(from: u64, to: u64) -> f64 {
-    CLOCK.delta_as_nanos(from, to.max(from)) as f64 / 1e9
-}
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -861,65 +848,6 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
         "rx_bytes": statistics.rx_bytes, "tx_bytes": statistics.tx_bytes,
         "drops": drops(&statistics.drops),
     })
-}
-
-/// Returns the causes of drops that have occurred.
-pub fn drops(drops: &Drops) -> Value {
-    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
-    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
-}
-
-/// Ctrl-C, SIGTERM and SIGHUP, for all of the process.
-pub struct Interrupts {
-    /// How often one came. It stays, so that each part of a command sees it.
-    count: AtomicU32,
-    wake: Mutex<Sender<()>>,
-    woken: Mutex<Receiver<()>>,
-}
-
-impl Interrupts {
-    /// Waits for `time`; true if a signal has come.
-    pub fn wait(&self, time: Duration) -> bool {
-        if !self.have_come() {
-            let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = woken.recv_timeout(time);
-        }
-        self.have_come()
-    }
-
-    /// True if a signal has come.
-    pub fn have_come(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// True if the command should end without waiting for frames in flight.
-    fn are_urgent(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 1
-    }
-
-    /// Ends the command, as Ctrl-C does.
-    pub fn end(&self) {
-        self.count.fetch_max(1, Ordering::Relaxed);
-        let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
-    }
-
-    /// Handles a signal: the second one ends the process at once.
-    fn signal(&self) {
-        if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
-            note("linerate: ended at once; `linerate ports` shows cards that were not given back");
-            std::process::exit(130);
-        }
-        let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
-    }
-}
-
-/// Returns the process's signals.
-pub fn interrupts() -> &'static Interrupts {
-    static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
-        let (sender, receiver) = channel();
-        Interrupts { count: AtomicU32::new(0), wake: Mutex::new(sender), woken: Mutex::new(receiver) }
-    });
-    &INTERRUPTS
 }
 
 /// Catches the signals, from the command's first moment on.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use linerate::Error;
 use linerate::share::{ANY, base, folder, socket_of};
 
-use crate::run::interrupts;
 use crate::show::print;
+use crate::signals::interrupts;
 use crate::usage;
 
 /// Serves until Ctrl-C, or for the time given.

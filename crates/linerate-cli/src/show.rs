@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
 
-use linerate::port::Statistics;
-use serde_json::{Value, json};
+use linerate::port::{Drops, Statistics};
+use serde_json::{Map, Value, json};
 
 use crate::profile::Parts;
-use crate::run::{drops, interrupts};
+use crate::signals::interrupts;
 
 /// One port's rates over the last interval.
 pub struct Rates {
@@ -309,6 +309,12 @@ pub fn unwritten() -> Option<&'static str> {
 /// Prints a line on standard error. A standard error that cannot be written has no place for a message.
 pub fn note(text: &str) {
     let _ = writeln!(stderr(), "{text}");
+}
+
+/// Returns the causes of drops that have occurred.
+pub fn drops(drops: &Drops) -> Value {
+    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
+    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
 
-use crate::run::{check_cables, interrupts};
+use crate::run::check_cables;
 use crate::show::{note, print};
+use crate::signals::interrupts;
 use crate::usage;
 
 /// How long a wait without an end sleeps at a time.

@@ -14,38 +14,9 @@ use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
-use crate::real::{Plain, borrow, call, fetch, store};
+use crate::real::{borrow, call};
+use crate::request::{At, LONGEST_REQUEST, body, fault, options, refused, set_status, with};
 use crate::table::Held;
-
-pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
-    Err(Error::Refused { why: why.into(), errno })
-}
-
-/// Returns the error for an address outside the program's memory.
-pub fn fault<T>() -> Result<T> {
-    refused("an address is not in the program's memory", libc::EFAULT)
-}
-
-/// Calls `work` with a copy of the program's structure, and writes the copy back, also after an error.
-///
-/// # Errors
-/// `EFAULT`, and those of `work`.
-pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
-    let Some(mut value) = fetch::<T>(address) else { return fault() };
-    let result = work(&mut value);
-    if store(address, &value) { result } else { fault() }
-}
-
-/// As [`with`], for a request or its body.
-///
-/// # Errors
-/// `EINVAL` if the address is null, and those of [`with`].
-pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
-    if address == 0 {
-        return refused("the request, or its body, is missing", libc::EINVAL);
-    }
-    with(address, work)
-}
 
 /// Answers `NIOCCTRL`, with a header in the program's memory.
 ///
@@ -92,37 +63,6 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
         other => refused(format!("there is no request {other} (net/netmap.h)"), libc::EINVAL),
     }
 }
-
-/// An option, and its address.
-pub type At = (u64, NmOption);
-
-/// Returns the options of a request in order, at most as many as fit a request.
-///
-/// # Errors
-/// `EFAULT`.
-pub fn options(first: u64) -> Result<Vec<At>> {
-    let (mut options, mut next) = (Vec::new(), first);
-    while next != 0 && options.len() < MOST_OPTIONS {
-        let Some(option) = fetch::<NmOption>(next) else { return fault() };
-        options.push((next, option));
-        next = option.next;
-    }
-    Ok(options)
-}
-
-/// Writes the status of an option; returns the same result.
-///
-/// # Errors
-/// The same, or `EFAULT`.
-pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
-    let status = result.as_ref().err().map_or(0, |error| linerate::share::netmap_object::errno(error) as u32);
-    let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
-    if store(place, &status) { result } else { fault() }
-}
-
-/// Bytes of the longest request with all of its options (`NETMAP_REQ_MAXSIZE`). Each option counts with a pointer.
-const LONGEST_REQUEST: u64 = 4096;
-const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();
 
 /// The options of a registration.
 #[derive(Default)]

@@ -2,59 +2,18 @@
 //! loop is a thread of the kernel; here it is the thread that starts it.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use linerate::Result;
 use linerate::share::netmap_object::SharedPort;
 
-use crate::control::{At, fault, options, refused, set_status};
 use crate::descriptor::Bound;
+use crate::entries::{Atok, Entries};
 use crate::header::{Header, NmOption, OptCsb, OptMode, SyncKloopStart, option};
 use crate::real::{borrow, call, fetch, fetch_all, kernel_poll, read, write};
+use crate::request::{At, fault, options, refused, set_status};
 use crate::table::Held;
-
-/// The program's part of an entry: `struct nm_csb_atok`.
-#[repr(C)]
-struct Atok {
-    head: AtomicU32,
-    cur: AtomicU32,
-    need_kick: AtomicU32,
-    _sync_flags: AtomicU32,
-    _pad: [AtomicU32; 12],
-}
-
-/// The kernel's part of an entry: `struct nm_csb_ktoa`.
-#[repr(C)]
-struct Ktoa {
-    hwcur: AtomicU32,
-    hwtail: AtomicU32,
-    need_kick: AtomicU32,
-    _pad: [AtomicU32; 13],
-}
-
-/// The program's entries, one for each bound ring: those of transmit rings first.
-#[derive(Clone, Copy)]
-pub struct Entries {
-    atok: u64,
-    ktoa: u64,
-    count: usize,
-}
-
-impl Entries {
-    fn atok(&self, n: usize) -> &Atok {
-        assert!(n < self.count);
-        // SAFETY: the program's memory, which exists as long as the port is bound (`enable` has checked it), and
-        // atomic.
-        unsafe { &*(self.atok as *const Atok).add(n) }
-    }
-
-    fn ktoa(&self, n: usize) -> &Ktoa {
-        assert!(n < self.count);
-        // SAFETY: as above.
-        unsafe { &*(self.ktoa as *const Ktoa).add(n) }
-    }
-}
 
 /// Returns whether `len` bytes can be read and written.
 fn is_there(address: u64, len: usize) -> bool {

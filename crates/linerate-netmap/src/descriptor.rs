@@ -8,7 +8,7 @@ use linerate::share::netmap_object::{SharedPort, is_served};
 use linerate::share::{Client, folder};
 use linerate::{Error, Result};
 
-use crate::csb::Entries;
+use crate::entries::Entries;
 use crate::header::flag;
 use crate::real::borrow;
 use crate::server;

@@ -4,12 +4,13 @@ use std::ffi::c_char;
 
 use linerate::Result;
 
-use crate::control::{self, body, refused};
+use crate::control;
 use crate::header::{
     API, Header, Nmreq, PortHdr, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, ValePolling, command,
     flag, mode, request, ringid, set_text, text,
 };
 use crate::real::Plain;
+use crate::request::{body, refused};
 use crate::table::Held;
 
 /// The last version of the older API.

@@ -12,7 +12,8 @@
 //! - `descriptor`: the port that a descriptor is bound to
 //! - `server`: starts a server if there is none, and is that server
 //! - `control`: `NIOCCTRL` and its requests; `legacy`: `NIOCREGIF` and `NIOCGINFO` of the older API
-//! - `csb`: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them
+//! - `request`: requests and options in the program's memory
+//! - `csb`: programs that keep head, cur and tail in memory of their own (`entries`), and the loop that syncs for them
 //! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
 //! - `header`: the structures and numbers of `net/netmap.h`
 //! - `real`: the replaced functions of the C library, system calls, and access to the program's memory
@@ -21,9 +22,11 @@ mod calls;
 mod control;
 mod csb;
 mod descriptor;
+mod entries;
 mod header;
 mod legacy;
 mod real;
+mod request;
 mod server;
 mod table;
 mod waiting;

@@ -172,7 +172,7 @@ fn the_socket_s_permissions_admit_users() {
     let mut running = Running::new(world.command_of_nobody("open valeT9:a"));
     assert_eq!(running.line(), "");
     let said = running.end().1;
-    assert!(said.contains("Permission denied") && said.contains("--mode"), "{said}");
+    assert!(said.contains("Permission denied") && said.contains("another mode or group"), "{said}");
 
     let world = World::served(0o666);
     assert_eq!(Running::new(world.command_of_nobody("open valeT9:a")).line(), "ready");

@@ -1,7 +1,6 @@
 //! A batch: the packets of one thread, and the free buffers that travel with them.
 
 mod copies;
-mod prefetch;
 mod sort;
 mod taken;
 

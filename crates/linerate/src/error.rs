@@ -287,8 +287,8 @@ pub enum Error {
         card: String,
         /// The obstacle.
         why: String,
-        /// The command or step that mends it.
-        mend: String,
+        /// What mends it.
+        mend: Remedy,
     },
 
     /// Ordinary pages for a card that uses physical addresses.
@@ -464,6 +464,65 @@ pub enum Error {
         /// The kernel's error.
         source: std::io::Error,
     },
+}
+
+/// What removes the obstacle of an [`Error::Card`]. It is displayed in the library's words; a command knows its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A command or step of the system.
+    Do(String),
+    /// Choosing another card.
+    Choose,
+    /// Taking the card from the kernel.
+    Take {
+        /// Its address.
+        address: String,
+    },
+    /// Taking the other cards of its IOMMU group from the kernel.
+    TakeOthers {
+        /// The address of the first.
+        first: String,
+    },
+    /// Taking the card although Linux is using it.
+    TakeByForce,
+    /// Taking the card over vfio.
+    TakeOverVfio,
+    /// A step of the system, or taking the card over uio.
+    TakeOverUio(&'static str),
+    /// A step of the program, or polling instead of interrupts.
+    Poll(&'static str),
+    /// Serving the card.
+    Serve {
+        /// The socket.
+        path: String,
+    },
+}
+
+impl<T: Into<String>> From<T> for Remedy {
+    fn from(step: T) -> Remedy {
+        Remedy::Do(step.into())
+    }
+}
+
+impl std::fmt::Display for Remedy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Remedy::Do(step) => f.write_str(step),
+            Remedy::Choose => f.write_str("pci::network_cards, which lists the cards"),
+            Remedy::Take { address } => {
+                write!(f, "take {address} from the kernel: pci::take as root, or Options::take for one run")
+            }
+            Remedy::TakeOthers { first } => {
+                write!(f, "take {first} from the kernel, and the others, if you can do without them: pci::take")
+            }
+            Remedy::TakeByForce => f.write_str("take it with force, if you can do without it: Take::force"),
+            Remedy::TakeOverVfio => f.write_str("take it over vfio, for which root is not needed: Access::Vfio"),
+            Remedy::TakeOverUio(step) => write!(f, "{step}, or take it over uio: Access::Uio"),
+            Remedy::Poll(step) => write!(f, "{step}, or poll: Options::interrupts"),
+            Remedy::Serve { path } => write!(f, "start a server at {path}: vfio_user::Server"),
+        }
+    }
 }
 
 impl Error {

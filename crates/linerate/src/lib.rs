@@ -98,7 +98,7 @@ pub mod traffic;
 pub mod vfio_user;
 
 pub use batch::{Batch, Taken};
-pub use error::{Error, Result};
+pub use error::{Error, Remedy, Result};
 #[cfg(feature = "model")]
 pub use open::drive_model;
 pub use open::open;

@@ -2,16 +2,17 @@
 //! accounted for at every step; the card's contract is never broken.
 //!
 //! One card receives (`a`), another sends (`b`). Frames that the wire brings to `a` are compared with those that
-//! `recv` delivers, and frames that `send` takes with those that leave `b`; so each half is checked exactly.
+//! `recv` delivers, and frames that `send` takes with those that leave `b`; so each half is checked exactly. The last
+//! property has a fault injector between driver and program, whose counts account for each difference.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::PciDevice;
-use linerate::port::{RxQueue, TxQueue, Vectors};
+use linerate::port::{Device, Faults, Faulty, Injected, PortName, RxQueue, TxQueue, Vectors, Wrapped};
 use linerate::sim82599::{Card, Frame, Function, Wire};
 use linerate::spec::x82599::TDH;
 use linerate::vfio_user::{Server, VfioUser};
@@ -460,6 +461,109 @@ proptest! {
     #[test]
     fn random_schedules_lose_nothing_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
         run(World::new(setup, true), &ops);
+    }
+}
+
+/// Probabilities of faults, in percent, and their seed.
+fn faults() -> impl Strategy<Value = String> {
+    let rate = || prop_oneof![2 => Just(0u32), 3 => 1u32..=30, 1 => Just(100u32)];
+    (rate(), rate(), rate(), rate(), rate(), any::<u32>()).prop_map(|(drop, corrupt, truncate, duplicate, reorder, seed)| {
+        format!("faulty:x?drop={drop}%&corrupt={corrupt}%&truncate={truncate}%&duplicate={duplicate}%&reorder={reorder}%&seed={seed}")
+    })
+}
+
+/// Wraps a port's device into a fault injector.
+fn faulty(device: impl Device + 'static, faults: &str) -> Faulty {
+    Wrapped::new("faulty", Box::new(device), Faults::of(&PortName::parse(faults).unwrap()).unwrap())
+}
+
+/// Checks frames behind an injector: all are accounted for, and those that met no fault are intact and in order.
+fn account(sent: &[Vec<u8>], seen: &[Vec<u8>], counts: Injected) {
+    let Injected { dropped, corrupted, truncated, duplicated, reordered } = counts;
+    assert_eq!(seen.len() as u64, sent.len() as u64 - dropped + duplicated, "{counts:?}");
+    let places: HashMap<&[u8], usize> = sent.iter().enumerate().map(|(n, frame)| (&frame[..], n)).collect();
+    let intact: Vec<usize> = seen.iter().filter_map(|frame| places.get(&frame[..]).copied()).collect();
+    let damaged = (seen.len() - intact.len()) as u64;
+    let once = if duplicated == 0 { 1 } else { 2 };
+    assert!((corrupted.max(truncated)..=once * (corrupted + truncated)).contains(&damaged), "{damaged}: {counts:?}");
+    let mut each = vec![0; sent.len()];
+    intact.iter().for_each(|&n| each[n] += 1);
+    assert!(each.iter().all(|&count| count <= once), "{counts:?}");
+    let absent = each.iter().filter(|&&count| count == 0).count() as u64;
+    assert!((dropped..=dropped + corrupted + truncated).contains(&absent), "{absent} are absent: {counts:?}");
+    // A packet that is overtaken comes behind one of its successors, and the duplicate of one in front.
+    let steps_back = intact.windows(2).filter(|pair| pair[1] < pair[0]).count() as u64;
+    assert!(steps_back <= reordered, "{steps_back} steps back: {counts:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Both sides of the driver in a fault injector, which holds packets back, cuts and copies them between the queue
+    /// and the program's batches.
+    #[test]
+    fn what_arrives_is_what_was_sent_but_for_the_faults(
+        setup in setups(),
+        faults in faults(),
+        bursts in prop::collection::vec((1usize..=60, 60usize..=9728, 1usize..=64), 1..12),
+    ) {
+        let total = setup.ring * 2 + 600;
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: total, buffer_size: setup.buffer_size, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&options).unwrap());
+        let [mut a, mut b] = ["a", "b"].map(|name| {
+            let hub = Arc::<Mutex<Hub>>::default();
+            let card = Card::new(name, Box::new(HubWire(hub.clone())));
+            let options = Options { ring: Some(setup.ring), max_frame: setup.max_frame, vectors: setup.vectors, ..Options::default() };
+            let device = linerate::drive_model(&card, None, options.of_port(name, pool.clone())).unwrap();
+            (card, hub, faulty(device, &faults))
+        });
+        let (mut rx, mut tx) = (a.2.rx(0).unwrap(), b.2.tx(0).unwrap());
+        let (mut brought, mut received, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+        // A call returns nothing if all that it received is dropped, or held back to be overtaken.
+        let mut receive_all = |batch: &mut Batch| {
+            let mut idle = 0;
+            while idle < 3 {
+                let before = a.2.wrapper().injected();
+                let moved = a.0.step(64) + rx.recv(batch);
+                received.extend(whole(batch, 0));
+                batch.clear();
+                idle = if moved == 0 && a.2.wrapper().injected() == before { idle + 1 } else { 0 };
+            }
+        };
+        for (count, len, batch) in bursts {
+            let (mut batch, len) = (Batch::with_capacity(batch), len.min(setup.max_frame));
+            for _ in 0..count {
+                let mut frame = frame((brought.len() + 1) as u64, len);
+                frame[len - 1] = 1; // padding behind a cut is not what was cut off
+                frame.copy_within(0..8, 20); // one inverted bit does not make another frame of it
+                a.1.lock().unwrap().to_card.push_back(frame.clone());
+                brought.push(frame.clone());
+                if batch.push(&pool, &frame) {
+                    sent.push(frame);
+                }
+            }
+            while !batch.is_empty() {
+                tx.send(&mut batch);
+                b.0.step(64);
+            }
+            receive_all(&mut batch);
+        }
+        // An overtaken packet that nothing follows leaves with an empty batch.
+        let mut batch = Batch::with_capacity(setup.batch);
+        while tx.unsent() + b.0.step(64) > 0 {
+            tx.send(&mut batch);
+        }
+        receive_all(&mut batch);
+        account(&brought, &received, a.2.wrapper().injected());
+        let seen: Vec<_> = b.1.lock().unwrap().from_card.drain(..).collect();
+        account(&sent, &seen, b.2.wrapper().injected());
+        prop_assert_eq!((a.0.breaches(), b.0.breaches()), (vec![], vec![]));
+        prop_assert_eq!(pool.available() + rx.buffers() + tx.buffers() + batch.cached(), total);
+        rx.stop().unwrap();
+        tx.stop().unwrap();
+        drop(batch);
+        prop_assert_eq!(pool.available(), total);
     }
 }
 

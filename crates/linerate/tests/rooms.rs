@@ -1,6 +1,6 @@
-//! The map of rooms in `lib.rs` is true: a room uses only rooms of lines above its own.
+//! The map of rooms in `lib.rs` is true: a room uses only rooms of lines above its own. Files do not use each other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Returns the source files below a folder.
@@ -101,5 +101,180 @@ fn unsafe_code_is_where_the_documentation_says() {
         let name = path.strip_prefix(&source).unwrap().to_string_lossy().into_owned();
         let is_allowed = std::fs::read_to_string(&path).unwrap().contains("#![allow(unsafe_code)]");
         assert!(!is_allowed || UNSAFE.iter().any(|place| name.starts_with(place)), "{name} allows unsafe code");
+    }
+}
+
+/// A module's path below its crate, empty for the crate itself.
+type Module = Vec<String>;
+
+/// The modules of a crate, each with its file and the paths that it uses: of `use` items with the name that they give,
+/// and others.
+struct Modules(BTreeMap<Module, (PathBuf, Vec<(Module, String)>)>);
+
+impl Modules {
+    fn of(source: &Path) -> Modules {
+        let mut modules = BTreeMap::new();
+        for file in
+            files(source).into_iter().filter(|file| !file.ends_with("tests.rs") && !file.ends_with("fuzzing.rs"))
+        {
+            let path = file.strip_prefix(source).unwrap().with_extension("");
+            let mut module: Module = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            if ["mod", "lib", "main"].contains(&module.last().unwrap().as_str()) {
+                module.pop();
+            }
+            let text = code(&std::fs::read_to_string(&file).unwrap());
+            modules.insert(module, (path, used(&text)));
+        }
+        Modules(modules)
+    }
+
+    /// Returns a path from the crate's root; `None` if it is of another crate.
+    fn absolute(&self, module: &Module, path: &[String]) -> Option<Module> {
+        let up = path.iter().take_while(|part| *part == "super").count();
+        let child = [&module[..], &path[..1]].concat();
+        match path[0].as_str() {
+            "crate" => Some(path[1..].to_vec()),
+            "self" => Some([&module[..], &path[1..]].concat()),
+            "super" => Some([&module[..module.len().checked_sub(up)?], &path[up..]].concat()),
+            _ => self.0.contains_key(&child).then(|| [&module[..], path].concat()),
+        }
+    }
+
+    /// Returns the module that has what is at a path, also if others pass it on by `use`.
+    fn target(&self, path: &[String], depth: usize) -> Module {
+        let mut module = Module::new();
+        for (n, part) in path.iter().enumerate() {
+            module.push(part.clone());
+            if self.0.contains_key(&module) {
+                continue;
+            }
+            module.pop();
+            let passed_on = self.0[&module].1.iter().filter(|(_, name)| name == part && depth < 8);
+            let mut meant = passed_on.filter_map(|(used, _)| self.absolute(&module, used));
+            return match meant.find(|meant| meant[..] != path[..=n]) {
+                Some(meant) => self.target(&[&meant[..], &path[n + 1..]].concat(), depth + 1),
+                None => module,
+            };
+        }
+        module
+    }
+
+    /// Returns the modules that a module uses, but for its own parts.
+    fn uses(&self, module: &Module) -> BTreeSet<Module> {
+        let used = self.0[module].1.iter().filter_map(|(path, _)| self.absolute(module, path));
+        used.map(|path| self.target(&path, 0)).filter(|used| !used.starts_with(module)).collect()
+    }
+
+    /// Returns the files that use each other, directly or through others.
+    fn circles(&self) -> Vec<String> {
+        let uses: BTreeMap<_, _> = self.0.keys().map(|module| (module, self.uses(module))).collect();
+        let reached = |from: &Module| {
+            let (mut reached, mut next) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(module) = next.pop() {
+                next.extend(uses[&module].iter().filter(|used| reached.insert((*used).clone())).cloned());
+            }
+            reached
+        };
+        let in_a_circle = self.0.iter().filter(|(module, _)| reached(module).contains(*module));
+        in_a_circle.map(|(_, (file, _))| file.display().to_string()).collect()
+    }
+}
+
+/// Returns the paths in a file's code, each with the name that it has there; a name only if `use` gives it.
+fn used(text: &str) -> Vec<(Module, String)> {
+    let parts = |path: &str| path.split("::").map(|part| part.trim().to_string()).collect::<Module>();
+    let (mut all, mut rest) = (Vec::new(), String::new());
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let item = line.trim_start().trim_start_matches("pub(super) ").trim_start_matches("pub(crate) ");
+        let Some(item) = item.trim_start_matches("pub ").strip_prefix("use ") else {
+            rest += line;
+            rest.push('\n');
+            continue;
+        };
+        let mut tree = item.to_string();
+        while !tree.ends_with(';') {
+            tree += lines.next().expect("an item of use ends").trim();
+        }
+        for path in expanded(tree.trim_end_matches(';')) {
+            let (path, name) = path.split_once(" as ").map_or((path.as_str(), None), |(path, name)| (path, Some(name)));
+            let mut path = parts(path);
+            if ["self", "*"].contains(&path[path.len() - 1].as_str()) {
+                path.pop();
+            }
+            let name = name.unwrap_or(&path[path.len() - 1]).to_string();
+            all.push((path, name));
+        }
+    }
+    for start in ["crate::", "super::", "self::"] {
+        for (at, _) in rest
+            .match_indices(start)
+            .filter(|(at, _)| !rest[..*at].ends_with(|c: char| c == ':' || c.is_alphanumeric()))
+        {
+            let end = |c: char| !c.is_alphanumeric() && c != '_' && c != ':';
+            let path = rest[at..].split(end).next().unwrap().trim_end_matches(':');
+            all.push((parts(path), String::new()));
+        }
+    }
+    all
+}
+
+/// Returns the paths of a `use` item, of which braces name several.
+fn expanded(tree: &str) -> Vec<String> {
+    let tree = tree.trim();
+    let Some((front, inner)) = tree.split_once('{') else { return vec![tree.to_string()] };
+    let inner = inner.strip_suffix('}').expect("a tree of use ends with its brace");
+    let (mut paths, mut depth, mut begin) = (Vec::new(), 0, 0);
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        depth += match c {
+            '{' => 1,
+            '}' => -1,
+            _ => 0,
+        };
+        if c == ',' && depth == 0 {
+            paths.extend(expanded(&inner[begin..at]).into_iter().filter(|path| !path.is_empty()));
+            begin = at + 1;
+        }
+    }
+    paths.into_iter().map(|path| format!("{front}{path}")).collect()
+}
+
+#[test]
+fn no_file_uses_one_that_uses_it() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for name in ["linerate", "linerate-netmap", "linerate-cli"] {
+        let modules = Modules::of(&crates.join(name).join("src"));
+        let arrows: usize = modules.0.keys().map(|module| modules.uses(module).len()).sum();
+        assert!(arrows > modules.0.len(), "{arrows} arrows between the files of {name}");
+        assert_eq!(modules.circles(), [""; 0], "{name}: these files use each other, directly or through others");
+    }
+}
+
+#[test]
+fn circles_are_found_through_what_passes_names_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    file("lib.rs", "mod room;\npub use room::A;\n");
+    file("room/mod.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\nuse b::{self, B as Other};\n");
+    file("room/a.rs", "use super::{\n    Other,\n};\npub struct A;\n");
+    file("room/b.rs", "pub struct B;\nfn b() -> crate::A {}\n");
+    file("room/c.rs", "use super::A;\n#[cfg(test)]\nmod tests {\n    use super::super::b::B;\n}\n");
+    assert_eq!(Modules::of(folder.path()).circles(), ["room/a", "room/b"]);
+}
+
+#[test]
+fn no_text_names_a_flag_of_the_command() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in files(&source) {
+        let text = code(&std::fs::read_to_string(&path).unwrap());
+        for text in text.split('"').skip(1).step_by(2).filter(|text| !text.starts_with("build with it: cargo")) {
+            let is_flag =
+                |word: &str| word.strip_prefix("--").is_some_and(|flag| flag.starts_with(char::is_alphabetic));
+            assert!(!text.split_whitespace().any(is_flag), "{}: {text}", path.display());
+        }
     }
 }

@@ -227,7 +227,7 @@ fn invalid_socket_paths_are_explained() {
     assert!(!old.exists(), "it is removed with its server");
     let message = VfioUser::connect("/nowhere").map(drop).unwrap_err().with_hint();
     assert!(
-        message.contains("no server can be reached") && message.contains("linerate sim --socket /nowhere"),
+        message.contains("no server can be reached") && message.contains("start a server at /nowhere"),
         "{message}"
     );
 }
@@ -242,7 +242,7 @@ fn registers_read_as_ones_after_the_server_ends() {
     drop(bench);
     assert_eq!(bar.read(STATUS::OFFSET), u32::MAX);
     bar.write(CTRL::OFFSET, 0);
-    assert!(client.identity().unwrap_err().with_hint().contains("linerate sim"));
+    assert!(client.identity().unwrap_err().with_hint().contains("start a server"));
 }
 
 /// Configuration space as PCI requires: a function-level reset, bus mastering, BAR sizes, capabilities.

@@ -9,10 +9,10 @@ use linerate::Batch;
 use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::ixgbe::Config;
-use linerate::port::{Port, Rss, RxQueue, Wait, Waiter};
+use linerate::port::{Port, Rss, RxQueue, Wait, Waiter, Waker};
 use linerate::sim82599::{Card, Frame, Runner, from_fn};
 use linerate::traffic::Generator;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Makes a card whose wire supplies as many frames as the counter has, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
@@ -159,7 +159,7 @@ fn another_thread_ends_a_sleep() {
     let (card, _) = card("woken");
     let mut device = open(&card, 1, Duration::ZERO);
     let mut rx = device.rx(0).unwrap();
-    let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let waker = Waker::new().unwrap();
     let mut waiter = Waiter::new(Wait::Interrupt).woken_by(waker.clone());
     let (done, ended) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
@@ -167,7 +167,7 @@ fn another_thread_ends_a_sleep() {
         (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut rx]));
         done.send(()).unwrap();
     });
-    rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();
+    waker.wake();
     ended.recv_timeout(Duration::from_secs(300)).expect("it sleeps on");
     sleeper.join().unwrap();
 }

@@ -67,11 +67,18 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|n| vec![n as u8; 60 + n]).collect()
 }
 
+/// Returns frames that are longer than a buffer.
+fn long_frames(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|n| vec![n as u8; 5_000 + 100 * n]).collect()
+}
+
 #[test]
 fn each_fault_is_what_its_name_says() {
-    let sent = frames(8);
-    for (fault, direction) in
-        [("drop", 0), ("drop", 1), ("corrupt", 0), ("truncate", 1), ("duplicate", 0), ("reorder", 1)]
+    let faults = ["drop", "corrupt", "truncate", "duplicate", "reorder"];
+    for ((fault, direction), sent) in faults
+        .iter()
+        .flat_map(|fault| [0, 1].map(|n| (*fault, n)))
+        .flat_map(|case| [frames(8), long_frames(8)].map(|sent| (case, sent)))
     {
         let name = format!("faulty:f{fault}{direction}{{1?{fault}=100%");
         let mut ends = Ends::new([&name, &format!("f{fault}{direction}}}1")]);
@@ -98,6 +105,18 @@ fn each_fault_is_what_its_name_says() {
                 assert_eq!(order, [1, 0, 3, 2, 5, 4, 7, 6]);
             }
         }
+    }
+}
+
+#[test]
+fn packets_are_overtaken_at_the_rate_asked_for() {
+    for percent in [1, 10, 30, 50] {
+        let mut ends = Ends::new([&format!("faulty:o{percent}{{1?reorder={percent}%"), &format!("o{percent}}}1")]);
+        let sent: Vec<Vec<u8>> = (0..10_000u32).map(|n| [&n.to_be_bytes()[..], &[0; 56]].concat()).collect();
+        let received = ends.cross(0, &sent);
+        assert_eq!(received.len(), sent.len());
+        let overtaken = received.iter().zip(&sent).filter(|(received, sent)| received > sent).count();
+        assert!((percent * 90..=percent * 110).contains(&overtaken), "{overtaken} of 10,000 for {percent} %");
     }
 }
 

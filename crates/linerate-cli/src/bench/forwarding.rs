@@ -3,40 +3,15 @@
 use linerate::Error;
 use linerate::memory::PageSize;
 
-use super::Plan;
 use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
 use super::report::{Cell, Plot, Section, number, positive};
-use crate::fwd::{self, Rules};
-use crate::run::{Measured, Run, interrupts};
+use super::{Plan, forward};
+use crate::run::Measured;
 use crate::{BatchSize, Common, Pages};
 
 pub const BATCHES: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub const RINGS: [u16; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
-
-/// Number of measurements of each point. The best one counts, as other programs may have used the processors.
-const TRIES: u32 = 3;
-
-/// Forwards both ways for the plan's time.
-pub fn forward(plan: &Plan, common: &Common, profile: bool) -> Result<Measured, Error> {
-    let common = Common { seconds: Some(plan.time / TRIES), ..common.clone() };
-    let mut best: Option<Measured> = None;
-    for _ in 0..TRIES {
-        // After Ctrl-C nothing more is measured, and this experiment is not shown.
-        if best.is_some() && interrupts().have_come() {
-            break;
-        }
-        let mut run = Run::open("bench", &plan.names(), None, &common)?;
-        fwd::start(&mut run, profile, &Rules::default(), &common)?;
-        let measured = run.measure(|_, _| (), fwd::judge, None)?;
-        plan.note(&measured.used, None);
-        if best.as_ref().is_none_or(|best| best.mpps() < measured.mpps()) {
-            best = Some(measured);
-        }
-    }
-    plan.step();
-    Ok(best.expect("it was tried"))
-}
 
 /// Describes the conditions of all measurements on models.
 fn of_models(plan: &Plan) -> String {

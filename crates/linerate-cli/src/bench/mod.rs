@@ -21,9 +21,11 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 
+use crate::fwd::{self, Rules};
 use crate::processors::{Snapshot, Use, allowed};
-use crate::run::{Shortfall, interrupts};
+use crate::run::{Measured, Run, Shortfall};
 use crate::show::{note, print};
+use crate::signals::interrupts;
 use crate::{BatchSize, Common, Pages, Wait};
 use report::{Report, Section};
 
@@ -184,4 +186,28 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Number of measurements of each point. The best one counts, as other programs may have used the processors.
+const TRIES: u32 = 3;
+
+/// Forwards both ways for the plan's time.
+pub fn forward(plan: &Plan, common: &Common, profile: bool) -> Result<Measured, Error> {
+    let common = Common { seconds: Some(plan.time / TRIES), ..common.clone() };
+    let mut best: Option<Measured> = None;
+    for _ in 0..TRIES {
+        // After Ctrl-C nothing more is measured, and this experiment is not shown.
+        if best.is_some() && interrupts().have_come() {
+            break;
+        }
+        let mut run = Run::open("bench", &plan.names(), None, &common)?;
+        fwd::start(&mut run, profile, &Rules::default(), &common)?;
+        let measured = run.measure(|_, _| (), fwd::judge, None)?;
+        plan.note(&measured.used, None);
+        if best.as_ref().is_none_or(|best| best.mpps() < measured.mpps()) {
+            best = Some(measured);
+        }
+    }
+    plan.step();
+    Ok(best.expect("it was tried"))
 }

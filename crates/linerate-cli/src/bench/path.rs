@@ -10,12 +10,10 @@ use linerate::sim82599::{Card, Traffic};
 use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
 
-use super::forwarding::forward;
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::report::{Cell, Section};
-use super::{Plan, goes_on};
-use crate::profile::{EVERY, Parts, Profile, Stamps};
-use crate::run::cycles;
+use super::{Plan, forward, goes_on};
+use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 
 /// Packets at a time.
 const BATCH: usize = 32;

@@ -14,12 +14,14 @@ mod pcapng;
 mod port;
 mod reader;
 mod recorded;
+mod source;
 mod stream;
 mod writer;
 
 pub use port::CapturePort;
-pub use reader::{Reader, Record};
+pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};
+pub use source::Record;
 pub use writer::Writer;
 
 /// `LINKTYPE_ETHERNET`.

@@ -1,6 +1,6 @@
 //! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
 
-use super::reader::{End, Record, Source, word};
+use super::source::{End, Record, Source, word};
 use super::{ETHERNET, SECOND};
 
 /// A section: its byte order, and its interfaces (section 4.1).

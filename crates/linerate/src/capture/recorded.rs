@@ -1,6 +1,5 @@
 //! A recorder around any port: `recorded:PORT?to=FILE`.
 
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -9,7 +8,7 @@ use super::Writer;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{PortName, Receive, Transmit, Wrapped, Wrapper};
+use crate::port::{PortName, Receive, RxWrapper, Transmit, TxWrapper, Wrapped, Wrapper};
 
 /// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
 ///
@@ -71,14 +70,17 @@ impl Wrapper for Recorder {
         format!("{inner}, recorded to {}", self.0.path)
     }
 
-    fn rx(&mut self, inner: Box<dyn Receive>, _: u16, _: &Arc<Pool>) -> Box<dyn Receive> {
+    type Rx = RecordedRx;
+    type Tx = RecordedTx;
+
+    fn rx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedRx {
         self.0.keep(Writer::begin);
-        Box::new(RecordedRx { inner, shared: self.0.clone(), bytes: Vec::new() })
+        RecordedRx { shared: self.0.clone(), bytes: Vec::new() }
     }
 
-    fn tx(&mut self, inner: Box<dyn Transmit>, _: u16, _: &Arc<Pool>) -> Box<dyn Transmit> {
+    fn tx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedTx {
         self.0.keep(Writer::begin);
-        Box::new(RecordedTx { inner, shared: self.0.clone() })
+        RecordedTx { shared: self.0.clone() }
     }
 
     fn check(&self) -> Result<()> {
@@ -90,54 +92,38 @@ impl Wrapper for Recorder {
     }
 }
 
-struct RecordedRx {
-    inner: Box<dyn Receive>,
+/// Records a receive queue.
+pub struct RecordedRx {
     shared: Arc<Shared>,
     bytes: Vec<u8>,
 }
 
-impl Receive for RecordedRx {
-    fn recv(&mut self, batch: &mut Batch) -> usize {
+impl RxWrapper for RecordedRx {
+    fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize {
         let before = batch.packets().count();
-        let received = self.inner.recv(batch);
+        let received = inner.recv(batch);
         if received > 0 {
             self.shared.record(batch.packets().skip(before), &mut self.bytes);
         }
         received
     }
-
-    fn buffers(&self) -> usize {
-        self.inner.buffers()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.inner.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        self.inner.stop()
-    }
 }
 
-struct RecordedTx {
-    inner: Box<dyn Transmit>,
+/// Records a transmit queue.
+pub struct RecordedTx {
     shared: Arc<Shared>,
 }
 
-impl Transmit for RecordedTx {
+impl TxWrapper for RecordedTx {
     /// Packets are copied before they are sent, since they are the port's afterwards. Those that found room are recorded.
-    fn send(&mut self, batch: &mut Batch) -> usize {
+    fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize {
         let mut frames: Vec<(usize, Vec<u8>)> = Vec::new();
         for packet in batch.packets() {
             let mut bytes = Vec::with_capacity(packet.len());
             packet.append_to(&mut bytes);
             frames.push((packet.slots(), bytes));
         }
-        let sent = self.inner.send(batch);
+        let sent = inner.send(batch);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let mut left = sent;
         self.shared.keep(|writer| {
@@ -151,17 +137,5 @@ impl Transmit for RecordedTx {
             Ok(())
         });
         sent
-    }
-
-    fn buffers(&self) -> usize {
-        self.inner.buffers()
-    }
-
-    fn unsent(&self) -> usize {
-        self.inner.unsent()
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        self.inner.stop()
     }
 }

@@ -185,21 +185,16 @@ impl Program {
     pub fn attach_to_traffic(&self, interface: u32, way: Way, turn: Turn) -> io::Result<Link> {
         let flags = if turn == Turn::First { BEFORE } else { 0 };
         let attach_type = if way == Way::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
-        let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags };
-        bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
+        self.link(interface, attach_type, flags)
     }
 
     /// Attaches the program to an interface until the link is dropped or the process ends.
     pub fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
-        let mut create = LinkCreate {
-            program: self.0.as_raw_fd() as u32,
-            interface,
-            attach_type: ATTACH_XDP,
-            flags: match mode {
-                Mode::Driver => 1 << 2,
-                Mode::Generic => 1 << 1,
-            },
-        };
+        self.link(interface, ATTACH_XDP, if mode == Mode::Driver { 1 << 2 } else { 1 << 1 })
+    }
+
+    fn link(&self, interface: u32, attach_type: u32, flags: u32) -> io::Result<Link> {
+        let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags };
         bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
     }
 }

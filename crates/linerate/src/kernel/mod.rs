@@ -18,6 +18,7 @@ mod instructions;
 mod interface;
 mod option;
 mod packet;
+mod packet_socket;
 mod port;
 mod steering;
 mod tap;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::interface::Interface;
-use super::packet;
+use super::packet_socket;
 use crate::error::Result;
 use crate::port::{Config, Drops, Link, MacAddress, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
 
@@ -42,7 +42,7 @@ pub trait Sockets: Send + Sized {
     }
     /// Receives frames for other addresses until the returned value is dropped; `None` if the port always does.
     fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
-        packet::promiscuous(interface).map(Some)
+        packet_socket::promiscuous(interface).map(Some)
     }
 }
 

@@ -160,10 +160,6 @@ impl Receive for TapRx {
         batch.len() - before
     }
 
-    fn buffers(&self) -> usize {
-        0
-    }
-
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }
@@ -204,10 +200,6 @@ impl Transmit for TapTx {
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
         slots
-    }
-
-    fn buffers(&self) -> usize {
-        0
     }
 }
 

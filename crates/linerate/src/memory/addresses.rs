@@ -5,7 +5,8 @@
 use std::arch::x86_64::*;
 use std::sync::Arc;
 
-use super::DeviceAddress;
+/// An address as used by a device. It is not a pointer, and must never be turned into one.
+pub type DeviceAddress = u64;
 
 /// The device addresses of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,14 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use super::{Addresses, Mapping};
+use super::{Addresses, DeviceAddress, Mapping};
 use crate::error::{Error, Result};
 
 #[cfg(target_endian = "big")]
 compile_error!("descriptors are little-endian; their accesses must be swapped before this builds");
-
-/// An address as used by a device. It is not a pointer, and must never be turned into one.
-pub type DeviceAddress = u64;
 
 /// A device's address space: an IOMMU's, the machine's physical memory, or that of the [model](crate::sim82599).
 pub trait DmaSpace: Send + Sync {

@@ -11,52 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::PageSize;
 use crate::error::{Error, Result};
-
-/// The size of the pages under a [`Mapping`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageSize {
-    /// The processor's page size. The kernel may move such pages, so they are only for a device behind an IOMMU, or
-    /// one without DMA.
-    Ordinary,
-    /// 2 MiB: never moved or swapped, contiguous for a device.
-    Huge2M,
-    /// 1 GiB: as 2 MiB, with fewer TLB misses.
-    Huge1G,
-}
-
-impl PageSize {
-    /// Returns the bytes of one page.
-    pub fn bytes(self) -> usize {
-        match self {
-            // SAFETY: queries a constant; it cannot fail.
-            PageSize::Ordinary => unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize },
-            PageSize::Huge2M => 2 << 20,
-            PageSize::Huge1G => 1 << 30,
-        }
-    }
-
-    /// Returns the count of free pages of this size (`/sys/kernel/mm/hugepages/*/free_hugepages`); 0 for ordinary
-    /// pages.
-    pub fn free(self) -> usize {
-        if cfg!(miri) {
-            return 0; // Miri has only the heap
-        }
-        let kib = self.bytes() / 1024;
-        let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
-        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-    }
-}
-
-impl std::fmt::Display for PageSize {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PageSize::Ordinary => write!(f, "ordinary pages"),
-            PageSize::Huge2M => write!(f, "2 MiB hugepages"),
-            PageSize::Huge1G => write!(f, "1 GiB hugepages"),
-        }
-    }
-}
 
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
@@ -112,7 +68,7 @@ impl Mapping {
         let file = Mapping::sealed(len, kind)?;
         // The node must be set before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
-        let mapping = Mapping::map(file, len, pages, MapFlags::SHARED | populate)?;
+        let mapping = Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate)?;
         if let Some(node) = node {
             mapping.bind_to_node(node)?;
         }
@@ -128,7 +84,7 @@ impl Mapping {
         #[cfg(miri)]
         return Mapping::of_heap(len);
         #[cfg(not(miri))]
-        Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, len, PageSize::Ordinary, MapFlags::SHARED)
+        Mapping::map(Mapping::sealed(len, MemfdFlags::empty())?, 0, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     #[cfg(miri)]
@@ -151,11 +107,11 @@ impl Mapping {
         Ok(file)
     }
 
-    fn map(file: OwnedFd, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
+    fn map(file: OwnedFd, offset: u64, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let base =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) }
-                .map_err(|e| Error::system("mmap", e))?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, offset) };
+        let base = base.map_err(|e| Error::system("mmap", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages, backing: Backing::File(file) })
     }
@@ -165,20 +121,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::System`] if the kernel refuses.
     pub(crate) fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                offset,
-            )
-        }
-        .map_err(|e| Error::system("mmap of a device's or a socket's memory", e))?;
-        let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
-        Ok(Mapping { base, len, pages: PageSize::Ordinary, backing: Backing::File(file) })
+        Mapping::map(file, offset, len, PageSize::Ordinary, MapFlags::SHARED)
     }
 
     /// Maps all of the memory that another process has sent. It must be sealed against shrinking (memfd_create(2)),
@@ -193,7 +136,7 @@ impl Mapping {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
             return Err(Error::system("mapping another process's memory", why));
         }
-        let mut mapping = Mapping::map(file, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
+        let mut mapping = Mapping::map(file, 0, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
         mapping.backing = Backing::OfPeer;
         Ok(mapping)
     }
@@ -329,7 +272,14 @@ impl Mapping {
     /// Prefetches the cache line at `offset`, for reading.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) {
-        prefetch(self.base.as_ptr().wrapping_add(offset));
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which faults at no address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
     }
 
     /// As [`prefetch`](Mapping::prefetch), for writing: other processors lose the line.
@@ -381,19 +331,6 @@ impl Drop for Mapping {
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
-}
-
-/// Prefetches the cache line of an address, for reading.
-#[inline(always)]
-pub(super) fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which faults at no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 /// Returns the NUMA nodes that are online; node 0 if the machine does not report any.

@@ -20,17 +20,19 @@ mod depot;
 mod dma;
 mod fence;
 mod mapping;
+mod page_size;
 mod placement;
 mod pool;
 mod region;
 
 pub(crate) use addresses::Locate;
-pub use addresses::{Addresses, Contiguous, Paged};
+pub use addresses::{Addresses, Contiguous, DeviceAddress, Paged};
 #[cfg(loom)]
 pub use depot::Depot;
-pub use dma::{Descriptors, DeviceAddress, DmaArray, DmaMap, DmaSpace, Word};
+pub use dma::{Descriptors, DmaArray, DmaMap, DmaSpace, Word};
 pub(crate) use fence::full_fence;
-pub use mapping::{Mapping, PageSize};
+pub use mapping::Mapping;
+pub use page_size::PageSize;
 pub(crate) use placement::Placement;
 pub use pool::Pool;
 pub(crate) use pool::{Cache, Reservation};

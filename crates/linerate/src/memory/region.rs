@@ -184,12 +184,6 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
-    /// Prefetches the first line of a slot's data.
-    #[inline(always)]
-    pub fn prefetch(self, slot: &Slot) {
-        super::mapping::prefetch(self.data(slot));
-    }
-
     /// Copies a slot's data to a free buffer of `there`, which the caller owns, and returns its slot.
     ///
     /// # Panics

@@ -13,7 +13,7 @@ use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Drops, MonitorSink, QueueCounters, Rx, RxQueue, RxRing};
+use crate::port::{Config, Drops, MonitorSink, QueueCounters, RegionRx, Rx, RxQueue};
 use crate::slot::Slot;
 
 /// Copies packets to a receiver, which reads them by [`DeliveryRx`].
@@ -291,7 +291,7 @@ impl DeliveryRx {
     }
 }
 
-impl RxRing for DeliveryRx {
+impl RegionRx for DeliveryRx {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.delivery.pool

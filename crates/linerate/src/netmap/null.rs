@@ -49,10 +49,6 @@ impl Receive for NullRx {
     fn recv(&mut self, _: &mut Batch) -> usize {
         0
     }
-
-    fn buffers(&self) -> usize {
-        0
-    }
 }
 
 struct NullTx {
@@ -66,9 +62,5 @@ impl Transmit for NullTx {
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, bytes);
         slots
-    }
-
-    fn buffers(&self) -> usize {
-        0
     }
 }

@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Link, Options, PortKind, QueueCounters, Receive, Rx, RxRing, SoftwarePort, Transmit, Tx, TxRing,
+    Config, Link, Options, PortKind, QueueCounters, Receive, RegionRx, RegionTx, Rx, SoftwarePort, Transmit, Tx,
 };
 
 /// One end of a pipe.
@@ -175,7 +175,7 @@ impl PipeRx {
     }
 }
 
-impl RxRing for PipeRx {
+impl RegionRx for PipeRx {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pipe.pool
@@ -218,7 +218,7 @@ struct PipeTx {
     longest: usize,
 }
 
-impl TxRing for PipeTx {
+impl RegionTx for PipeTx {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pipe.pool

@@ -1,16 +1,15 @@
 //! Wakes a receiver that sleeps until packets are sent to it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::full_fence;
+use crate::port::Waker;
 
 /// A receiver's event. It costs senders one check while no receiver may sleep.
 pub struct Wake {
-    event: OwnedFd,
+    event: Waker,
     /// A receiver may sleep on it.
     wanted: AtomicBool,
     /// A receiver is about to sleep.
@@ -21,11 +20,9 @@ impl Wake {
     /// Makes an event that no receiver may sleep on.
     ///
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`Error::System`](crate::Error::System) without descriptors.
     pub fn new() -> Result<Wake> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let event = event.map_err(|error| Error::system("eventfd(2)", error))?;
-        Ok(Wake { event, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
+        Ok(Wake { event: Waker::new()?, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
     }
 
     /// Sets whether a receiver may sleep on it.
@@ -47,7 +44,7 @@ impl Wake {
     /// Ends the waiting.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.event.clear();
     }
 
     /// Wakes the receiver, after packets were sent.
@@ -62,7 +59,7 @@ impl Wake {
     fn notify_sleeper(&self) {
         full_fence();
         if self.armed.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            self.event.wake();
         }
     }
 }

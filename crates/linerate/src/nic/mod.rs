@@ -15,7 +15,7 @@ pub mod virtio;
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::DeviceAddress;
 use crate::pci::{Bus, Fault, PciDevice};
 use crate::port::Device;
@@ -97,7 +97,7 @@ pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config
         Driver::Virtio => Err(Error::Card {
             card: config.name,
             why: "VirtIO needs registers that can be mapped, and messages access those of this card".to_string(),
-            mend: "give the device to a guest, which opens it over vfio or uio".to_string(),
+            mend: "give the device to a guest, which opens it over vfio or uio".into(),
         }),
     }
 }
@@ -128,6 +128,6 @@ pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driv
     recognise(vendor, device).ok_or_else(|| Error::Card {
         card: card.to_string(),
         why: format!("there is no driver for {vendor:04x}:{device:04x}"),
-        mend: "linerate ports, which lists the cards that can be used".to_string(),
+        mend: Remedy::Choose,
     })
 }

@@ -58,7 +58,7 @@ impl MappedBar {
     ///
     /// # Panics
     /// If the register is not inside the BAR, or not aligned to its size.
-    pub fn load<T: Register>(&self, offset: u32) -> T {
+    pub fn load<T: Width>(&self, offset: u32) -> T {
         // SAFETY: `register` checked that it is mapped and aligned; device memory needs volatile reads.
         let value = unsafe { self.register::<T>(offset).read_volatile() };
         after_device();
@@ -69,7 +69,7 @@ impl MappedBar {
     ///
     /// # Panics
     /// As [`load`](MappedBar::load).
-    pub fn store<T: Register>(&self, offset: u32, value: T) {
+    pub fn store<T: Width>(&self, offset: u32, value: T) {
         before_device();
         // SAFETY: as in `load`.
         unsafe { self.register::<T>(offset).write_volatile(value) }
@@ -79,7 +79,7 @@ impl MappedBar {
     ///
     /// # Panics
     /// As [`load`](MappedBar::load).
-    pub fn doorbell_of<T: Register>(&self, offset: u32) -> MappedDoorbell<T> {
+    pub fn doorbell_of<T: Width>(&self, offset: u32) -> MappedDoorbell<T> {
         MappedDoorbell { register: self.register(offset), _memory: self.memory.clone() }
     }
 
@@ -89,17 +89,17 @@ impl MappedBar {
         self.memory.len()
     }
 
-    fn register<T: Register>(&self, offset: u32) -> NonNull<T> {
+    fn register<T: Width>(&self, offset: u32) -> NonNull<T> {
         assert!((offset as usize).is_multiple_of(size_of::<T>()), "register {offset:#x} is not aligned to its size");
         self.memory.range(offset as usize, size_of::<T>()).cast()
     }
 }
 
-/// The type of a register.
-pub trait Register: Copy + sealed::Sealed {}
-impl Register for u8 {}
-impl Register for u16 {}
-impl Register for u32 {}
+/// The type of a register, by its width.
+pub trait Width: Copy + sealed::Sealed {}
+impl Width for u8 {}
+impl Width for u16 {}
+impl Width for u32 {}
 
 mod sealed {
     pub trait Sealed {}
@@ -133,7 +133,7 @@ pub struct MappedDoorbell<T = u32> {
 // SAFETY: it points into the mapping that it keeps alive, and is only written, volatile.
 unsafe impl<T> Send for MappedDoorbell<T> {}
 
-impl<T: Register> MappedDoorbell<T> {
+impl<T: Width> MappedDoorbell<T> {
     /// Writes the register. All earlier writes to memory are visible to the card first.
     #[inline(always)]
     pub fn write(&self, value: T) {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::NetworkCard;
 use super::sysfs::group_members;
-use crate::error::Result;
+use crate::error::{Remedy, Result};
 use crate::port::Access;
 
 /// The record in `/run/linerate` of a card taken from a kernel driver.
@@ -76,8 +76,8 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     let reasons = in_use(card);
     if !reasons.is_empty() && !force {
         return Err(card.error(
-            &format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
-            &format!("sudo linerate bind --force {}, if you can do without it", card.address),
+            format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
+            Remedy::TakeByForce,
         ));
     }
     let driver = match access {
@@ -85,7 +85,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
         Access::Vfio => {
             return Err(card.error(
                 "it has no IOMMU group: the machine has no IOMMU, or it is off",
-                &format!("boot with intel_iommu=on or amd_iommu=on, or: sudo linerate bind --uio {}", card.address),
+                Remedy::TakeOverUio("boot with intel_iommu=on or amd_iommu=on"),
             ));
         }
         // Polling needs no driver.
@@ -141,7 +141,7 @@ pub fn give_back(address: &str) -> Result<()> {
     }
     .map_err(|error| {
         let driver = wanted.as_deref().unwrap_or("its driver");
-        card.error(&format!("{driver} did not take it back: {error}"), &format!("sudo modprobe {driver}, then again"))
+        card.error(format!("{driver} did not take it back: {error}"), format!("sudo modprobe {driver}, then again"))
     })
 }
 
@@ -190,9 +190,9 @@ fn refused(card: &NetworkCard, error: &io::Error) -> crate::Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied => card.error(
             "taking a card from the kernel, or giving it back, needs root",
-            &format!("sudo linerate bind {}", card.address),
+            Remedy::Take { address: card.address.clone() },
         ),
-        _ => card.error(&format!("the kernel did not rebind it: {error}"), "dmesg, which may have the reason"),
+        _ => card.error(format!("the kernel did not rebind it: {error}"), "dmesg, which may have the reason"),
     }
 }
 
@@ -263,14 +263,15 @@ fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
         || v6.lines().map(fields).any(|route| is(route.get(9)) && zero(route.first()) && zero(route.get(1)))
 }
 
-/// Returns the command that makes a card usable, or, for the card of the default route, one that shares it with Linux.
-pub(super) fn advice(card: &NetworkCard) -> String {
+/// Returns what makes a card usable, or, for the card of the default route, what shares it with Linux.
+pub(super) fn advice(card: &NetworkCard) -> Remedy {
     match default_route(card) {
         Some(interface) => format!(
             "the default route is over {interface}: share the card instead, as xdp:{interface}?flow=udp:4321, or use \
              another"
-        ),
-        None => format!("sudo linerate bind {}", card.address),
+        )
+        .into(),
+        None => Remedy::Take { address: card.address.clone() },
     }
 }
 

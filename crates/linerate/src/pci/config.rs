@@ -3,18 +3,14 @@
 //! "PCI Local Bus Specification" 3.0, chapter 6.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use super::PciDevice;
+use super::interrupt::COMMAND;
 use crate::error::Result;
 
-/// The offset of the command register.
-const COMMAND: u16 = 0x04;
+// Bits of the command register.
 const COMMAND_IO: u16 = 1 << 0;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
-const COMMAND_NO_LINE: u16 = 1 << 10;
 const STATUS: u16 = 0x06;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// The offset of the pointer to the first capability.
@@ -79,16 +75,6 @@ pub fn disable_master(device: &dyn PciDevice) -> Result<()> {
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
-/// Enables the card's interrupt line again, which uio disables each time it is raised.
-pub(super) fn allow_line(config: &File) {
-    let mut bytes = [0; 2];
-    // A card that is gone raises no interrupts.
-    if config.read_exact_at(&mut bytes, COMMAND.into()).is_ok() {
-        let command = u16::from_le_bytes(bytes) & !COMMAND_NO_LINE;
-        let _ = config.write_all_at(&command.to_le_bytes(), COMMAND.into());
-    }
-}
-
 /// Returns the capabilities' IDs and offsets, in list order.
 ///
 /// # Errors
@@ -114,6 +100,7 @@ mod tests {
 
     use super::*;
     use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
+    use crate::pci::interrupt::COMMAND_NO_LINE;
     use crate::pci::{Bus, Interrupt, IoPorts, MappedBar};
 
     /// A card with only a command register.

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// One interrupt of a card: readable from when it is raised until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
@@ -25,7 +26,7 @@ impl Interrupt {
             return Err(Error::Card {
                 card: card.to_string(),
                 why: format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
-                mend: "use fewer queues, or poll: --wait poll".to_string(),
+                mend: Remedy::Poll("use fewer queues"),
             });
         }
         (0..wanted).map(|_| Interrupt::new()).collect()
@@ -87,8 +88,22 @@ impl Interrupt {
         let len = if self.line.is_some() { 4 } else { 8 };
         let _ = rustix::io::read(&self.event, &mut count[..len]);
         if let Some(config) = &self.line {
-            super::config::allow_line(config);
+            allow_line(config);
         }
+    }
+}
+
+/// The command register of configuration space, and its bit that disables the line.
+pub(super) const COMMAND: u16 = 0x04;
+pub(super) const COMMAND_NO_LINE: u16 = 1 << 10;
+
+/// Enables the card's interrupt line again, which uio disables each time it is raised.
+fn allow_line(config: &File) {
+    let mut bytes = [0; 2];
+    // A card that is gone raises no interrupts.
+    if config.read_exact_at(&mut bytes, COMMAND.into()).is_ok() {
+        let command = u16::from_le_bytes(bytes) & !COMMAND_NO_LINE;
+        let _ = config.write_all_at(&command.to_le_bytes(), COMMAND.into());
     }
 }
 

@@ -24,7 +24,7 @@ mod vfio;
 
 use std::sync::Arc;
 
-pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Register};
+pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
 pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
@@ -51,11 +51,7 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     let driver = card.driver.as_deref();
     if !bind::is_for_programs(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
-        let mend = match bind::default_route(&card) {
-            Some(_) => bind::advice(&card),
-            None => format!("{}, or --bind to take it for this run only", bind::advice(&card)),
-        };
-        return Err(card.error(&why, &mend));
+        return Err(card.error(why, bind::advice(&card)));
     }
     if bind::is_vfio(driver) {
         let device = vfio::Vfio::open(&card, claim)?;

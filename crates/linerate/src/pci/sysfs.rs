@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// A PCI network card of this machine, as Linux sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +51,7 @@ impl NetworkCard {
                 true => "there is a device at this address, but it is no network card",
                 false => "there is no PCI device at this address",
             };
-            Error::Card {
-                card: address,
-                why: why.to_string(),
-                mend: "linerate ports, which lists the cards".to_string(),
-            }
+            Error::Card { card: address, why: why.to_string(), mend: Remedy::Choose }
         })
     }
 
@@ -65,8 +61,8 @@ impl NetworkCard {
     }
 
     /// Returns an error about this card.
-    pub(super) fn error(&self, why: &str, mend: &str) -> Error {
-        Error::Card { card: self.address.clone(), why: why.to_string(), mend: mend.to_string() }
+    pub(super) fn error(&self, why: impl Into<String>, mend: impl Into<Remedy>) -> Error {
+        Error::Card { card: self.address.clone(), why: why.into(), mend: mend.into() }
     }
 
     /// Returns the IOMMU's domain type (`identity`, `DMA`, `DMA-FQ` ...); `None` without an IOMMU.

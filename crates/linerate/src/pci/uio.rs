@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::bind::Claim;
 use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Paged};
 
 /// A card without a kernel driver, or bound to `uio_pci_generic`.
@@ -33,21 +33,18 @@ impl Uio {
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => card.error(
                 "without an IOMMU a card reaches all memory of the machine, so uio is for root only",
-                &format!("sudo linerate bind {}, to use it over vfio without privileges, or run as root", card.address),
+                Remedy::TakeOverVfio,
             ),
-            _ => card.error(
-                &format!("{} cannot be opened: {error}", path.display()),
-                "linerate ports, which lists the cards",
-            ),
+            _ => card.error(format!("{} cannot be opened: {error}", path.display()), Remedy::Choose),
         })?;
         flock(&config, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| card.error("another process has it open", "end that process, or choose another card"))?;
         if let Some(kind) = card.iommu_domain().filter(|kind| kind != "identity") {
             return Err(card.error(
-                &format!(
+                format!(
                     "the machine's IOMMU translates the card's addresses (domain {kind}), so it cannot work over uio"
                 ),
-                &format!("sudo linerate bind {}, which binds it to vfio-pci", card.address),
+                Remedy::TakeOverVfio,
             ));
         }
         let uio = Uio { card: card.clone(), config, _claim: claim };
@@ -67,17 +64,17 @@ impl Uio {
             })
             .unwrap_or_default();
         let [start, end, flags] = line[..] else {
-            return Err(self.card.error("sysfs does not list its BARs", "linerate ports, which lists the cards"));
+            return Err(self.card.error("sysfs does not list its BARs", Remedy::Choose));
         };
         if bar > 5 || end <= start {
-            return Err(self.card.error(&format!("it has no BAR {bar}"), "linerate ports, which lists the cards"));
+            return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::Choose));
         }
         let path: PathBuf = self.card.folder().join(format!("resource{bar}"));
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
+            .map_err(|error| self.card.error(format!("{}: {error}", path.display()), "run as root"))?;
         Ok((file, end - start + 1, flags & IO != 0))
     }
 }
@@ -102,7 +99,7 @@ impl Bus for Uio {
         let Some(name) = folder.map(|entry| entry.file_name()).filter(|_| count == 1) else {
             return Err(self.card.error(
                 "over uio a card has one interrupt, for one queue, and only with uio_pci_generic",
-                "use one queue and `modprobe uio_pci_generic` before `linerate bind --uio`, or vfio, or --wait poll",
+                Remedy::Poll("use one queue, and `modprobe uio_pci_generic` before the card is taken; or use vfio"),
             ));
         };
         let path = PathBuf::from("/dev").join(name);
@@ -111,7 +108,7 @@ impl Bus for Uio {
             .read(true)
             .custom_flags(nonblocking)
             .open(&path)
-            .map_err(|error| self.card.error(&format!("{}: {error}", path.display()), "run as root"))?;
+            .map_err(|error| self.card.error(format!("{}: {error}", path.display()), "run as root"))?;
         let config = self.config.try_clone().map_err(|error| Error::system("dup", error))?;
         Ok(vec![Interrupt::from_line(event.into(), config)])
     }
@@ -147,9 +144,7 @@ impl PciDevice for Uio {
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let (file, len, is_io) = self.resource(bar)?;
         if is_io {
-            return Err(self
-                .card
-                .error(&format!("its BAR {bar} is I/O ports, not memory"), "linerate ports, which lists the cards"));
+            return Err(self.card.error(format!("its BAR {bar} is I/O ports, not memory"), Remedy::Choose));
         }
         let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
         // SAFETY: it is a BAR; the caller promises how its registers are used.
@@ -159,9 +154,7 @@ impl PciDevice for Uio {
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let (file, _, is_io) = self.resource(bar)?;
         if !is_io {
-            return Err(self
-                .card
-                .error(&format!("its BAR {bar} is memory, not I/O ports"), "linerate ports, which lists the cards"));
+            return Err(self.card.error(format!("its BAR {bar} is memory, not I/O ports"), Remedy::Choose));
         }
         // SAFETY: as above.
         Ok(unsafe { IoPorts::new(file, 0) })

@@ -1,4 +1,4 @@
-//! The counters of the queues of a port without hardware, and which queues have owners.
+//! The counters of a port's queues, and which queues have owners.
 
 use std::sync::Arc;
 

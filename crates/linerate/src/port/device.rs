@@ -6,10 +6,15 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{DEFAULT_FRAME, Link, MacAddress, QueueStatistics, Rss, Statistics};
+use super::{Link, MacAddress, QueueStatistics, Rss, Statistics};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+
+/// Bytes of a frame around its payload: Ethernet's header and a VLAN tag, without CRC.
+pub const FRAME_HEADERS: usize = 18;
+/// The longest frame by default: an MTU of 1,500.
+pub const DEFAULT_FRAME: usize = 1500 + FRAME_HEADERS;
 
 /// The control side of a kind of port.
 ///

@@ -1,20 +1,20 @@
 //! A fault injector: `faulty:PORT?drop=1%&seed=7`.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wrapper::{Wrapped, Wrapper};
+use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 use super::{PortName, Receive, Statistics, Transmit};
-use crate::batch::Batch;
+use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::Pool;
 
 /// A port that loses, damages, repeats and reorders packets, as bad cables and busy networks do.
 ///
 /// Each packet that is received or sent meets each fault by itself, with the probability in the name: `drop`, `corrupt` (one bit
-/// is inverted), `truncate` (the end is cut off), `duplicate`, and `reorder` (the next packet overtakes). A probability is
-/// `1%` or `0.01`. The same `seed` gives the same faults for the same packets of a queue.
+/// is inverted), `truncate` (the end is cut off), `duplicate`, and `reorder` (the next packet overtakes, so at most every
+/// second one can be overtaken). A probability is `1%` or `0.01`. The same `seed` gives the same faults for the same
+/// packets of a queue.
 pub type Faulty = Wrapped<Faults>;
 
 /// Faults by probability, and their counts.
@@ -34,8 +34,22 @@ struct Rates {
     reorder: u32,
 }
 
+/// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, since the overtaking one
+/// is not held back itself.
+fn of_candidates(wanted: u32) -> u32 {
+    let (wanted, all) = (u64::from(wanted), u64::from(u32::MAX));
+    if wanted >= all / 2 { u32::MAX } else { (wanted * all / (all - wanted)) as u32 }
+}
+
 #[derive(Default)]
 struct Counts([AtomicU64; 5]);
+
+// The places of the counts.
+const DROPPED: usize = 0;
+const CORRUPTED: usize = 1;
+const TRUNCATED: usize = 2;
+const DUPLICATED: usize = 3;
+const REORDERED: usize = 4;
 
 /// Counts of injected faults since the port was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +88,7 @@ impl Faults {
             corrupt: rate("corrupt")?,
             truncate: rate("truncate")?,
             duplicate: rate("duplicate")?,
-            reorder: rate("reorder")?,
+            reorder: of_candidates(rate("reorder")?),
         };
         let seed = name.number("seed", 1, 0..=usize::MAX)? as u64;
         Ok(Faults { rates, seed, counts: Arc::default() })
@@ -90,14 +104,18 @@ impl Faults {
     fn injector(&self, queue: u16, direction: u64, pool: &Arc<Pool>) -> Injector {
         // Each queue and direction has a sequence of its own.
         let state = self.seed ^ u64::from(queue) << 1 << 32 ^ direction << 32;
-        let mut staged = Batch::new();
-        staged.is_of(pool);
+        let batch = |capacity: usize| {
+            let mut batch = Batch::with_capacity(capacity);
+            batch.is_of(pool);
+            batch
+        };
         Injector {
             rates: self.rates,
             state,
             counts: self.counts.clone(),
-            staged,
-            overtaken: Batch::with_capacity(1),
+            staged: batch(32),
+            overtaken: batch(1),
+            ready: batch(2 * MAX_CHAIN + 1),
             bytes: Vec::new(),
             pool: pool.clone(),
         }
@@ -106,17 +124,19 @@ impl Faults {
 
 impl Wrapper for Faults {
     const OPTIONS: &'static [&'static str] = &["drop", "corrupt", "truncate", "duplicate", "reorder", "seed"];
+    type Rx = FaultyRx;
+    type Tx = FaultyTx;
 
     fn description(&self, inner: &str) -> String {
         format!("{inner}, with injected faults")
     }
 
-    fn rx(&mut self, inner: Box<dyn Receive>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Receive> {
-        Box::new(FaultyRx { inner, injector: self.injector(queue, 0, pool) })
+    fn rx(&mut self, queue: u16, pool: &Arc<Pool>) -> FaultyRx {
+        FaultyRx(self.injector(queue, 0, pool))
     }
 
-    fn tx(&mut self, inner: Box<dyn Transmit>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Transmit> {
-        Box::new(FaultyTx { inner, injector: self.injector(queue, 1, pool) })
+    fn tx(&mut self, queue: u16, pool: &Arc<Pool>) -> FaultyTx {
+        FaultyTx(self.injector(queue, 1, pool))
     }
 
     fn statistics(&self, mut inner: Statistics) -> Statistics {
@@ -134,6 +154,9 @@ struct Injector {
     staged: Batch,
     /// A packet that the next one overtakes.
     overtaken: Batch,
+    /// Packets that have met their faults and go next: one, its duplicate, and one that it has overtaken. There is room
+    /// for three chains.
+    ready: Batch,
     bytes: Vec<u8>,
     pool: Arc<Pool>,
 }
@@ -152,65 +175,105 @@ impl Injector {
         (self.random() % limit.max(1) as u64) as usize
     }
 
-    /// Decides on a fault, and counts it.
-    fn meets(&mut self, rate: u32, count: usize) -> bool {
-        let is_met = rate > 0 && (self.random() as u32) <= rate;
-        self.counts.0[count].fetch_add(is_met.into(), Ordering::Relaxed);
-        is_met
+    /// Decides on a fault.
+    fn meets(&mut self, rate: u32) -> bool {
+        rate > 0 && (self.random() as u32) <= rate
+    }
+
+    fn count(&self, fault: usize) {
+        self.counts.0[fault].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Moves packets from `from` to `to`, with their faults, while `to` has room.
     fn pass(&mut self, from: &mut Batch, to: &mut Batch) {
-        // Two packets may come of one, and another that it overtakes.
-        while to.len() + 3 <= to.capacity() || to.is_empty() {
-            let Some(mut taken) = from.take() else { break };
-            let rates = self.rates;
-            if self.meets(rates.drop, 0) {
-                continue;
-            }
-            let len = taken.packet().len();
-            if self.meets(rates.corrupt, 1) {
-                let (at, bit) = (self.below(len), self.below(8));
-                invert(taken.packet().segments_mut(), at, 1 << bit);
-            }
-            if len > 1 && self.meets(rates.truncate, 2) {
-                let short = 1 + self.below(len - 1);
-                let _ = taken.packet().truncate(short);
-            }
-            let is_duplicated = self.meets(rates.duplicate, 3);
-            if is_duplicated {
-                self.bytes.clear();
-                taken.packet().append_to(&mut self.bytes);
-            }
-            if self.overtaken.is_empty() && self.meets(rates.reorder, 4) {
-                if let Err(packet) = self.overtaken.push_packet(taken) {
-                    packet.put_back();
-                    break;
+        loop {
+            while let Some(packet) = self.ready.take() {
+                if let Err(packet) = to.push_packet(packet) {
+                    return packet.put_back();
                 }
-            } else {
-                if let Err(packet) = to.push_packet(taken) {
-                    packet.put_back();
-                    break;
-                }
-                self.release(to);
             }
-            if is_duplicated {
-                to.push(&self.pool, &self.bytes);
+            if to.len() >= to.capacity() {
+                return;
             }
+            let Some(packet) = from.take() else { return };
+            if let Err(packet) = self.ready.push_packet(packet) {
+                return packet.put_back(); // no buffer for a copy from another region
+            }
+            self.inject();
         }
     }
 
-    /// Moves the overtaken packet on.
-    fn release(&mut self, to: &mut Batch) {
-        if let Some(taken) = self.overtaken.take()
-            && let Err(packet) = to.push_packet(taken)
-        {
-            packet.put_back();
+    /// Injects faults into the only packet that is ready.
+    fn inject(&mut self) {
+        let rates = self.rates;
+        let len = self.ready.packets().map(|packet| packet.len()).sum::<usize>();
+        if self.meets(rates.drop) {
+            self.count(DROPPED);
+            return self.ready.clear();
         }
+        if self.meets(rates.corrupt) {
+            let (at, bit) = (self.below(len), self.below(8));
+            invert(self.ready.slots_mut(), at, 1 << bit);
+            self.count(CORRUPTED);
+        }
+        let short = (len > 1 && self.meets(rates.truncate)).then(|| 1 + self.below(len - 1));
+        let is_duplicated = self.meets(rates.duplicate);
+        if short.is_some() || is_duplicated {
+            self.copy(short, is_duplicated);
+        }
+        if self.ready.is_empty() {
+            return;
+        }
+        if self.overtaken.is_empty() && self.meets(rates.reorder) {
+            self.count(REORDERED);
+            move_first(&mut self.ready, &mut self.overtaken);
+        } else {
+            self.release();
+        }
+    }
+
+    /// Replaces the packet that is ready by its first bytes, duplicates it, or both.
+    fn copy(&mut self, short: Option<usize>, is_duplicated: bool) {
+        let Injector { ready, bytes, pool, .. } = self;
+        let (mut offload, mut time) = (None, None);
+        bytes.clear();
+        for packet in ready.packets() {
+            packet.append_to(bytes);
+            (offload, time) = (packet.offload(), packet.timestamp());
+        }
+        let push = |ready: &mut Batch, bytes: &[u8]| {
+            let is_pushed = ready.push_parts(pool, bytes.len(), std::iter::once(bytes), offload);
+            time.filter(|_| is_pushed).into_iter().for_each(|time| ready.stamp_last(time));
+            is_pushed
+        };
+        if let Some(short) = short {
+            bytes.truncate(short);
+            ready.clear();
+            // Without a buffer the packet is lost.
+            let fault = if push(ready, bytes) { TRUNCATED } else { DROPPED };
+            self.counts.0[fault].fetch_add(1, Ordering::Relaxed);
+        }
+        if is_duplicated && !ready.is_empty() && push(ready, bytes) {
+            self.counts.0[DUPLICATED].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the overtaken packet ready.
+    fn release(&mut self) {
+        move_first(&mut self.overtaken, &mut self.ready);
     }
 
     fn buffers(&self) -> usize {
-        [&self.staged, &self.overtaken].iter().map(|batch| batch.len() + batch.cached()).sum()
+        [&self.staged, &self.overtaken, &self.ready].iter().map(|batch| batch.len() + batch.cached()).sum()
+    }
+}
+
+/// Moves the first packet, if there is one; there is room for it.
+fn move_first(from: &mut Batch, to: &mut Batch) {
+    if let Some(packet) = from.take()
+        && let Err(packet) = to.push_packet(packet)
+    {
+        packet.put_back();
     }
 }
 
@@ -224,76 +287,58 @@ fn invert<'a>(segments: impl Iterator<Item = &'a mut [u8]>, mut at: usize, bits:
     }
 }
 
-struct FaultyRx {
-    inner: Box<dyn Receive>,
-    injector: Injector,
-}
+/// Injects faults into received packets.
+pub struct FaultyRx(Injector);
 
-impl Receive for FaultyRx {
-    fn recv(&mut self, batch: &mut Batch) -> usize {
+impl RxWrapper for FaultyRx {
+    fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize {
+        let FaultyRx(injector) = self;
         let before = batch.len();
-        let mut staged = std::mem::take(&mut self.injector.staged);
-        if staged.is_empty() {
-            self.inner.recv(&mut staged);
-        }
-        match staged.is_empty() {
+        let mut staged = std::mem::take(&mut injector.staged);
+        if staged.is_empty() && inner.recv(&mut staged) == 0 {
             // Nothing follows that could overtake it.
-            true => self.injector.release(batch),
-            false => self.injector.pass(&mut staged, batch),
+            injector.release();
         }
-        self.injector.staged = staged;
+        injector.pass(&mut staged, batch);
+        injector.staged = staged;
         batch.len() - before
     }
 
     fn buffers(&self) -> usize {
-        self.inner.buffers() + self.injector.buffers()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.inner.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        self.inner.stop()
+        self.0.buffers()
     }
 }
 
-struct FaultyTx {
-    inner: Box<dyn Transmit>,
-    injector: Injector,
-}
+/// Injects faults into packets to be sent.
+pub struct FaultyTx(Injector);
 
-impl Transmit for FaultyTx {
-    fn send(&mut self, batch: &mut Batch) -> usize {
+impl TxWrapper for FaultyTx {
+    fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize {
+        let FaultyTx(injector) = self;
         let before = batch.len();
-        let mut staged = std::mem::take(&mut self.injector.staged);
         if batch.is_empty() {
-            self.injector.release(&mut staged);
+            injector.release();
         }
+        let mut staged = std::mem::take(&mut injector.staged);
         loop {
-            self.inner.send(&mut staged);
-            if !staged.is_empty() || batch.is_empty() {
+            inner.send(&mut staged);
+            if !staged.is_empty() {
                 break;
             }
-            self.injector.pass(batch, &mut staged);
+            injector.pass(batch, &mut staged);
+            if staged.is_empty() {
+                break;
+            }
         }
-        self.injector.staged = staged;
+        injector.staged = staged;
         before - batch.len()
     }
 
     fn buffers(&self) -> usize {
-        self.inner.buffers() + self.injector.buffers()
+        self.0.buffers()
     }
 
     fn unsent(&self) -> usize {
-        self.inner.unsent() + self.injector.staged.len() + self.injector.overtaken.len()
-    }
-
-    fn stop(self: Box<Self>) -> Result<()> {
-        self.inner.stop()
+        self.0.staged.len() + self.0.overtaken.len() + self.0.ready.len()
     }
 }

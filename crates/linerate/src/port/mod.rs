@@ -15,6 +15,7 @@ mod scheduling;
 mod software;
 mod statistics;
 mod wait;
+mod waker;
 mod wrapper;
 
 use std::fmt;
@@ -22,19 +23,20 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use counters::Counters;
-pub use device::{Device, Info, Receive, Transmit};
+pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::{Kind, NO_OPTION, is_pipe, is_vale};
 pub use name::{PortName, count};
-pub use options::{Access, Config, DEFAULT_FRAME, FRAME_HEADERS, Options, PortKinds, Take, Vectors};
+pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
-pub(crate) use regions::{Rx, RxRing, Tx, TxRing};
+pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
 pub use scheduling::Patience;
 pub use software::{PortKind, SoftwarePort};
 pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
-pub use wrapper::{Wrapped, Wrapper};
+pub use waker::Waker;
+pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 
 use crate::error::Result;
 use crate::memory::Pool;

@@ -4,14 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Device, PortName};
+use super::{DEFAULT_FRAME, Device, PortName};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
-/// Bytes of a frame around its payload: Ethernet's header and a VLAN tag, without CRC.
-pub const FRAME_HEADERS: usize = 18;
-/// The longest frame by default: an MTU of 1,500.
-pub const DEFAULT_FRAME: usize = 1500 + FRAME_HEADERS;
 /// Descriptors in a ring by default.
 const DEFAULT_RING: usize = 512;
 
@@ -25,7 +21,7 @@ pub struct Options {
     /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 4,096 to receive from a switch of another
     /// process.
     pub ring: Option<usize>,
-    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`]. A frame longer than a buffer arrives as a chain.
+    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](super::FRAME_HEADERS). A frame longer than a buffer arrives as a chain.
     pub max_frame: usize,
     /// Interrupts, one for each receive queue, at most one per interval, so that a thread can sleep until packets arrive
     /// ([`Waiter`](super::Waiter)); `None`: polled only.

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::memory::Pool;
 
 /// A ring that receives into batches of its own pool.
-pub(crate) trait RxRing: Send {
+pub(crate) trait RegionRx: Send {
     /// Returns the pool that the ring's buffers are of.
     fn pool(&self) -> &Arc<Pool>;
 
@@ -38,7 +38,7 @@ pub(crate) trait RxRing: Send {
 }
 
 /// A ring that sends from batches of its own pool.
-pub(crate) trait TxRing: Send {
+pub(crate) trait RegionTx: Send {
     /// Returns the pool that the ring's buffers are of.
     fn pool(&self) -> &Arc<Pool>;
 
@@ -77,7 +77,7 @@ pub(crate) struct Rx<R> {
     copies: Batch,
 }
 
-impl<R: RxRing> Rx<R> {
+impl<R: RegionRx> Rx<R> {
     pub fn new(ring: R) -> Rx<R> {
         Rx { ring, copies: Batch::new() }
     }
@@ -91,7 +91,7 @@ impl<R: RxRing> Rx<R> {
     }
 }
 
-impl<R: RxRing> Receive for Rx<R> {
+impl<R: RegionRx> Receive for Rx<R> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         if !batch.belongs_to(self.ring.pool()) || !self.copies.is_empty() {
             return self.recv_copied(batch);
@@ -123,7 +123,7 @@ pub(crate) struct Tx<R> {
     copies: Batch,
 }
 
-impl<R: TxRing> Tx<R> {
+impl<R: RegionTx> Tx<R> {
     pub fn new(ring: R) -> Tx<R> {
         Tx { ring, copies: Batch::new() }
     }
@@ -138,7 +138,7 @@ impl<R: TxRing> Tx<R> {
     }
 }
 
-impl<R: TxRing> Transmit for Tx<R> {
+impl<R: RegionTx> Transmit for Tx<R> {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if !batch.is_of(self.ring.pool()) || !self.copies.is_empty() {
             return self.send_copied(batch);

@@ -1,13 +1,11 @@
 //! Waiting for packets: polling, sleeping until an interrupt, or one after the other.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::RxQueue;
 use super::scheduling::run_soon_when_woken;
+use super::{RxQueue, Waker};
 
 /// The behaviour of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub struct Waiter {
     /// The time of the last packet, or of the first turn without one.
     quiet_since: Option<Instant>,
     armed: bool,
-    waker: Option<Arc<OwnedFd>>,
+    waker: Option<Waker>,
     /// True after the first sleep.
     has_slept: bool,
 }
@@ -63,8 +61,8 @@ impl Waiter {
         Waiter { wait, quiet_since: None, armed: false, waker: None, has_slept: false }
     }
 
-    /// Also ends each sleep when this descriptor becomes readable, for example an eventfd by which another thread ends this one.
-    pub fn woken_by(self, waker: Arc<OwnedFd>) -> Waiter {
+    /// Also ends each sleep at a wake, for example by another thread that ends this one.
+    pub fn woken_by(self, waker: Waker) -> Waiter {
         Waiter { waker: Some(waker), ..self }
     }
 
@@ -106,7 +104,7 @@ impl Waiter {
         }
         let events: Vec<_> = queues.iter_mut().filter_map(|queue| queue.arm()).collect();
         let mut events: Vec<_> = events.iter().map(|event| PollFd::new(event, PollFlags::IN)).collect();
-        events.extend(self.waker.as_deref().map(|waker| PollFd::new(waker, PollFlags::IN)));
+        events.extend(self.waker.as_ref().map(|waker| PollFd::new(waker, PollFlags::IN)));
         let longest = Timespec { tv_sec: 0, tv_nsec: Waiter::LONGEST_SLEEP.as_nanos() as _ };
         let woken = poll(&mut events, Some(&longest)).is_ok_and(|count| count > 0);
         drop(events);

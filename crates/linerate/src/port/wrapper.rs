@@ -2,9 +2,11 @@
 //!
 //! The fault injector is `port/faulty.rs`, `faulty:PORT?drop=1%`; the recorder `capture/recorded.rs`, `recorded:PORT?to=FILE`.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{Device, Info, Link, MacAddress, PortName, QueueStatistics, Receive, Rss, Statistics, Transmit};
+use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
 
@@ -16,11 +18,16 @@ pub trait Wrapper: Send {
     /// Returns a description, given the inner port's.
     fn description(&self, inner: &str) -> String;
 
-    /// Wraps receive queue `queue`, whose packets live in `pool`.
-    fn rx(&mut self, inner: Box<dyn Receive>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Receive>;
+    /// The wrapper's part of a receive queue.
+    type Rx: RxWrapper + 'static;
+    /// The wrapper's part of a transmit queue.
+    type Tx: TxWrapper + 'static;
+
+    /// Starts the part of receive queue `queue`, whose packets live in `pool`.
+    fn rx(&mut self, queue: u16, pool: &Arc<Pool>) -> Self::Rx;
 
     /// As [`rx`](Wrapper::rx), for a transmit queue.
-    fn tx(&mut self, inner: Box<dyn Transmit>, queue: u16, pool: &Arc<Pool>) -> Box<dyn Transmit>;
+    fn tx(&mut self, queue: u16, pool: &Arc<Pool>) -> Self::Tx;
 
     /// Changes the inner port's statistics.
     fn statistics(&self, inner: Statistics) -> Statistics {
@@ -33,6 +40,79 @@ pub trait Wrapper: Send {
     /// A failure of the wrapper's own.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// What a wrapper does with a receive queue.
+pub trait RxWrapper: Send {
+    /// As [`Receive::recv`], from the inner queue.
+    fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize;
+
+    /// Returns the count of buffers that it holds itself.
+    fn buffers(&self) -> usize {
+        0
+    }
+}
+
+/// What a wrapper does with a transmit queue.
+pub trait TxWrapper: Send {
+    /// As [`Transmit::send`], to the inner queue.
+    fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize;
+
+    /// Returns the count of buffers that it holds itself.
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    /// Returns the count of slots that it has not passed on.
+    fn unsent(&self) -> usize {
+        0
+    }
+}
+
+/// A queue around another.
+struct Queue<Q: ?Sized, W> {
+    inner: Box<Q>,
+    wrapper: W,
+}
+
+impl<W: RxWrapper> Receive for Queue<dyn Receive, W> {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        self.wrapper.recv(&mut *self.inner, batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.inner.buffers() + self.wrapper.buffers()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.inner.stop()
+    }
+}
+
+impl<W: TxWrapper> Transmit for Queue<dyn Transmit, W> {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        self.wrapper.send(&mut *self.inner, batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.inner.buffers() + self.wrapper.buffers()
+    }
+
+    fn unsent(&self) -> usize {
+        self.inner.unsent() + self.wrapper.unsent()
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.inner.stop()
     }
 }
 
@@ -72,13 +152,11 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        let inner = self.inner.rx(queue)?;
-        Ok(self.wrapper.rx(inner, queue, self.inner.pool()))
+        Ok(Box::new(Queue { inner: self.inner.rx(queue)?, wrapper: self.wrapper.rx(queue, self.inner.pool()) }))
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        let inner = self.inner.tx(queue)?;
-        Ok(self.wrapper.tx(inner, queue, self.inner.pool()))
+        Ok(Box::new(Queue { inner: self.inner.tx(queue)?, wrapper: self.wrapper.tx(queue, self.inner.pool()) }))
     }
 
     fn info(&self) -> Info {

@@ -101,7 +101,7 @@ impl Blocks {
             Block::Queues => {
                 if let Some(stopped) = self.queues.write(board, &self.functions, register, value) {
                     self.receive.stopped(&stopped);
-                    self.transmit.stopped(stopped);
+                    self.transmit.stopped(stopped.fetched);
                 }
             }
         }

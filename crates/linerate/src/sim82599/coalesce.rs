@@ -2,8 +2,16 @@
 
 use super::checksum;
 use super::headers::{Headers, TCP, word};
-use super::receive::Reported;
 use super::wire::Frame;
+
+/// The report on a packet in its descriptors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reported {
+    /// Word 0: packet type and hash.
+    pub word0: u64,
+    /// Bits of word 1, for the last descriptor.
+    pub status: u64,
+}
 
 /// A packet that is being coalesced, for a queue.
 pub(super) struct Packet {

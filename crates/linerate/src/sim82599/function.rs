@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::dma::{Dma, VECTORS};
 use super::functions::Functions;
 use super::map;
+use super::receivers::Receivers;
 use super::{Card, Kind, queues};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -163,13 +164,13 @@ impl vfio_user::Function for Function {
         let mut receivers = self.dma.receivers();
         match kind {
             InterruptKind::Line => receivers.set_line(receiver),
-            InterruptKind::Message => receivers.set_message(receiver),
+            InterruptKind::Message => receivers.message = receiver,
             InterruptKind::Vector => receivers.set_vector(number as usize, receiver),
         }
     }
 
     fn mask_line(&mut self, masked: bool) {
-        self.dma.receivers().mask_line(masked);
+        self.dma.receivers().line_is_masked = masked;
         self.card.blocks().interrupts.raise(&self.card.board);
     }
 
@@ -197,7 +198,7 @@ impl vfio_user::Function for Function {
             self.card.plug_in();
         }
         self.dma.change().clear();
-        self.dma.receivers().clear();
+        *self.dma.receivers() = Receivers::default();
     }
 }
 

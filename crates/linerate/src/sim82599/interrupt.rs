@@ -1,58 +1,13 @@
-//! Interrupts: causes, masks, vectors and their throttling (section 7.3), and their receivers.
+//! Interrupts: causes, masks, vectors and their throttling (section 7.3).
 
 use std::time::{Duration, Instant};
 
 use super::Direction;
 use super::board::Board;
+use super::receivers::Receivers;
 use super::registers::Registers;
-use crate::pci::Interrupt;
 use crate::spec::Register;
 use crate::spec::x82599::*;
-
-/// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
-#[derive(Default)]
-pub(crate) struct Receivers {
-    /// Of MSI-X.
-    vectors: Vec<Option<Interrupt>>,
-    /// Of MSI.
-    message: Option<Interrupt>,
-    line: Option<Interrupt>,
-    /// A line that was raised is raised again only after its receiver has unmasked it.
-    line_is_masked: bool,
-}
-
-impl Receivers {
-    /// Sets the receiver of the messages of `vector`.
-    pub fn set_vector(&mut self, vector: usize, receiver: Option<Interrupt>) {
-        if self.vectors.len() <= vector {
-            self.vectors.resize_with(vector + 1, || None);
-        }
-        self.vectors[vector] = receiver;
-    }
-
-    /// Returns the receiver of the messages of `vector`.
-    pub fn vector(&self, vector: usize) -> Option<&Interrupt> {
-        self.vectors.get(vector)?.as_ref()
-    }
-
-    /// Sets the receiver of the one message of a driver that has no MSI-X.
-    pub fn set_message(&mut self, receiver: Option<Interrupt>) {
-        self.message = receiver;
-    }
-
-    /// Sets the receiver of the line.
-    pub fn set_line(&mut self, receiver: Option<Interrupt>) {
-        (self.line, self.line_is_masked) = (receiver, false);
-    }
-
-    pub fn mask_line(&mut self, masked: bool) {
-        self.line_is_masked = masked;
-    }
-
-    pub fn clear(&mut self) {
-        *self = Receivers::default();
-    }
-}
 
 /// The causes in `EICR` that belong to queues or MSI-X vectors (section 8.2.3.5.1).
 const QUEUE_CAUSES: u32 = 0xFFFF;

@@ -47,6 +47,7 @@ mod named;
 mod offload;
 mod queues;
 mod receive;
+mod receivers;
 mod registers;
 mod ring;
 mod rss;
@@ -66,7 +67,7 @@ pub use kind::Kind;
 pub use named::{OpenWire, named, open_named};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
-pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Wire, from_fn};
+pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Watch, Watched, Wire, from_fn};
 
 use crate::pci::Bus;
 use crate::port::MacAddress;

@@ -1,12 +1,10 @@
 //! The queues' rings and the registers that set them up (sections 8.2.3.8 and 8.2.3.9), for both directions.
 
-use std::ops::{Deref, DerefMut};
-
 use super::Direction;
 use super::board::Board;
 use super::breach::Breach;
 use super::functions::Functions;
-use super::ring::Ring;
+use super::ring::{Ring, Rings};
 use super::transmit::{self, Fetched};
 use crate::spec::x82599::*;
 use crate::spec::{Definition, Register};
@@ -15,55 +13,6 @@ use crate::spec::{Definition, Register};
 pub(super) struct Queues {
     pub rx: Rings,
     pub tx: Rings,
-}
-
-/// The rings of one direction, by the number of their queue.
-pub(super) struct Rings {
-    all: Vec<Ring>,
-    /// The queues that are enabled: a step looks at no others.
-    enabled: Vec<u16>,
-}
-
-impl Rings {
-    fn new(direction: Direction) -> Rings {
-        Rings { all: (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect(), enabled: Vec::new() }
-    }
-
-    /// Takes note of queues that were enabled or disabled.
-    fn update(&mut self) {
-        self.enabled.clear();
-        self.enabled.extend(self.all.iter().filter(|ring| ring.enabled).map(|ring| ring.queue));
-    }
-
-    /// Returns the number of enabled queues.
-    pub fn enabled(&self) -> usize {
-        self.enabled.len()
-    }
-
-    /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
-    pub fn enabled_at(&mut self, place: usize) -> &mut Ring {
-        let queue = self.enabled[place % self.enabled.len()];
-        &mut self.all[usize::from(queue)]
-    }
-
-    /// Returns the rings of the enabled queues.
-    pub fn iter_enabled(&self) -> impl Iterator<Item = &Ring> {
-        self.enabled.iter().map(|queue| &self.all[usize::from(*queue)])
-    }
-}
-
-impl Deref for Rings {
-    type Target = [Ring];
-
-    fn deref(&self) -> &[Ring] {
-        &self.all
-    }
-}
-
-impl DerefMut for Rings {
-    fn deref_mut(&mut self) -> &mut [Ring] {
-        &mut self.all
-    }
 }
 
 /// A queue that was disabled.

@@ -7,7 +7,7 @@ use super::board::Board;
 use super::breach::{Breach, Oracle};
 use super::checksum;
 use super::clock::Clock;
-use super::coalesce::{self, Packet};
+use super::coalesce::{self, Packet, Reported};
 use super::director::{Director, Verdict};
 use super::dma::Maps;
 use super::filter;
@@ -15,9 +15,9 @@ use super::functions::Functions;
 use super::headers::{Headers, word};
 use super::interrupt::Interrupts;
 use super::mac::{MAC_CONTROL, Mac};
-use super::queues::{Rings, Stopped};
+use super::queues::Stopped;
 use super::registers::Registers;
-use super::ring::Ring;
+use super::ring::{Ring, Rings};
 use super::rss::Rss;
 use super::switch::{Place, Switch};
 use super::wire::Frame;
@@ -49,15 +49,6 @@ pub(super) struct Incoming<'a> {
     pub director: &'a Director,
 }
 
-/// The report on a packet in its descriptors.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reported {
-    /// Word 0: packet type and hash.
-    pub word0: u64,
-    /// Bits of word 1, for the last descriptor.
-    pub status: u64,
-}
-
 /// A packet that found no descriptor.
 struct Arrived {
     queue: u16,
@@ -71,6 +62,13 @@ struct Arrived {
 enum Delivery {
     Done,
     NoDescriptor,
+}
+
+/// Where frames go: the card, its memory, and its rings.
+struct Targets<'a> {
+    board: &'a Board,
+    maps: &'a Maps,
+    rings: &'a mut Rings,
 }
 
 impl Receive {
@@ -115,7 +113,8 @@ impl Receive {
             rings.iter_enabled().for_each(|ring| ring.prefetch_buffers(&maps, each as u32));
         }
         let mut frame = std::mem::take(&mut self.frame);
-        let mut moved = self.deliver_waiting(board, &maps, rings, path.functions);
+        let targets = &mut Targets { board, maps: &maps, rings };
+        let mut moved = self.deliver_waiting(targets, path.functions);
         let mut room = 0;
         while moved < budget {
             let (mut from, mut to) = (Place::Wire, Place::Physical);
@@ -124,7 +123,7 @@ impl Receive {
             } else {
                 if path.mac.wire.holds_back() {
                     if room == 0 {
-                        room = self.room(board, rings);
+                        room = self.room(board, targets.rings);
                     }
                     if room == 0 {
                         break;
@@ -138,21 +137,21 @@ impl Receive {
             }
             moved += 1;
             match to {
-                Place::Virtual(number) => self.accept_virtual(board, rings, path, number, from, &mut frame),
-                _ if receives => self.accept(board, &maps, rings, path, from, &mut frame),
+                Place::Virtual(number) => self.accept_virtual(targets, path, number, from, &mut frame),
+                _ if receives => self.accept(targets, path, from, &mut frame),
                 _ => {}
             }
         }
         self.frame = frame;
         self.expected = moved;
         for packet in std::mem::take(&mut self.coalescing) {
-            self.finish_packet(board, &maps, rings, packet);
+            self.finish_packet(targets, packet);
         }
         path.mac.control_flow(board, self.waiting_bytes as u32);
         if moved > 0 {
             path.mac.count_received(board);
-            for place in 0..rings.enabled() {
-                let ring = rings.enabled_at(place);
+            for place in 0..targets.rings.enabled() {
+                let ring = targets.rings.enabled_at(place);
                 if ring.packets == 0 {
                     continue;
                 }
@@ -189,15 +188,8 @@ impl Receive {
     }
 
     /// Passes a frame through the MAC and the filters.
-    fn accept(
-        &mut self,
-        board: &Board,
-        maps: &Maps,
-        rings: &mut Rings,
-        path: &mut Incoming,
-        from: Place,
-        frame: &mut Frame,
-    ) {
+    fn accept(&mut self, targets: &mut Targets, path: &mut Incoming, from: Place, frame: &mut Frame) {
+        let board = targets.board;
         let registers = &board.registers;
         let len = frame.bytes.len() + 4;
         path.mac.received.add(len);
@@ -233,7 +225,7 @@ impl Receive {
         }
         let strip = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
         let coalesces = coalesces(registers, queue) && strip && !frame.bad_crc;
-        if coalesces && !self.joins(board, maps, rings, frame, &headers, queue, reported) {
+        if coalesces && !self.joins(targets, frame, &headers, queue, reported) {
             return;
         }
         reported.status |= strip_tag(registers, queue, frame, &headers);
@@ -244,14 +236,13 @@ impl Receive {
         if frame.bad_crc {
             reported.status |= receive::RXE_82599;
         }
-        self.arrive(board, maps, rings, queue, frame, reported, &[]);
+        self.arrive(targets, queue, frame, reported, &[]);
     }
 
     /// Receives a frame for a virtual function that accepts it.
     fn accept_virtual(
         &mut self,
-        board: &Board,
-        rings: &mut Rings,
+        &mut Targets { board, ref mut rings, .. }: &mut Targets,
         path: &mut Incoming,
         number: usize,
         from: Place,
@@ -278,16 +269,13 @@ impl Receive {
         status |= strip_tag(&board.registers, queue, frame, &headers);
         let space = function.dma.clone();
         let reported = Reported { word0: headers.packet_type | word0, status };
-        self.arrive(board, &space.maps(), rings, queue, frame, reported, &[]);
+        self.arrive(&mut Targets { board, maps: &space.maps(), rings }, queue, frame, reported, &[]);
     }
 
     /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
-    #[allow(clippy::too_many_arguments)]
     fn arrive(
         &mut self,
-        board: &Board,
-        maps: &Maps,
-        rings: &mut Rings,
+        &mut Targets { board, maps, ref mut rings }: &mut Targets,
         queue: u16,
         frame: &Frame,
         reported: Reported,
@@ -318,7 +306,8 @@ impl Receive {
         self.waiting.push_back(Arrived { queue, frame: frame.clone(), reported, starts: starts.to_vec() });
     }
 
-    fn deliver_waiting(&mut self, board: &Board, maps: &Maps, rings: &mut Rings, functions: &Functions) -> usize {
+    fn deliver_waiting(&mut self, targets: &mut Targets, functions: &Functions) -> usize {
+        let &mut Targets { board, maps, ref mut rings } = targets;
         let mut moved = 0;
         while let Some(arrived) = self.waiting.front() {
             let Arrived { queue, frame, reported, starts } = arrived;
@@ -336,12 +325,9 @@ impl Receive {
 
     /// Adds a segment to its packet, or begins one. True if the frame cannot be coalesced and is to be delivered as
     /// it is; earlier segments of its flow have then been delivered.
-    #[allow(clippy::too_many_arguments)]
     fn joins(
         &mut self,
-        board: &Board,
-        maps: &Maps,
-        rings: &mut Rings,
+        targets: &mut Targets,
         frame: &Frame,
         headers: &Headers,
         queue: u16,
@@ -353,13 +339,13 @@ impl Receive {
         let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
         if let Some(at) = at {
             let descriptors =
-                [1, 4, 8, 16][(board.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
-            let room = board.buffer_bytes(queue);
+                [1, 4, 8, 16][(targets.board.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
+            let room = targets.board.buffer_bytes(queue);
             if is_segment && list[at].append(&frame.bytes, headers, descriptors, room) {
                 return false;
             }
             let packet = list.remove(at);
-            self.finish_packet(board, maps, rings, packet);
+            self.finish_packet(targets, packet);
         }
         if !is_segment {
             return true;
@@ -373,9 +359,9 @@ impl Receive {
         }
     }
 
-    fn finish_packet(&mut self, board: &Board, maps: &Maps, rings: &mut Rings, mut packet: Packet) {
+    fn finish_packet(&mut self, targets: &mut Targets, mut packet: Packet) {
         packet.finish();
-        self.arrive(board, maps, rings, packet.queue, &packet.frame, packet.reported, &packet.starts);
+        self.arrive(targets, packet.queue, &packet.frame, packet.reported, &packet.starts);
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use super::Direction;
@@ -9,6 +10,7 @@ use super::breach::{Breach, Oracle};
 use super::dma::Maps;
 use super::offload::Context;
 use crate::spec::descriptor::transmit;
+use crate::spec::x82599::QUEUES;
 
 /// One queue's ring.
 ///
@@ -219,5 +221,54 @@ impl Ring {
     pub fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
         let mut bytes = vec![0; len];
         maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))
+    }
+}
+
+/// The rings of one direction, by the number of their queue.
+pub(super) struct Rings {
+    all: Vec<Ring>,
+    /// The queues that are enabled: a step looks at no others.
+    enabled: Vec<u16>,
+}
+
+impl Rings {
+    pub fn new(direction: Direction) -> Rings {
+        Rings { all: (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect(), enabled: Vec::new() }
+    }
+
+    /// Takes note of queues that were enabled or disabled.
+    pub fn update(&mut self) {
+        self.enabled.clear();
+        self.enabled.extend(self.all.iter().filter(|ring| ring.enabled).map(|ring| ring.queue));
+    }
+
+    /// Returns the number of enabled queues.
+    pub fn enabled(&self) -> usize {
+        self.enabled.len()
+    }
+
+    /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
+    pub fn enabled_at(&mut self, place: usize) -> &mut Ring {
+        let queue = self.enabled[place % self.enabled.len()];
+        &mut self.all[usize::from(queue)]
+    }
+
+    /// Returns the rings of the enabled queues.
+    pub fn iter_enabled(&self) -> impl Iterator<Item = &Ring> {
+        self.enabled.iter().map(|queue| &self.all[usize::from(*queue)])
+    }
+}
+
+impl Deref for Rings {
+    type Target = [Ring];
+
+    fn deref(&self) -> &[Ring] {
+        &self.all
+    }
+}
+
+impl DerefMut for Rings {
+    fn deref_mut(&mut self) -> &mut [Ring] {
+        &mut self.all
     }
 }

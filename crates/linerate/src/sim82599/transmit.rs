@@ -11,8 +11,7 @@ use super::functions::Functions;
 use super::interrupt::Interrupts;
 use super::mac::Mac;
 use super::offload::{self, Context, Wanted};
-use super::queues::{Rings, Stopped};
-use super::ring::Ring;
+use super::ring::{Ring, Rings};
 use super::switch::{Place, Switch};
 use super::wire::Frame;
 use crate::spec::descriptor::{context, legacy_transmit, transmit};
@@ -75,8 +74,8 @@ impl Transmit {
 
     /// Keeps the descriptors fetched from a queue that was disabled: the card still sends them later (section
     /// 4.6.8.2: for this reason a driver waits until the queue is empty).
-    pub fn stopped(&mut self, stopped: Stopped) {
-        self.fetched.extend(stopped.fetched);
+    pub fn stopped(&mut self, fetched: Vec<Fetched>) {
+        self.fetched.extend(fetched);
     }
 
     /// Sends at most `budget` packets, and returns their number.

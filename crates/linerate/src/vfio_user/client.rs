@@ -13,7 +13,7 @@ use vfio_bindings::bindings::vfio::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::message::*;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
 
@@ -45,10 +45,10 @@ impl Drop for Link {
 }
 
 /// Returns the hint for a failed connection.
-fn mend(why: io::ErrorKind, path: &str) -> String {
+fn mend(why: io::ErrorKind, path: &str) -> Remedy {
     match why {
-        io::ErrorKind::PermissionDenied => "ask the server's owner for access to the socket".to_string(),
-        _ => format!("linerate sim --socket {path}"),
+        io::ErrorKind::PermissionDenied => "ask the server's owner for access to the socket".into(),
+        _ => Remedy::Serve { path: path.to_string() },
     }
 }
 
@@ -58,10 +58,9 @@ impl VfioUser {
     /// # Errors
     /// [`Error::Card`]: no server listens there, the device is in use, or it is not a PCI device.
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
-        let card =
-            |why: String, mend: &str| Error::Card { card: format!("vfio-user:{path}"), why, mend: mend.to_string() };
+        let card = |why: String, mend: Remedy| Error::Card { card: format!("vfio-user:{path}"), why, mend };
         let socket = UnixStream::connect(Path::new(path))
-            .map_err(|error| card(format!("no server can be reached there: {error}"), &mend(error.kind(), path)))?;
+            .map_err(|error| card(format!("no server can be reached there: {error}"), mend(error.kind(), path)))?;
         let patience = |socket: &UnixStream| {
             socket.set_read_timeout(Some(PATIENCE))?;
             socket.set_write_timeout(Some(PATIENCE))
@@ -75,21 +74,23 @@ impl VfioUser {
                 match error.kind() {
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => card(
                         "the server closed the connection: another client is using the device".to_string(),
-                        "stop the other client, or serve another device",
+                        "stop the other client, or serve another device".into(),
                     ),
-                    _ => card(format!("the server does not answer: {error}"), "the socket of a vfio-user server"),
+                    _ => {
+                        card(format!("the server does not answer: {error}"), "the socket of a vfio-user server".into())
+                    }
                 }
             })?;
         if !Version::read_from_prefix(&reply).is_ok_and(|(version, _)| version.major == 0) {
             return Err(card(
                 "the server speaks another version of the protocol".to_string(),
-                "update the server, or linerate",
+                "update the server, or linerate".into(),
             ));
         }
         let device = VfioUser { path: path.to_string(), link: Arc::new(link), maps: Mutex::default() };
         let info: DeviceInfo = device.ask(command::DEVICE_GET_INFO, &DeviceInfo::default())?;
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
-            return Err(card("it is no PCI device".to_string(), "serve a PCI device"));
+            return Err(card("it is no PCI device".to_string(), "serve a PCI device".into()));
         }
         config::enable(&device)?;
         Ok(Arc::new(device))
@@ -138,11 +139,7 @@ impl VfioUser {
     }
 
     fn refuse(&self, why: String) -> Error {
-        Error::Card {
-            card: format!("vfio-user:{}", self.path),
-            why,
-            mend: format!("linerate sim --socket {}, to start the server again", self.path),
-        }
+        Error::Card { card: format!("vfio-user:{}", self.path), why, mend: Remedy::Serve { path: self.path.clone() } }
     }
 }
 
@@ -366,8 +363,8 @@ mod tests {
 
     #[test]
     fn the_hint_depends_on_the_error() {
-        assert!(mend(io::ErrorKind::PermissionDenied, "/s").contains("access"));
-        assert_eq!(mend(io::ErrorKind::NotFound, "/s"), "linerate sim --socket /s");
+        assert!(mend(io::ErrorKind::PermissionDenied, "/s").to_string().contains("access"));
+        assert_eq!(mend(io::ErrorKind::NotFound, "/s"), Remedy::Serve { path: "/s".to_string() });
     }
 
     #[test]

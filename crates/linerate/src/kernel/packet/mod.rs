@@ -21,7 +21,6 @@ use crate::offload::LONGEST;
 use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
 use queue::{PacketRx, PacketTx};
 use socket::Socket;
-pub use socket::promiscuous;
 
 /// An interface, over packet sockets.
 pub type PacketPort = KernelPort<PacketSockets>;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
-use super::socket::{BLOCK, HEADER, Socket};
+use super::socket::{BLOCK, HEADER, Receiving, Socket};
 use crate::batch::Batch;
 use crate::filter::Filter;
 use crate::memory::Pool;
@@ -32,15 +32,6 @@ const TAG_TYPE: usize = 36;
 /// Frames up to this length are declared as headers entirely: the kernel copies headers, and passes the rest as
 /// pages, which costs more than a copy.
 const COPIED: usize = 1518;
-
-/// The read position in a socket's blocks.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Receiving {
-    block: usize,
-    /// Packets of the block not yet read, and the offset of the next.
-    left: u32,
-    next: usize,
-}
 
 /// A receive queue.
 pub(super) struct PacketRx {
@@ -249,10 +240,6 @@ impl Receive for PacketRx {
         batch.len() - before
     }
 
-    fn buffers(&self) -> usize {
-        0
-    }
-
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
@@ -330,10 +317,6 @@ impl Transmit for PacketTx {
             self.oldest = (self.oldest + 1) % self.socket.frames;
         }
         slots
-    }
-
-    fn buffers(&self) -> usize {
-        0
     }
 
     fn unsent(&self) -> usize {

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
-use super::queue::Receiving;
 use crate::error::{Error, Result};
 use crate::kernel::interface::Interface;
 use crate::kernel::option;
+use crate::kernel::packet_socket::{open, set};
 use crate::memory::Mapping;
 use crate::offload::Offload;
 
@@ -28,6 +28,15 @@ pub struct Socket {
     pub next: Mutex<usize>,
 }
 
+/// The read position in a socket's blocks.
+#[derive(Clone, Copy, Default)]
+pub struct Receiving {
+    pub block: usize,
+    /// Packets of the block not yet read, and the offset of the next.
+    pub left: u32,
+    pub next: usize,
+}
+
 /// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
 pub const BLOCK: usize = 128 << 10;
 /// The time after which the kernel hands over a block that is not full: the shortest possible.
@@ -40,36 +49,6 @@ pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>()
 
 /// Fanout by flow: all packets of a flow go to the same socket.
 const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
-
-fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    option::set(fd, libc::SOL_PACKET, option, value)
-}
-
-/// Opens a socket that receives nothing until it is bound.
-fn open() -> io::Result<OwnedFd> {
-    // SAFETY: a plain call.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Receives frames for other addresses, too, until the returned value is dropped.
-pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
-    let join = || {
-        let socket = open()?;
-        let all = libc::packet_mreq {
-            mr_ifindex: interface.index() as libc::c_int,
-            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        set(&socket, libc::PACKET_ADD_MEMBERSHIP, &all).map(|()| socket)
-    };
-    join().map_err(|error| interface.refused("receive frames for others", &error))
-}
 
 impl Socket {
     /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send.

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::{Offload, Segmentation};
-use crate::port::{QueueCounters, RxRing, TxRing};
+use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
 
 /// Flag of a descriptor's second word, above the length: the packet continues in the next (`XDP_PKT_CONTD`).
@@ -130,7 +130,7 @@ impl XdpRx {
     }
 }
 
-impl RxRing for XdpRx {
+impl RegionRx for XdpRx {
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -225,7 +225,7 @@ fn metadata(left: Offload) -> [u8; METADATA] {
     bytes
 }
 
-impl TxRing for XdpTx {
+impl RegionTx for XdpTx {
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }

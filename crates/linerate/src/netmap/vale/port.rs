@@ -138,10 +138,6 @@ impl Transmit for ValeTx {
     fn unsent(&self) -> usize {
         self.asleep.len()
     }
-
-    fn buffers(&self) -> usize {
-        0
-    }
 }
 
 impl Drop for ValeTx {

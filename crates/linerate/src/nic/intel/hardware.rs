@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
-use crate::port::{QueueCounters, Rss, Statistics};
+use crate::port::{Counters, Rss, Statistics};
 use crate::spec::Register;
 use crate::spec::x82599::STATUS;
 
@@ -23,8 +23,7 @@ const DESCRIPTOR: usize = 16;
 pub struct Hardware<B: Bar, C: Controller> {
     pub(in crate::nic) bar: B,
     pub(in crate::nic) config: Config,
-    pub(super) rx: Box<[QueuePlace]>,
-    pub(super) tx: Box<[QueuePlace]>,
+    pub(super) counters: Counters,
     /// The interrupt of each receive queue, or none.
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
     /// The card's counters so far; bytes sent include CRCs.
@@ -74,13 +73,6 @@ impl Receiving {
     }
 }
 
-/// A queue's state that outlives its owner.
-#[derive(Default)]
-pub(super) struct QueuePlace {
-    pub taken: AtomicBool,
-    pub counters: Arc<QueueCounters>,
-}
-
 impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Checks the configuration and maps the memory, without accessing the card.
     pub(super) fn new(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Hardware<B, C>> {
@@ -95,11 +87,9 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
             None => Box::default(),
         };
-        let places = |queues: u16| (0..queues).map(|_| QueuePlace::default()).collect();
         Ok(Hardware {
             bar,
-            rx: places(config.options.rx_queues),
-            tx: places(config.options.tx_queues),
+            counters: Counters::new(&config),
             interrupts,
             counted: Mutex::default(),
             rings,

@@ -17,9 +17,7 @@ mod semaphore;
 mod start;
 mod vector;
 
-use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Config;
@@ -98,7 +96,6 @@ pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
     promiscuous: bool,
-    _controller: PhantomData<C>,
 }
 
 impl<B: Bar, C: Controller> Intel<B, C> {
@@ -109,7 +106,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
-        let mut device = Intel { hardware, rss, promiscuous: true, _controller: PhantomData };
+        let mut device = Intel { hardware, rss, promiscuous: true };
         device.bring_up()?;
         Ok(device)
     }
@@ -173,8 +170,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
-        let slots = |queues: &[hardware::QueuePlace]| queues.iter().map(|place| place.counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.hardware.rx), tx_slots: slots(&self.hardware.tx) }
+        self.hardware.counters.by_queue()
     }
 
     fn link(&self) -> Result<Link> {
@@ -225,10 +221,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn reset(&mut self) -> Result<()> {
         let hardware = &self.hardware;
-        let queues = hardware.rx.iter().chain(&hardware.tx).filter(|place| place.taken.load(Ordering::Acquire)).count();
-        if queues > 0 {
-            return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
-        }
+        hardware.counters.check_free(&hardware.config)?;
         // Save the counters before the reset clears them.
         hardware.statistics()?;
         self.bring_up()
@@ -245,10 +238,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         const CRC: u64 = 4;
         let mut sum = self.counted();
         C::count(self, &mut sum);
+        let queues = self.counters.sum().drops;
         let drops = Drops {
-            no_buffer: self.rx.iter().map(|place| place.counters.no_buffers()).sum(),
-            malformed: self.rx.iter().map(|place| place.counters.drops()).sum(),
-            tx_too_long: self.tx.iter().map(|place| place.counters.drops()).sum(),
+            no_buffer: queues.no_buffer,
+            malformed: queues.malformed,
+            tx_too_long: queues.tx_too_long,
             ..sum.drops
         };
         Ok(Statistics { tx_bytes: sum.tx_bytes.saturating_sub(sum.tx_packets * CRC), drops, ..*sum })

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
 use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
-use crate::port::{QueueCounters, RxRing, TxRing};
+use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
 use crate::spec::descriptor::{receive, transmit};
 
@@ -62,7 +62,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> RxRing for IntelRx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -303,7 +303,7 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<B: Bar, C: Controller, L: Locate> TxRing for IntelTx<B, C, L> {
+impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool

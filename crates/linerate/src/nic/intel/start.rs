@@ -2,21 +2,24 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::Controller;
-use super::hardware::{Hardware, QueuePlace};
+use super::hardware::Hardware;
 use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
 use super::vector::Groups;
 use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::{Descriptors, Locate};
 use crate::pci::Bar;
+use crate::port::QueueCounters;
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Fills the ring and starts the queue.
     pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelRx<B, C, L>> {
-        hardware.claim("receive", queue, |descriptors| IntelRx::fill(hardware, queue, addresses, descriptors))
+        hardware.claim("receive", queue, |descriptors, counters| {
+            IntelRx::fill(hardware, queue, addresses, descriptors, counters)
+        })
     }
 
     fn fill(
@@ -24,6 +27,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         queue: u16,
         addresses: L,
         descriptors: Descriptors,
+        counters: Arc<QueueCounters>,
     ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
         // The ring's buffers, and those of a packet received in part.
@@ -55,7 +59,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             placement,
             longest,
             pool: pool.clone(),
-            counters: hardware.rx[queue as usize].counters.clone(),
+            counters,
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
             interrupt: hardware.interrupts.get(queue as usize).cloned(),
@@ -78,7 +82,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         self.pool.give(&partial);
         let held = std::mem::take(&mut self.bufs);
-        self.hardware.release(&self.hardware.rx[self.queue as usize], stopped, &held)
+        self.hardware.release(stopped, &held)
     }
 }
 
@@ -91,7 +95,9 @@ impl<B: Bar, C: Controller, L: Locate> Drop for IntelRx<B, C, L> {
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Starts the queue.
     pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelTx<B, C, L>> {
-        hardware.claim("transmit", queue, |descriptors| IntelTx::prepare(hardware, queue, addresses, descriptors))
+        hardware.claim("transmit", queue, |descriptors, counters| {
+            IntelTx::prepare(hardware, queue, addresses, descriptors, counters)
+        })
     }
 
     fn prepare(
@@ -99,6 +105,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         queue: u16,
         addresses: L,
         descriptors: Descriptors,
+        counters: Arc<QueueCounters>,
     ) -> Result<IntelTx<B, C, L>> {
         let pool = &hardware.config.pool;
         // Descriptors without RS must not hold all buffers of the pool.
@@ -122,7 +129,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             shift: pool.region().shift(),
             longest,
             pool: pool.clone(),
-            counters: hardware.tx[queue as usize].counters.clone(),
+            counters,
             queue,
             hardware: hardware.clone(),
             _reservation: reservation,
@@ -138,7 +145,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let in_flight = 0..self.in_flight();
         let held: Vec<u32> = in_flight.map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
         self.bufs = Box::default();
-        self.hardware.release(&self.hardware.tx[self.queue as usize], stopped, &held)
+        self.hardware.release(stopped, &held)
     }
 }
 
@@ -149,31 +156,25 @@ impl<B: Bar, C: Controller, L: Locate> Drop for IntelTx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Claims a queue and starts it with its descriptors; releases the claim on failure.
-    fn claim<Q>(&self, direction: &'static str, queue: u16, start: impl FnOnce(Descriptors) -> Result<Q>) -> Result<Q> {
-        let (places, first) = match direction {
-            "receive" => (&self.rx, 0),
-            _ => (&self.tx, self.config.options.rx_queues),
-        };
-        let port = || self.config.name.clone();
-        let Some(place) = places.get(queue as usize) else {
-            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
+    /// Takes a queue, which is its owner's while that has its counters, and starts it with its descriptors.
+    fn claim<Q>(
+        &self,
+        direction: &'static str,
+        queue: u16,
+        start: impl FnOnce(Descriptors, Arc<QueueCounters>) -> Result<Q>,
+    ) -> Result<Q> {
+        let (counters, first) = match direction {
+            "receive" => (self.counters.take_rx(&self.config, queue)?, 0),
+            _ => (self.counters.take_tx(&self.config, queue)?, self.config.options.rx_queues),
         };
         self.check_alive()?;
-        if place.taken.swap(true, AcqRel) {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
-        }
         let (memory, offset, _) = self.ring(first + queue);
         // SAFETY: no slices of the rings' memory are lent.
-        let started = start(unsafe { Descriptors::new(memory, offset, self.config.ring()) });
-        if started.is_err() {
-            place.taken.store(false, Release);
-        }
-        started
+        start(unsafe { Descriptors::new(memory, offset, self.config.ring()) }, counters)
     }
 
-    /// Ends a queue's claim. Frees its buffers, or quarantines them if the queue did not stop.
-    fn release(&self, place: &QueuePlace, stopped: Result<()>, held: &[u32]) -> Result<()> {
+    /// Frees a queue's buffers, or quarantines them if it did not stop.
+    fn release(&self, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
             Ok(()) => self.config.pool.give(held),
             Err(_) => {
@@ -182,7 +183,6 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
                 self.quarantine(held);
             }
         }
-        place.taken.store(false, Release);
         stopped
     }
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::hardware::wait_until;
 use super::registers::control;
 use super::ring::{Part, Ring};
-use super::transport::Notify;
+use super::transport::{Notify, wait_until};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceAddress, Mapping};
 

@@ -3,24 +3,19 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
-use super::queue::{HeaderLayout, VirtioRx, VirtioTx};
 use super::registers::{config as device_config, control as command, feature, header, status};
-use super::ring::{Layout, Ring};
-use super::sent::Sent;
+use super::ring::{HeaderLayout, Layout, Ring};
 use super::split::Split;
-use super::transport::{QueueAddresses, Transport};
-use super::vector::{Groups, Rule};
-use crate::batch::MAX_CHAIN;
-use crate::error::{Error, Result};
-use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Locate, Mapping, Placement};
+use super::transport::{QueueAddresses, Transport, wait_until};
+use crate::error::{Error, Remedy, Result};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
-use crate::port::QueueCounters;
+use crate::port::Counters;
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
 /// memory that it can reach is freed.
@@ -30,30 +25,25 @@ pub(super) struct Hardware {
     /// The negotiated features.
     pub features: u64,
     pub layout: HeaderLayout,
-    pub rx: Box<[Place]>,
-    pub tx: Box<[Place]>,
-    interrupts: Box<[Arc<Interrupt>]>,
+    pub(super) rx: Box<[QueueMemory]>,
+    pub(super) tx: Box<[QueueMemory]>,
+    pub counters: Counters,
+    pub(super) interrupts: Box<[Arc<Interrupt>]>,
     control: Mutex<Option<Control>>,
     control_queue: Option<QueueMemory>,
     /// All virtqueues, then headers and commands.
-    rings: DmaMap,
+    pub(super) rings: DmaMap,
     packets: DmaMap,
     state: Mutex<State>,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
 }
 
-/// A queue's rings and counters; they outlive its owner.
-pub(super) struct Place {
-    memory: QueueMemory,
-    pub counters: Arc<QueueCounters>,
-}
-
 /// The place of a virtqueue in the rings' memory.
 #[derive(Clone, Copy)]
-struct QueueMemory {
+pub(super) struct QueueMemory {
     /// The queue's number in the device.
-    number: u16,
+    pub number: u16,
     offset: usize,
     pub size: u16,
 }
@@ -61,14 +51,14 @@ struct QueueMemory {
 /// The queues in use. A VirtIO device cannot stop one queue, only all of them: dropped queues stay with the device
 /// until none is in use.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Queues in use, or used since the last reset; receive queues have even numbers.
-    taken: Vec<u16>,
+    pub(super) taken: Vec<u16>,
     /// The count of queues in use.
-    held: usize,
+    pub(super) held: usize,
     /// Buffers of dropped queues, free again after the reset.
     quarantined: Vec<u32>,
-    receiving: u16,
+    pub(super) receiving: u16,
     promiscuous: bool,
 }
 
@@ -81,7 +71,7 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_TSO6;
 
 /// The offset of zeros for headers.
-const ZEROS: usize = 0;
+pub(super) const ZEROS: usize = 0;
 const COMMAND: usize = ZEROS + 64;
 const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
@@ -162,9 +152,8 @@ impl Hardware {
             end = offset + step;
             Ok(QueueMemory { number, offset, size })
         };
-        let mut places = |queues: u16, direction: u16| -> Result<Box<[Place]>> {
-            let one = |queue| Ok(Place { memory: place(2 * queue + direction)?, counters: Arc::default() });
-            (0..queues).map(one).collect()
+        let mut places = |queues: u16, direction: u16| -> Result<Box<[QueueMemory]>> {
+            (0..queues).map(|queue| place(2 * queue + direction)).collect()
         };
         let (rx, tx) = (places(config.options.rx_queues, 0)?, places(config.options.tx_queues, 1)?);
         let control_queue = match features & feature::CTRL_VQ {
@@ -180,10 +169,7 @@ impl Hardware {
                 why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
                       it would write into memory outside this process"
                     .to_string(),
-                mend: format!(
-                    "start the machine with iommu_platform=on for it, or: linerate bind --uio {}",
-                    device.address()
-                ),
+                mend: Remedy::TakeOverUio("start the machine with iommu_platform=on for it"),
             });
         }
         let rings = DmaMap::new(dma, &Arc::new(Mapping::new(end, region.mapping().pages(), None)?))?;
@@ -194,6 +180,7 @@ impl Hardware {
             layout,
             rx,
             tx,
+            counters: Counters::new(&config),
             interrupts,
             control: Mutex::default(),
             control_queue,
@@ -226,11 +213,11 @@ impl Hardware {
         // SAFETY: no slices of the rings' memory are lent.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
         let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
-        for (index, place) in self.rx.iter().enumerate() {
-            self.start_queue(place.memory, has_vectors.then_some(index as u16))?;
+        for (index, queue) in self.rx.iter().enumerate() {
+            self.start_queue(*queue, has_vectors.then_some(index as u16))?;
         }
-        for place in &self.tx {
-            self.start_queue(place.memory, None)?;
+        for queue in &self.tx {
+            self.start_queue(*queue, None)?;
         }
         let mut control = None;
         if let Some(queue) = self.control_queue {
@@ -264,7 +251,7 @@ impl Hardware {
         }
     }
 
-    fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
+    pub fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
         R::new(self.rings.memory(), queue.offset, queue.size, self.features & feature::EVENT_IDX != 0)
     }
 
@@ -279,10 +266,10 @@ impl Hardware {
 
     /// Returns the count of descriptors in the receive rings.
     pub fn ring_size(&self) -> usize {
-        self.rx.first().map_or(0, |place| place.memory.size.into())
+        self.rx.first().map_or(0, |queue| queue.size.into())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -342,8 +329,7 @@ impl Hardware {
     /// Returns the queue whose ring or descriptors contain a device address.
     fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
         const PAGE: DeviceAddress = !0xFFF;
-        let is_of = |place: &Place| {
-            let QueueMemory { offset, size, .. } = place.memory;
+        let is_of = |&QueueMemory { offset, size, .. }: &QueueMemory| {
             let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
@@ -352,139 +338,13 @@ impl Hardware {
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
         };
-        let found = |direction, places: &[Place]| Some((direction, places.iter().position(is_of)?));
+        let found = |direction, queues: &[QueueMemory]| Some((direction, queues.iter().position(is_of)?));
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
     /// Returns where the device writes a packet with its header in a buffer.
-    fn placement(&self) -> Placement {
+    pub fn placement(&self) -> Placement {
         Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.options.max_frame)
-    }
-
-    /// Returns loops over groups of packets, if wanted and possible.
-    fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
-        let HeaderLayout { len, mergeable, separate, .. } = self.layout;
-        let (addresses, header) = (addresses.clone(), len as usize);
-        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
-        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
-    }
-
-    /// Starts a receive queue: from here on the device owns all its buffers.
-    pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
-        let memory = self.claim("receive", queue, 2 * queue)?;
-        let started = self.fill(queue, memory, addresses);
-        match started {
-            Ok(rx) => self.receive_if_ready().map(|()| rx),
-            Err(error) => {
-                self.unclaim(2 * queue);
-                Err(error)
-            }
-        }
-    }
-
-    fn fill<R: Ring, L: Locate>(
-        self: &Arc<Self>,
-        queue: u16,
-        memory: QueueMemory,
-        addresses: L,
-    ) -> Result<VirtioRx<R, L>> {
-        let pool = &self.config.pool;
-        let count = usize::from(memory.size / self.layout.descriptors());
-        let reservation = pool.reserve(count + MAX_CHAIN)?;
-        let doorbell = self.transport.notify(memory.number)?;
-        let Some(bufs) = pool.take(count) else {
-            return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
-        };
-        let placement = self.placement();
-        let room = placement.room().min(usize::from(u16::MAX));
-        let longest_single = self.config.options.max_frame.min(room - self.layout.len as usize);
-        let mut rx = VirtioRx::<R, L> {
-            ring: self.ring(memory),
-            bufs: bufs.into(),
-            layout: self.layout,
-            doorbell,
-            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
-            addresses,
-            placement,
-            room: room as u32,
-            longest: self.config.options.max_frame,
-            longest_single,
-            pool: pool.clone(),
-            counters: self.rx[usize::from(queue)].counters.clone(),
-            missing: 0,
-            slots: 0,
-            so_far: 0,
-            partial: Vec::with_capacity(MAX_CHAIN),
-            dropping: false,
-            broken: false,
-            interrupt: self.interrupts.get(usize::from(queue)).cloned(),
-            hardware: self.clone(),
-            _reservation: reservation,
-        };
-        (0..count).for_each(|index| rx.refill(index));
-        if rx.ring.publish(false) {
-            rx.doorbell.ring();
-        }
-        Ok(rx)
-    }
-
-    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
-    fn receive_if_ready(&self) -> Result<()> {
-        let mut state = self.state();
-        state.receiving += 1;
-        let all = state.receiving == self.config.options.rx_queues;
-        drop(state);
-        if all && self.config.options.rx_queues > 1 {
-            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
-            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
-        }
-        Ok(())
-    }
-
-    /// Starts a transmit queue.
-    pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
-        let memory = self.claim("transmit", queue, 2 * queue + 1)?;
-        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(2 * queue + 1))?;
-        let pool = &self.config.pool;
-        Ok(VirtioTx {
-            ring: self.ring(memory),
-            sent: Sent::new(memory.size),
-            layout: self.layout,
-            doorbell,
-            groups: self.groups(&addresses, self.config.options.max_frame),
-            addresses,
-            zeros: self.rings.addresses().at(ZEROS),
-            longest: self.config.options.max_frame,
-            features: self.features,
-            pool: pool.clone(),
-            counters: self.tx[usize::from(queue)].counters.clone(),
-            broken: false,
-            stopped: false,
-            hardware: self.clone(),
-        })
-    }
-
-    fn claim(&self, direction: &'static str, queue: u16, number: u16) -> Result<QueueMemory> {
-        let port = || self.config.name.clone();
-        let places = if number.is_multiple_of(2) { &self.rx } else { &self.tx };
-        let Some(place) = places.get(usize::from(queue)) else {
-            return Err(Error::NoSuchQueue { port: port(), direction, queue, queues: places.len() as u16 });
-        };
-        self.check_alive()?;
-        let mut state = self.state();
-        if state.taken.contains(&number) {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
-        }
-        state.taken.push(number);
-        state.held += 1;
-        Ok(place.memory)
-    }
-
-    /// Undoes a claim whose queue did not start.
-    fn unclaim(&self, number: u16) {
-        let mut state = self.state();
-        state.taken.retain(|taken| *taken != number);
-        state.held -= 1;
     }
 
     /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
@@ -498,11 +358,6 @@ impl Hardware {
         }
         self.bring_up_alone(&mut state)
     }
-
-    /// Returns the count of queues in use.
-    pub fn held(&self) -> usize {
-        self.state().held
-    }
 }
 
 impl Drop for Hardware {
@@ -515,43 +370,6 @@ impl Drop for Hardware {
             std::mem::forget(self.rings.memory().clone());
             std::mem::forget(self.packets.memory().clone());
         }
-    }
-}
-
-impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Stops the queue; further calls do nothing.
-    pub fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
-            return Ok(());
-        }
-        self.ring.forbid_interrupts();
-        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&partial);
-        let held = std::mem::take(&mut self.bufs);
-        self.hardware.release(&held)
-    }
-}
-
-impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
-    fn drop(&mut self) {
-        let _ = self.halt();
-    }
-}
-
-impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Stops the queue; further calls do nothing.
-    pub fn halt(&mut self) -> Result<()> {
-        if self.stopped {
-            return Ok(());
-        }
-        self.stopped = true;
-        self.hardware.release(&self.sent.held())
-    }
-}
-
-impl<R: Ring, L: Locate> Drop for VirtioTx<R, L> {
-    fn drop(&mut self) {
-        let _ = self.halt();
     }
 }
 
@@ -609,24 +427,4 @@ fn reset(transport: &Transport, port: &str) -> Result<()> {
         u8::MAX => Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
         status => Ok(status == 0),
     })
-}
-
-/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
-pub(super) fn wait_until(
-    port: &str,
-    register: &str,
-    section: &'static str,
-    mut done: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    const STEP: Duration = Duration::from_micros(50);
-    const BOUND: Duration = Duration::from_millis(500);
-    let mut waited = Duration::ZERO;
-    while !done()? {
-        if waited >= BOUND {
-            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
-        }
-        std::thread::sleep(STEP);
-        waited += STEP;
-    }
-    Ok(())
 }

@@ -20,6 +20,7 @@ mod registers;
 mod ring;
 mod sent;
 mod split;
+mod start;
 mod transport;
 mod vector;
 
@@ -29,8 +30,8 @@ use super::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Locate, Pool};
 use crate::pci::PciDevice;
-use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
-use hardware::{Hardware, Place};
+use crate::port::{Device, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
+use hardware::Hardware;
 use packed::Packed;
 use registers::{config as device_config, control as command, feature};
 use split::Split;
@@ -118,24 +119,11 @@ impl Device for Virtio {
     /// Sums the counters of the queues, since the device has none.
     fn statistics(&self) -> Result<Statistics> {
         self.hardware.check_alive()?;
-        let mut sum = Statistics::default();
-        for Place { counters, .. } in &self.hardware.rx {
-            sum.rx_packets += counters.packets();
-            sum.rx_bytes += counters.bytes();
-            sum.drops.no_buffer += counters.no_buffers();
-            sum.drops.malformed += counters.drops();
-        }
-        for Place { counters, .. } in &self.hardware.tx {
-            sum.tx_packets += counters.packets();
-            sum.tx_bytes += counters.bytes();
-            sum.drops = Drops { tx_too_long: sum.drops.tx_too_long + counters.drops(), ..sum.drops };
-        }
-        Ok(sum)
+        Ok(self.hardware.counters.sum())
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
-        let slots = |places: &[Place]| places.iter().map(|place| place.counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.hardware.rx), tx_slots: slots(&self.hardware.tx) }
+        self.hardware.counters.by_queue()
     }
 
     fn link(&self) -> Result<Link> {
@@ -181,10 +169,7 @@ impl Device for Virtio {
     }
 
     fn reset(&mut self) -> Result<()> {
-        let queues = self.hardware.held();
-        if queues > 0 {
-            return Err(Error::QueuesInUse { port: self.name().to_string(), queues });
-        }
+        self.hardware.counters.check_free(&self.hardware.config)?;
         self.hardware.bring_up()
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::hardware::Hardware;
 use super::registers::{feature, header};
-use super::ring::{Part, Ring};
+use super::ring::{HeaderLayout, Part, Ring};
 use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
 use super::vector::{Groups, SMALLEST};
@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
-use crate::port::{QueueCounters, RxRing, TxRing};
+use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
 
 /// The shorter header's length.
@@ -72,27 +72,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-/// The layout of header and data in descriptors.
-#[derive(Clone, Copy)]
-pub(super) struct HeaderLayout {
-    /// Length of the header in bytes.
-    pub len: u32,
-    /// The header has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
-    pub separate: bool,
-    /// The header contains the packet's count of buffers.
-    pub mergeable: bool,
-    /// The header may contain offloads left to be done.
-    pub offloads: bool,
-}
-
-impl HeaderLayout {
-    /// Returns the descriptors of a packet in one buffer.
-    pub fn descriptors(self) -> u16 {
-        if self.separate { 2 } else { 1 }
-    }
-}
-
-impl<R: Ring, L: Locate> RxRing for VirtioRx<R, L> {
+impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -383,7 +363,7 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) hardware: Arc<Hardware>,
 }
 
-impl<R: Ring, L: Locate> TxRing for VirtioTx<R, L> {
+impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool

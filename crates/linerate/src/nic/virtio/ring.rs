@@ -109,6 +109,26 @@ impl Asked {
     }
 }
 
+/// The layout of header and data in descriptors.
+#[derive(Clone, Copy)]
+pub(super) struct HeaderLayout {
+    /// Length of the header in bytes.
+    pub len: u32,
+    /// The header has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
+    pub separate: bool,
+    /// The header contains the packet's count of buffers.
+    pub mergeable: bool,
+    /// The header may contain offloads left to be done.
+    pub offloads: bool,
+}
+
+impl HeaderLayout {
+    /// Returns the descriptors of a packet in one buffer.
+    pub fn descriptors(self) -> u16 {
+        if self.separate { 2 } else { 1 }
+    }
+}
+
 /// One descriptor of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {

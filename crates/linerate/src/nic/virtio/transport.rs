@@ -2,6 +2,8 @@
 //! (legacy, 4.1.4.8).
 #![allow(unsafe_code)]
 
+use std::time::Duration;
+
 use super::registers::{NO_VECTOR, common, config, legacy};
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
@@ -233,11 +235,11 @@ impl Transport {
 }
 
 impl Window {
-    fn load<T: crate::pci::Register>(&self, offset: u32) -> T {
+    fn load<T: crate::pci::Width>(&self, offset: u32) -> T {
         self.bar.load(self.offset + offset)
     }
 
-    fn store<T: crate::pci::Register>(&self, offset: u32, value: T) {
+    fn store<T: crate::pci::Width>(&self, offset: u32, value: T) {
         self.bar.store(self.offset + offset, value);
     }
 }
@@ -291,4 +293,24 @@ impl Modern {
 
 fn lies(why: &'static str) -> Error {
     Error::BadDevice { why }
+}
+
+/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
+pub(super) fn wait_until(
+    port: &str,
+    register: &str,
+    section: &'static str,
+    mut done: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    const STEP: Duration = Duration::from_micros(50);
+    const BOUND: Duration = Duration::from_millis(500);
+    let mut waited = Duration::ZERO;
+    while !done()? {
+        if waited >= BOUND {
+            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
+        }
+        std::thread::sleep(STEP);
+        waited += STEP;
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::ioctl::{self, *};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, Mapping};
 use crate::pci::NetworkCard;
 use crate::pci::sysfs::group_members;
@@ -62,7 +62,7 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     {
         let space = shared(&IOMMUFD, || Space::of_iommufd(iommufd))?;
         let refused =
-            |what| move |error| card.error(&format!("vfio: {what}: {error}"), "dmesg, which may have the reason");
+            |what| move |error| card.error(format!("vfio: {what}: {error}"), "dmesg, which may have the reason");
         let Kind::Iommufd { iommufd, space: id } = &space.kind else { unreachable!("made as one") };
         let mut bind = vfio_device_bind_iommufd {
             argsz: size_of::<vfio_device_bind_iommufd>() as u32,
@@ -87,7 +87,7 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     let group = space.group(card)?;
     let name = std::ffi::CString::new(card.address.as_str()).expect("an address has no zeros");
     let device = ioctl::device_of_group(&group, &name)
-        .map_err(|error| card.error(&format!("vfio did not open it: {error}"), "dmesg, which may have the reason"))?;
+        .map_err(|error| card.error(format!("vfio did not open it: {error}"), "dmesg, which may have the reason"))?;
     Ok(Opened { device, group: Some(group), space })
 }
 
@@ -122,7 +122,7 @@ impl Space {
             ErrorKind::NotFound => {
                 card.error("vfio is not there: /dev/vfio/vfio does not exist", "sudo modprobe vfio-pci")
             }
-            _ => card.error(&format!("/dev/vfio/vfio cannot be opened: {error}"), "sudo chmod 666 /dev/vfio/vfio"),
+            _ => card.error(format!("/dev/vfio/vfio cannot be opened: {error}"), "sudo chmod 666 /dev/vfio/vfio"),
         })?;
         Ok(Space { kind: Kind::Container { container, groups: Mutex::default() }, maps: Mutex::default() })
     }
@@ -133,7 +133,7 @@ impl Space {
         let Some(number) = card.iommu_group else {
             return Err(card.error(
                 "it has no IOMMU group: the machine has no IOMMU, or it is off",
-                "boot with intel_iommu=on or amd_iommu=on, or use uio: linerate bind --uio",
+                Remedy::TakeOverUio("boot with intel_iommu=on or amd_iommu=on"),
             ));
         };
         let mut groups = groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,14 +143,14 @@ impl Space {
         let path = format!("/dev/vfio/{number}");
         let group = open_file(Path::new(&path)).map_err(|error| match error.kind() {
             ErrorKind::NotFound => card.error(
-                &format!("{path} does not exist: no driver of vfio has the card"),
-                &format!("sudo linerate bind {}", card.address),
+                format!("{path} does not exist: no driver of vfio has the card"),
+                Remedy::Take { address: card.address.clone() },
             ),
             ErrorKind::PermissionDenied => {
-                card.error(&format!("{path} belongs to another user"), &format!("sudo chown $USER {path}"))
+                card.error(format!("{path} belongs to another user"), format!("sudo chown $USER {path}"))
             }
             ErrorKind::ResourceBusy => in_use(card),
-            _ => card.error(&format!("{path} cannot be opened: {error}"), "dmesg, which may have the reason"),
+            _ => card.error(format!("{path} cannot be opened: {error}"), "dmesg, which may have the reason"),
         })?;
 
         let mut status = vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, ..Default::default() };
@@ -169,7 +169,7 @@ impl Space {
                     "echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts, if you trust the card",
                 ),
                 _ => card.error(
-                    &format!("vfio has no driver for this machine's IOMMU: {error}"),
+                    format!("vfio has no driver for this machine's IOMMU: {error}"),
                     "sudo modprobe vfio_iommu_type1",
                 ),
             })?;
@@ -287,14 +287,14 @@ fn not_viable(card: &NetworkCard, group: u32) -> Error {
         })
         .map(|(address, driver)| format!("{address} ({})", driver.unwrap_or_default()))
         .collect();
-    let first = others.first().and_then(|other| other.split(' ').next()).unwrap_or("ADDRESS").to_string();
+    let first = others.first().and_then(|other| other.split(' ').next()).unwrap_or_default().to_string();
     card.error(
-        &format!(
+        format!(
             "its IOMMU group {group} is not viable: the IOMMU cannot isolate the card from these devices, \
              which are bound to kernel drivers: {}",
             others.join(", ")
         ),
-        &format!("sudo linerate bind {first}, and the others, if you can do without them"),
+        Remedy::TakeOthers { first },
     )
 }
 

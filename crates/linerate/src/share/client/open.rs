@@ -6,7 +6,7 @@ use std::path::Path;
 use super::requests::{Client, accepted, of, sockets, unanswered};
 use super::shared_port::SharedPort;
 use crate::error::{Error, Result};
-use crate::share::protocol::connection::ask_by;
+use crate::share::protocol::connection::Connection;
 use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Reply, Request};
 use crate::share::protocol::socket::{connect_socket, server_of};
@@ -43,7 +43,7 @@ pub fn open_by(
             return Ok(None);
         }
     }
-    let answer = ask_by(fd, &Request::Open { wanted, memory }, &[]).map_err(unanswered)?;
+    let answer = Connection::new(fd).ask(&Request::Open { wanted, memory }, &[]).map_err(unanswered)?;
     opened(accepted(answer)?, true).map(Some)
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::share::client::copier::Copier;
-use crate::share::protocol::connection::send_token;
+use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::PortLayout;
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::SharedMapping;
@@ -113,7 +113,7 @@ impl ClientTx {
             None => client.publish_head()? && client.must_notify(),
         };
         if must_notify {
-            send_token(socket);
+            Connection::new(socket).notify();
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl ClientRx {
             None => self.client.publish_head()? && self.client.must_notify(),
         };
         if must_notify {
-            send_token(socket);
+            Connection::new(socket).notify();
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ fn give_to_monitor(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u1
     producer.advance(fits);
     producer.publish_tail();
     if fits > 0 && monitor.is_armed() {
-        send_token(socket);
+        Connection::new(socket).notify();
     }
 }
 

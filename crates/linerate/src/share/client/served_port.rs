@@ -176,10 +176,6 @@ impl Receive for ServedRx {
         batch.len() - before
     }
 
-    fn buffers(&self) -> usize {
-        0
-    }
-
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         if !self.sleeps {
             return None;
@@ -187,9 +183,6 @@ impl Receive for ServedRx {
         self.opened.port.arm_ring(self.opened.socket(), self.queue);
         Some(self.opened.socket())
     }
-
-    /// A token that comes now is read at the next wait.
-    fn disarm(&mut self) {}
 }
 
 struct ServedTx {
@@ -228,9 +221,5 @@ impl Transmit for ServedTx {
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
         slots
-    }
-
-    fn buffers(&self) -> usize {
-        0
     }
 }

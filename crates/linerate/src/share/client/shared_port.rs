@@ -15,7 +15,7 @@ use crate::share::client::forward::forward;
 use crate::share::client::indirect;
 use crate::share::client::requests::shadow_of;
 use crate::share::client::rings::{ClientRings, ClientRx, ClientTx, PipeLink, stamp};
-use crate::share::protocol::connection::{has_ended, read_tokens, send_token};
+use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::{DESCRIPTION, NI_BUFS_HEAD, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Segments, SharedMapping};
@@ -277,13 +277,13 @@ impl SharedPort {
     pub fn arm(&self, socket: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
         let all = || self.sending().chain(self.receiving());
         if is_in_vain || all().any(ClientRing::has_token) {
-            read_tokens(socket);
+            Connection::new(socket).read_tokens();
             self.client_rings.tx.iter().flatten().for_each(|transmit| transmit.update_tail(socket));
             // Another thread or process may wait for these rings: the server must look again.
             let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
             forgotten.iter().for_each(|client| client.arm());
             if forgotten.iter().any(|client| client.has_news()) {
-                send_token(socket);
+                Connection::new(socket).notify();
             }
         }
         self.sending().filter(|_| send).for_each(ClientRing::arm);
@@ -300,7 +300,7 @@ impl SharedPort {
             is_unheard |= client.has_news();
         }
         if is_unheard {
-            send_token(socket);
+            Connection::new(socket).notify();
         }
     }
 
@@ -351,7 +351,7 @@ fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
 
 /// Returns whether a port's server is connected to its descriptor.
 pub fn is_served(socket: BorrowedFd<'_>) -> bool {
-    !has_ended(socket)
+    !Connection::new(socket).has_ended()
 }
 
 #[cfg(test)]

@@ -37,16 +37,166 @@ const LONGEST: usize = 128 << 10;
 /// The most descriptors of one message.
 const DESCRIPTORS: usize = 4;
 
-/// One end of a connection.
-pub struct Connection {
-    socket: OwnedFd,
+/// One end of a connection: a socket that it owns, or a client's descriptor that it borrows.
+pub struct Connection<S = OwnedFd> {
+    socket: S,
 }
 
-impl Connection {
-    pub fn new(socket: OwnedFd) -> Connection {
+/// A token.
+const TOKEN: &[u8] = &[1];
+/// The prefix of a proof.
+const PROOF: &[u8] = b"linerate-proof:";
+
+thread_local! {
+    /// Where this thread receives messages.
+    static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
+}
+
+impl<S: AsFd> Connection<S> {
+    pub fn new(socket: S) -> Connection<S> {
         Connection { socket }
     }
 
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        }
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Sends a token. Nothing is sent if the socket is full: unread tokens wake the other side as well.
+    pub fn notify(&self) {
+        let _ = rustix::net::send(&self.socket, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Sends a proof.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room for it, and others of send(2).
+    pub fn send_proof(&self, proof: [u8; 16]) -> io::Result<()> {
+        rustix::net::send(&self.socket, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits for the next message, without a bound.
+    ///
+    /// # Errors
+    /// As [`next`](Connection::next).
+    pub fn wait(&self) -> io::Result<Message> {
+        self.receive(RecvFlags::empty())
+    }
+
+    /// Reads the next message, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and those of recvmsg(2).
+    pub fn next(&self) -> io::Result<Message> {
+        self.receive(RecvFlags::DONTWAIT)
+    }
+
+    fn receive(&self, flags: RecvFlags) -> io::Result<Message> {
+        BYTES.with_borrow_mut(|bytes| {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let part = &mut [IoSliceMut::new(bytes)];
+            let received = recvmsg(&self.socket, part, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+            let mut descriptors = Vec::new();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(more) = message {
+                    descriptors.extend(more);
+                }
+            }
+            let bytes = &bytes[..received.bytes];
+            match (bytes, bytes.strip_prefix(PROOF).and_then(|proof| proof.try_into().ok())) {
+                ([], _) => Err(io::ErrorKind::UnexpectedEof.into()),
+                (TOKEN, _) => Ok(Message::Token),
+                (_, Some(proof)) => Ok(Message::Proof(proof)),
+                _ => Ok(Message::Request(bytes.to_vec(), descriptors)),
+            }
+        })
+    }
+
+    /// Reads the tokens that are there, at most 64: a server may send tokens without end.
+    pub fn read_tokens(&self) {
+        for _ in 0..64 {
+            match rustix::net::recv(&self.socket, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+                Ok((_, count)) if count > 0 => {}
+                _ => break,
+            }
+        }
+    }
+
+    /// Sends a request and waits for the reply, at most [`PATIENCE`] for each.
+    ///
+    /// # Errors
+    /// `TimedOut`, `InvalidData` if the reply is malformed, and those of [`send`](Connection::send) and
+    /// [`next`](Connection::next).
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        request: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        self.wait_for(PollFlags::OUT)?;
+        let sent = self.send(request, descriptors);
+        // A server that refuses a connection may have sent its reply before the request.
+        if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+            sent?;
+        }
+        match self.reply() {
+            // The server has closed the connection without reading the request. A reply that it has sent before is
+            // still there.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.reply(),
+            answer => answer,
+        }
+    }
+
+    /// Waits for a reply, and skips tokens.
+    pub fn reply<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
+        loop {
+            self.wait_for(PollFlags::IN)?;
+            if let Message::Request(bytes, descriptors) = self.next()? {
+                return Ok((serde_json::from_slice(&bytes)?, descriptors));
+            }
+        }
+    }
+
+    fn wait_for(&self, events: PollFlags) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            match poll(&mut [PollFd::new(&self.socket, events)], Some(&timeout)) {
+                Ok(0) => {
+                    let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Returns whether the other end is gone.
+    pub fn has_ended(&self) -> bool {
+        self.is_there(PollFlags::RDHUP)
+    }
+
+    /// Returns whether one of the events is there, without waiting.
+    fn is_there(&self, events: PollFlags) -> bool {
+        poll(&mut [PollFd::new(&self.socket, events)], Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
+impl Connection {
     /// Connects two ends within this process.
     ///
     /// # Errors
@@ -56,178 +206,6 @@ impl Connection {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok([Connection { socket: a }, Connection { socket: b }])
-    }
-
-    /// Sends a message.
-    ///
-    /// # Errors
-    /// Those of sendmsg(2).
-    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(self.as_fd(), message, descriptors)
-    }
-
-    /// Receives a reply, and skips tokens.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` if the other end is gone, `InvalidData` if the message is malformed, and those of recvmsg(2).
-    #[cfg(test)]
-    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
-        loop {
-            if let Message::Request(bytes, descriptors) = receive(self.as_fd(), RecvFlags::empty())? {
-                return Ok((serde_json::from_slice(&bytes)?, descriptors));
-            }
-        }
-    }
-
-    /// Waits for the next message, without a bound.
-    ///
-    /// # Errors
-    /// As [`next`](Connection::next).
-    pub fn wait(&self) -> io::Result<Message> {
-        receive(self.as_fd(), RecvFlags::empty())
-    }
-
-    /// Reads the next message, without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and those of recvmsg(2).
-    pub fn next(&self) -> io::Result<Message> {
-        receive(self.as_fd(), RecvFlags::DONTWAIT)
-    }
-
-    /// Sends a token. Nothing is sent if the socket is full: unread tokens wake the other side as well.
-    pub fn notify(&self) {
-        send_token(self.as_fd());
-    }
-}
-
-/// A token.
-const TOKEN: &[u8] = &[1];
-/// The prefix of a proof.
-const PROOF: &[u8] = b"linerate-proof:";
-
-/// Sends a token through a descriptor.
-pub fn send_token(fd: BorrowedFd<'_>) {
-    let _ = rustix::net::send(fd, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-}
-
-/// Sends a proof through a descriptor.
-///
-/// # Errors
-/// `WouldBlock` if there is no room for it, and others of send(2).
-pub fn send_proof(fd: BorrowedFd<'_>, proof: [u8; 16]) -> io::Result<()> {
-    rustix::net::send(fd, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Reads the tokens of a client's descriptor, at most 64: a server may send tokens without end.
-pub fn read_tokens(fd: BorrowedFd<'_>) {
-    for _ in 0..64 {
-        match rustix::net::recv(fd, &mut [0; 8][..], RecvFlags::DONTWAIT) {
-            Ok((_, count)) if count > 0 => {}
-            _ => break,
-        }
-    }
-}
-
-fn send(socket: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
-    }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-thread_local! {
-    /// Where this thread receives messages.
-    static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
-}
-
-fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Message> {
-    BYTES.with_borrow_mut(|bytes| {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let part = &mut [IoSliceMut::new(bytes)];
-        let received = recvmsg(socket, part, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = message {
-                descriptors.extend(more);
-            }
-        }
-        let bytes = &bytes[..received.bytes];
-        match (bytes, bytes.strip_prefix(PROOF).and_then(|proof| proof.try_into().ok())) {
-            ([], _) => Err(io::ErrorKind::UnexpectedEof.into()),
-            (TOKEN, _) => Ok(Message::Token),
-            (_, Some(proof)) => Ok(Message::Proof(proof)),
-            _ => Ok(Message::Request(bytes.to_vec(), descriptors)),
-        }
-    })
-}
-
-/// Sends a request through a socket and waits for the reply, at most [`PATIENCE`] for each.
-///
-/// # Errors
-/// `TimedOut`, and those of [`send`](Connection::send) and [`receive`](Connection::receive).
-pub fn ask_by<T: DeserializeOwned>(
-    socket: BorrowedFd<'_>,
-    request: &impl Serialize,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<(T, Vec<OwnedFd>)> {
-    wait_for(socket, PollFlags::OUT)?;
-    let sent = send(socket, request, descriptors);
-    // A server that refuses a connection may have sent its reply before the request.
-    if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
-        sent?;
-    }
-    let next = || -> io::Result<(T, Vec<OwnedFd>)> {
-        loop {
-            // A token is no reply.
-            wait_for(socket, PollFlags::IN)?;
-            if let Message::Request(bytes, descriptors) = receive(socket, RecvFlags::DONTWAIT)? {
-                return Ok((serde_json::from_slice(&bytes)?, descriptors));
-            }
-        }
-    };
-    match next() {
-        // The server has closed the connection without reading the request. A reply that it has sent before is still
-        // there.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(),
-        answer => answer,
-    }
-}
-
-fn wait_for(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
-        match poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&timeout)) {
-            Ok(0) => {
-                let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-            }
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-impl Connection {
-    /// Sends a request and waits for the reply: see [`ask_by`].
-    ///
-    /// # Errors
-    /// As [`ask_by`].
-    pub fn ask<T: DeserializeOwned>(
-        &self,
-        request: &impl Serialize,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(T, Vec<OwnedFd>)> {
-        ask_by(self.as_fd(), request, descriptors)
     }
 
     /// Returns the socket.
@@ -249,27 +227,11 @@ impl Connection {
         Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
     }
 
-    /// Returns whether the other end is gone.
-    pub fn has_ended(&self) -> bool {
-        has_ended(self.as_fd())
-    }
-
     /// Returns whether the other end is gone, or has sent something.
     #[cfg(test)]
     pub fn has_news(&self) -> bool {
-        is_there(self.as_fd(), PollFlags::IN)
+        self.is_there(PollFlags::IN)
     }
-}
-
-/// Returns whether the other end of a socket is gone.
-pub fn has_ended(socket: BorrowedFd<'_>) -> bool {
-    is_there(socket, PollFlags::RDHUP)
-}
-
-/// Returns whether one of the events is there, without waiting.
-fn is_there(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
-    let mut event = [PollFd::from_borrowed_fd(socket, events)];
-    poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
 }
 
 impl AsFd for Connection {
@@ -285,7 +247,7 @@ pub mod tests {
     /// Returns whether a token has come since the last call.
     pub fn was_notified(connection: &Connection) -> bool {
         let is_notified = connection.has_news();
-        read_tokens(connection.as_fd());
+        connection.read_tokens();
         is_notified
     }
 
@@ -295,19 +257,19 @@ pub mod tests {
         assert!(!ours.has_news() && !ours.has_ended());
         theirs.send(&1, &[]).unwrap();
         assert!(ours.has_news() && !ours.has_ended());
-        let (one, _) = ours.receive::<u32>().unwrap();
+        let (one, _) = ours.reply::<u32>().unwrap();
         assert_eq!(one, 1);
         assert!(!ours.has_news());
         theirs.end();
         assert!(ours.has_news() && ours.has_ended());
-        assert_eq!(ours.receive::<u32>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(ours.reply::<u32>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
     fn more_descriptors_than_a_message_takes_are_not_sent() {
         let [ours, theirs] = Connection::pair().unwrap();
         ours.send(&1, &[theirs.as_fd(); DESCRIPTORS]).unwrap();
-        assert_eq!(theirs.receive::<u32>().unwrap().1.len(), DESCRIPTORS);
+        assert_eq!(theirs.reply::<u32>().unwrap().1.len(), DESCRIPTORS);
         let error = ours.send(&1, &[theirs.as_fd(); 2 * DESCRIPTORS]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
@@ -324,7 +286,7 @@ pub mod tests {
         for _ in 0..100 {
             let [ours, theirs] = Connection::pair().unwrap();
             let server = std::thread::spawn(move || {
-                wait_for(theirs.as_fd(), PollFlags::IN).unwrap();
+                theirs.wait_for(PollFlags::IN).unwrap();
                 theirs.send(&"no", &[]).unwrap();
             });
             assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
@@ -339,12 +301,12 @@ pub mod tests {
         // It does not wait for the other side to read.
         (0..10_000).for_each(|_| theirs.notify());
         while ours.has_news() {
-            read_tokens(ours.as_fd());
+            ours.read_tokens();
         }
         theirs.notify();
         theirs.send(&7, &[]).unwrap();
         theirs.notify();
-        assert_eq!(ours.receive::<u32>().unwrap().0, 7);
+        assert_eq!(ours.reply::<u32>().unwrap().0, 7);
         assert!(was_notified(&ours) && !was_notified(&ours));
         theirs.notify();
         assert!(matches!(ours.next(), Ok(Message::Token)));
@@ -356,7 +318,7 @@ pub mod tests {
     #[test]
     fn a_proof_arrives_at_the_descriptor_s_other_end() {
         let [ours, theirs] = Connection::pair().unwrap();
-        send_proof(theirs.as_fd(), [7; 16]).unwrap();
+        theirs.send_proof([7; 16]).unwrap();
         assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
         // A message of another length is no proof.
         theirs.send(&"linerate-proof:", &[]).unwrap();

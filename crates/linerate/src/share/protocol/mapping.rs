@@ -59,6 +59,14 @@ impl SharedMapping {
         let is_there = number >= FIRST_BUFFER && (number as usize) < self.buffers.count;
         is_there.then(|| self.buffers.at + number as usize * self.buffers.size)
     }
+
+    /// Returns another descriptor of the memory.
+    ///
+    /// # Errors
+    /// [`Error::System`] without descriptors.
+    pub fn duplicate(&self) -> Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
+    }
 }
 
 /// Reads the bytes of several parts, one after the other.

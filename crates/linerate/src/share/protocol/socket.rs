@@ -215,7 +215,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             }
             Err(error) => {
                 let why = io::Error::from(error).to_string();
-                return Err(refused(path, why, "serve it with --mode 0666, or --group GROUP"));
+                return Err(refused(path, why, "give its socket another mode or group: Server::listen"));
             }
         }
     }

@@ -11,10 +11,12 @@ use crate::share::protocol::layout::{
 };
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Buffers, FIRST_BUFFER, SharedMapping};
+use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened};
 use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
+use crate::share::server::served::MOST_EXTRA;
 
 /// The most runs of buffers outside all rings.
 const MOST_RUNS: usize = 1024;
@@ -297,6 +299,20 @@ impl NetmapMemory {
     #[cfg(test)]
     pub fn free_buffers(&self) -> usize {
         lock(&self.free).available()
+    }
+
+    /// Describes a port with these rings, which has taken its extra buffers, to its client.
+    pub fn opened(
+        &self,
+        wanted: &OpenRequest,
+        choice: &MemoryChoice,
+        rings: RingCounts,
+        number: u16,
+        placed: PortLayout,
+    ) -> Opened {
+        let extra = self.take_extra(choice.extra.min(MOST_EXTRA));
+        let (wanted, len, buffers) = (wanted.clone(), self.plan.len(), self.shared.buffers);
+        Opened { wanted, rings, mac: [0; 6], number, len, buffers, placed, other: None, extra }
     }
 
     /// Takes up to `count` buffers for use outside all rings, as runs: the first buffer, and their number. The client

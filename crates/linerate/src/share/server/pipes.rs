@@ -129,7 +129,7 @@ impl RequestHandler {
         let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
             let why = format!(
-                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: linerate serve --join-users",
+                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: Server::join_users",
                 wanted.name, pipe.user
             );
             return Err(Error::Refused { why, errno: libc::EPERM });
@@ -156,30 +156,11 @@ impl RequestHandler {
             }
         }
         let placed = describe(&mine)?;
-        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
-        let opened = Opened {
-            wanted: wanted.clone(),
-            rings,
-            mac: [0; 6],
-            number: pipe.number,
-            len: memory.plan.len(),
-            buffers: memory.shared.buffers,
-            placed: placed.clone(),
-            other: Some(ends[1 - side].clone()),
-            extra,
-        };
+        let opened = memory.opened(wanted, choice, rings, pipe.number, placed.clone());
+        let opened = Opened { other: Some(ends[1 - side].clone()), ..opened };
         let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
-        let running = Running {
-            state: self.state.clone(),
-            session,
-            pump: None,
-            served: None,
-            shadow: None,
-            pipe: Some((name.to_string(), side)),
-            lease: None,
-            monitors: None,
-        };
+        let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
         Ok(Begun::New { running, placed })
     }
 }

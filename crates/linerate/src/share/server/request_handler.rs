@@ -11,7 +11,7 @@ use super::session::{Running, Session};
 use crate::error::{Error, Result};
 use crate::netmap::{RxMirror, delivery_of};
 use crate::port::{is_pipe, is_vale};
-use crate::share::protocol::connection::{Connection, Message, PATIENCE, send_proof};
+use crate::share::protocol::connection::{Connection, Message, PATIENCE};
 use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
@@ -216,7 +216,7 @@ impl RequestHandler {
             return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }
         let why = format!(
-            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: linerate serve --join-users",
+            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: Server::join_users",
             self.user
         );
         Err(Error::Refused { why, errno: libc::EPERM })
@@ -423,25 +423,14 @@ impl RequestHandler {
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
         let lease = Lease { memory: memory.clone(), rings: vec![places.clone()], description: None };
         let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
-        let extra = memory.take_extra(choice.extra.min(MOST_EXTRA));
-        let opened = Opened {
-            wanted: wanted.clone(),
-            rings,
-            mac,
-            number,
-            len: memory.plan.len(),
-            buffers: memory.shared.buffers,
-            placed: placed.clone(),
-            other: None,
-            extra,
-        };
+        let opened = Opened { mac, ..memory.opened(wanted, choice, rings, number, placed.clone()) };
         let session = Session::new(opened, self.user, memory)?;
         let pump = match served {
             Some(served) => Some(self.pump(served, &session)?),
             None => None,
         };
-        let (state, served) = (self.state.clone(), served.cloned());
-        let running = Running { state, session, pump, served, shadow, pipe: None, lease: Some(lease), monitors: None };
+        let (served, lease) = (served.cloned(), Some(lease));
+        let running = Running { pump, served, shadow, lease, ..Running::new(&self.state, session) };
         Ok(Begun::New { running, placed })
     }
 
@@ -535,7 +524,7 @@ impl State {
         let found = loop {
             // There may be no room for the proof until the session has read its messages.
             is_sent = is_sent
-                || match send_proof(descriptor.as_fd(), proof) {
+                || match Connection::new(descriptor).send_proof(proof) {
                     Ok(()) => true,
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
                     Err(_) => break None,

@@ -1,13 +1,14 @@
 //! A port's rings at a client, and the connections that are its descriptors. Each descriptor, in the process that has
 //! opened it or in another, is the other end of one of them. With the last one the port is closed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Served, State};
 use crate::error::{Error, Result};
+use crate::port::Waker;
 use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{OpenRequest, Opened, Reply};
@@ -29,7 +30,7 @@ pub struct Session {
     /// Its zero-copy monitors.
     monitors: Mutex<Vec<Weak<Session>>>,
     /// Wakes the session's thread.
-    waker: OwnedFd,
+    waker: Waker,
 }
 
 #[derive(Default)]
@@ -50,8 +51,7 @@ struct Member {
 
 impl Session {
     pub fn new(opened: Opened, user: u32, memory: Arc<NetmapMemory>) -> Result<Arc<Session>> {
-        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let waker = waker.map_err(|error| Error::system("eventfd", error))?;
+        let waker = Waker::new()?;
         Ok(Arc::new(Session { opened, user, memory, members: Mutex::default(), monitors: Mutex::default(), waker }))
     }
 
@@ -60,7 +60,7 @@ impl Session {
         let members = &mut *lock(&self.members);
         if !members.is_over {
             members.all.push(Member { number, connection: connection.clone(), _description: description });
-            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+            self.waker.wake();
         }
         !members.is_over
     }
@@ -72,15 +72,13 @@ impl Session {
 
     /// Describes the session for a process that a descriptor was passed to.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let memory = self.memory.shared.as_fd().try_clone_to_owned();
-        let memory = memory.map_err(|error| Error::system("dup of a descriptor", error))?;
-        Ok((Reply::Opened(Box::new(self.opened.clone())), vec![memory]))
+        Ok((Reply::Opened(Box::new(self.opened.clone())), vec![self.memory.shared.duplicate()?]))
     }
 
     /// Reads the connections' messages, and removes connections that have ended.
     pub fn listen(self: &Arc<Session>, state: &State) -> Signals {
         let mut signals = Signals::default();
-        let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+        self.waker.clear();
         let mut gone = Vec::new();
         let members = &mut *lock(&self.members);
         members.all.retain(|member| {
@@ -232,6 +230,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// A session of which nothing else is running.
+    pub fn new(state: &Arc<State>, session: Arc<Session>) -> Running {
+        let (pump, served, shadow, pipe, lease, monitors) = (None, None, None, None, None, None);
+        Running { state: state.clone(), session, pump, served, shadow, pipe, lease, monitors }
+    }
+
     pub fn run(mut self) {
         let name = self.session.opened.wanted.full_name();
         tracing::debug!(port = name, user = self.session.user, "a session begins");

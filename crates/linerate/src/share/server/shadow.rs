@@ -3,17 +3,18 @@
 //! rings packets reach the monitors as those of any client. Copies without room are dropped and counted at the
 //! monitors; the pipe is not delayed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::RemotePipe;
 use crate::offload::LONGEST;
+use crate::port::Waker;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, PortLayout, RingCounts};
 use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::message::Reply;
@@ -34,7 +35,7 @@ pub struct Shadow {
     /// By end of the pipe: the rings for its copies.
     placed: [PortLayout; 2],
     /// Wakes the thread.
-    waker: Arc<Waker>,
+    waker: Arc<PumpWaker>,
     /// The pipe's transmit rings, which have the shadow's version.
     tx_rings: Vec<Ring>,
     version: u32,
@@ -86,9 +87,7 @@ impl Shadow {
         }
         let places = ends.iter().flat_map(|end| &end.tx).flatten();
         let tx_rings = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let event = event.map_err(|error| Error::system("eventfd", error))?;
-        let waker = Arc::new(Waker { event, is_over: AtomicBool::new(false) });
+        let waker = Arc::new(PumpWaker { event: Waker::new()?, is_over: AtomicBool::new(false) });
         let its = waker.clone();
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
         let thread = thread.spawn(move || pump.run(&*its)).map_err(system("starting a thread"))?;
@@ -98,7 +97,7 @@ impl Shadow {
 
     /// Wakes the thread: a client has put copies into a ring.
     pub fn wake(&self) {
-        self.waker.wake();
+        self.waker.event.wake();
     }
 
     /// Writes the version into the pipe's rings, so that both ends ask for the shadow.
@@ -111,12 +110,8 @@ impl Shadow {
     /// # Errors
     /// [`Error::System`].
     pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
-        let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
-        };
-        let descriptors = vec![duplicate(self.memory.shared.as_fd())?];
         let places = self.placed[end].tx.iter().flatten().copied().collect();
-        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, descriptors))
+        Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, vec![self.memory.shared.duplicate()?]))
     }
 }
 
@@ -124,7 +119,7 @@ impl Drop for Shadow {
     fn drop(&mut self) {
         self.tx_rings.iter().filter(|ring| ring.shadow() == self.version).for_each(|ring| ring.set_shadow(0));
         self.waker.is_over.store(true, Ordering::Relaxed);
-        self.waker.wake();
+        self.waker.event.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -132,25 +127,19 @@ impl Drop for Shadow {
 }
 
 /// Wakes and ends the thread of a shadow.
-struct Waker {
-    event: OwnedFd,
+struct PumpWaker {
+    event: Waker,
     is_over: AtomicBool,
 }
 
-impl Waker {
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-}
-
 /// Clients do not wait for the shadow.
-impl Notifier for Waker {
+impl Notifier for PumpWaker {
     fn notify(&self) {}
 }
 
-impl Clients for Waker {
+impl Clients for PumpWaker {
     fn listen(&self) -> Signals {
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.event.clear();
         Signals { is_over: self.is_over.load(Ordering::Relaxed), token: false }
     }
 

@@ -1,18 +1,15 @@
 //! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::State;
 use super::served::{Served, state_of, usual};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
-use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter, is_vale};
+use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter, Waker, is_vale};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
@@ -24,7 +21,7 @@ pub(super) struct Attached {
     pub(super) port: String,
     stop: Arc<AtomicBool>,
     /// Wakes the threads, so that they see `stop`.
-    waker: Arc<OwnedFd>,
+    waker: Waker,
     threads: Vec<JoinHandle<()>>,
     devices: Vec<Port>,
 }
@@ -59,13 +56,11 @@ impl State {
         if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
             return Err(Error::PortInUse { name: port.to_string() });
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let waker = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         let mut attached = Attached {
             switch: switch.to_string(),
             port: port.to_string(),
             stop: Arc::default(),
-            waker: Arc::new(waker),
+            waker: Waker::new()?,
             threads: Vec::new(),
             devices: Vec::new(),
         };
@@ -200,7 +195,7 @@ impl Attached {
 
     pub(super) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
-        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        self.waker.wake();
         for thread in self.threads {
             let _ = thread.join();
         }

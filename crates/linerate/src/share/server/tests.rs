@@ -46,7 +46,7 @@ impl Client {
 
     /// Returns the server's description of the port.
     fn opened(&self) -> Box<Opened> {
-        match self.theirs.receive().unwrap().0 {
+        match self.theirs.reply().unwrap().0 {
             Reply::Opened(opened) => opened,
             reply => panic!("{reply:?}"),
         }
@@ -259,7 +259,7 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     // Another request through a descriptor is refused; so is a malformed one.
     second.theirs.send(&Request::List, &[]).unwrap();
     assert!(!listen().is_over);
-    assert!(matches!(second.theirs.receive(), Ok((Reply::Refused { errno: libc::EBUSY, .. }, _))));
+    assert!(matches!(second.theirs.reply(), Ok((Reply::Refused { errno: libc::EBUSY, .. }, _))));
     second.theirs.end();
     assert!(listen().is_over);
     let mut late = session(&server, own(), None);

@@ -9,12 +9,14 @@ mod port;
 mod record;
 mod timed;
 mod traffic;
+mod watched;
 
 pub use cable::Cable;
 pub use port::Port;
 pub use record::Record;
 pub use timed::Timed;
 pub use traffic::Traffic;
+pub use watched::{Watch, Watched};
 
 pub use crate::traffic::Report;
 

@@ -3,17 +3,19 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{Frame, Report, Wire};
+use super::{Frame, Report, Watch, Watched, Wire};
 use crate::capture::Writer;
 use crate::error::Result;
 
 /// Records the frames that leave the card, in front of another wire. The file is complete when the wire is
 /// finished, or this value is dropped. Recording ends at the first frame that cannot be written, as the [`Report`]
 /// shows; the frames go on.
-pub struct Record {
+pub type Record = Watched<Recording>;
+
+/// The file of a [`Record`].
+pub struct Recording {
     /// `None` after a failure.
     file: Option<Writer>,
-    inner: Box<dyn Wire>,
     sent: u64,
     is_finished: bool,
 }
@@ -26,9 +28,11 @@ impl Record {
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
         let mut file = Writer::create(path)?;
         file.begin()?;
-        Ok(Record { file: Some(file), inner, sent: 0, is_finished: false })
+        Ok(Record { inner, watch: Recording { file: Some(file), sent: 0, is_finished: false } })
     }
+}
 
+impl Recording {
     /// Writes to the file, until that fails.
     fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
         if self.file.as_mut().is_some_and(|file| write(file).is_err()) {
@@ -37,24 +41,8 @@ impl Record {
     }
 }
 
-impl Wire for Record {
-    fn link(&self) -> bool {
-        self.inner.link()
-    }
-
-    fn signal(&mut self, mbits: u32) {
-        self.inner.signal(mbits);
-    }
-
-    fn speed(&self) -> u32 {
-        self.inner.speed()
-    }
-
-    fn ready(&mut self) -> bool {
-        self.inner.ready()
-    }
-
-    fn transmit(&mut self, frame: &Frame) {
+impl Watch for Recording {
+    fn leaves(&mut self, frame: &Frame) {
         self.sent += 1;
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let is_finished = self.is_finished;
@@ -62,29 +50,15 @@ impl Wire for Record {
             file.write(now, &frame.bytes)?;
             if is_finished { file.flush() } else { Ok(()) }
         });
-        self.inner.transmit(frame);
-    }
-
-    fn receive(&mut self, frame: &mut Frame) -> bool {
-        self.inner.receive(frame)
-    }
-
-    fn holds_back(&self) -> bool {
-        self.inner.holds_back()
-    }
-
-    fn comes_unasked(&self) -> bool {
-        self.inner.comes_unasked()
     }
 
     fn finish(&mut self) {
         self.keep(Writer::flush);
         self.is_finished = true;
-        self.inner.finish();
     }
 
-    fn report(&self) -> Option<Report> {
+    fn report(&self, inner: Option<Report>) -> Option<Report> {
         let unrecorded = self.file.is_none().into();
-        Some(Report { received: self.sent, unrecorded, ..self.inner.report().unwrap_or_default() })
+        Some(Report { received: self.sent, unrecorded, ..inner.unwrap_or_default() })
     }
 }

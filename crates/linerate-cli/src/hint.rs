@@ -1,0 +1,63 @@
+//! The command's words for what mends an error.
+
+use linerate::{Error, Remedy};
+
+/// What servers and their clients suggest, in the library's words and the command's.
+const OF_SERVERS: [(&str, &str); 2] = [
+    ("Server::join_users", "linerate serve --join-users"),
+    ("give its socket another mode or group: Server::listen", "serve it with --mode 0666, or --group GROUP"),
+];
+
+/// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here
+/// it names commands and flags.
+pub fn with_hint(error: &Error) -> String {
+    let Error::Card { card, mend, .. } = error else {
+        return OF_SERVERS.iter().fold(error.with_hint(), |text, (ours, theirs)| text.replace(ours, theirs));
+    };
+    let mend = match mend {
+        Remedy::Choose => "linerate ports, which lists the cards".to_string(),
+        Remedy::Take { address } => format!("sudo linerate bind {address}, or --bind to take it for this run only"),
+        Remedy::TakeOthers { first } => {
+            format!("sudo linerate bind {first}, and the others, if you can do without them")
+        }
+        Remedy::TakeByForce => format!("sudo linerate bind --force {card}, if you can do without it"),
+        Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
+        Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
+        Remedy::Poll(step) => format!("{step}, or --wait poll"),
+        Remedy::Serve { path } => format!("linerate sim --socket {path}"),
+        _ => return error.with_hint(),
+    };
+    format!("{error}\n  try: {mend}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_of_the_command_names_its_flags_and_nothing_of_the_library() {
+        let card = || "0000:03:00.0".to_string();
+        for (mend, words) in [
+            (Remedy::Choose, "linerate ports"),
+            (Remedy::Take { address: card() }, "sudo linerate bind 0000:03:00.0, or --bind"),
+            (Remedy::TakeOthers { first: "0000:04:02.0".to_string() }, "sudo linerate bind 0000:04:02.0"),
+            (Remedy::TakeByForce, "bind --force 0000:03:00.0"),
+            (Remedy::TakeOverVfio, "sudo linerate bind 0000:03:00.0, to use it over vfio"),
+            (Remedy::TakeOverUio("boot"), "boot, or: sudo linerate bind --uio 0000:03:00.0"),
+            (Remedy::Poll("use fewer queues"), "use fewer queues, or --wait poll"),
+            (Remedy::Serve { path: "/s".to_string() }, "linerate sim --socket /s"),
+            ("sudo modprobe vfio-pci".into(), "try: sudo modprobe vfio-pci"),
+        ] {
+            let is_ours = !matches!(mend, Remedy::Do(_));
+            let error = Error::Card { card: card(), why: "it is not free".to_string(), mend };
+            let (line, hint) = (error.to_string(), with_hint(&error));
+            assert!(hint.starts_with(&line) && hint.contains(words) && !hint.contains("::"), "{hint}");
+            assert_eq!(
+                is_ours,
+                !error.with_hint().contains("--") && error.with_hint() != hint,
+                "{}",
+                error.with_hint()
+            );
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Starting and stopping queues.
+
+use std::sync::Arc;
+
+use super::hardware::{Hardware, QueueMemory, ZEROS};
+use super::queue::{VirtioRx, VirtioTx};
+use super::registers::control as command;
+use super::ring::{HeaderLayout, Ring};
+use super::sent::Sent;
+use super::vector::{Groups, Rule};
+use crate::batch::MAX_CHAIN;
+use crate::error::{Error, Result};
+use crate::memory::Locate;
+use crate::port::QueueCounters;
+
+impl Hardware {
+    /// Returns loops over groups of packets, if wanted and possible.
+    fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
+        let HeaderLayout { len, mergeable, separate, .. } = self.layout;
+        let (addresses, header) = (addresses.clone(), len as usize);
+        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
+        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
+    }
+
+    /// Starts a receive queue: from here on the device owns all its buffers.
+    pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
+        let (memory, counters) = self.claim(queue, true)?;
+        let started = self.fill(queue, memory, counters, addresses);
+        match started {
+            Ok(rx) => self.receive_if_ready().map(|()| rx),
+            Err(error) => {
+                self.unclaim(memory.number);
+                Err(error)
+            }
+        }
+    }
+
+    fn fill<R: Ring, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        memory: QueueMemory,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioRx<R, L>> {
+        let pool = &self.config.pool;
+        let count = usize::from(memory.size / self.layout.descriptors());
+        let reservation = pool.reserve(count + MAX_CHAIN)?;
+        let doorbell = self.transport.notify(memory.number)?;
+        let Some(bufs) = pool.take(count) else {
+            return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
+        };
+        let placement = self.placement();
+        let room = placement.room().min(usize::from(u16::MAX));
+        let longest_single = self.config.options.max_frame.min(room - self.layout.len as usize);
+        let mut rx = VirtioRx::<R, L> {
+            ring: self.ring(memory),
+            bufs: bufs.into(),
+            layout: self.layout,
+            doorbell,
+            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
+            addresses,
+            placement,
+            room: room as u32,
+            longest: self.config.options.max_frame,
+            longest_single,
+            pool: pool.clone(),
+            counters,
+            missing: 0,
+            slots: 0,
+            so_far: 0,
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            broken: false,
+            interrupt: self.interrupts.get(usize::from(queue)).cloned(),
+            hardware: self.clone(),
+            _reservation: reservation,
+        };
+        (0..count).for_each(|index| rx.refill(index));
+        if rx.ring.publish(false) {
+            rx.doorbell.ring();
+        }
+        Ok(rx)
+    }
+
+    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
+    fn receive_if_ready(&self) -> Result<()> {
+        let mut state = self.state();
+        state.receiving += 1;
+        let all = state.receiving == self.config.options.rx_queues;
+        drop(state);
+        if all && self.config.options.rx_queues > 1 {
+            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
+            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a transmit queue.
+    pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
+        let (memory, counters) = self.claim(queue, false)?;
+        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
+        let pool = &self.config.pool;
+        Ok(VirtioTx {
+            ring: self.ring(memory),
+            sent: Sent::new(memory.size),
+            layout: self.layout,
+            doorbell,
+            groups: self.groups(&addresses, self.config.options.max_frame),
+            addresses,
+            zeros: self.rings.addresses().at(ZEROS),
+            longest: self.config.options.max_frame,
+            features: self.features,
+            pool: pool.clone(),
+            counters,
+            broken: false,
+            stopped: false,
+            hardware: self.clone(),
+        })
+    }
+
+    /// Takes a queue, which is its owner's while that has its counters, and the device's until all are free.
+    fn claim(&self, queue: u16, receives: bool) -> Result<(QueueMemory, Arc<QueueCounters>)> {
+        let (counters, memory, direction) = match receives {
+            true => (self.counters.take_rx(&self.config, queue)?, self.rx[usize::from(queue)], "receive"),
+            false => (self.counters.take_tx(&self.config, queue)?, self.tx[usize::from(queue)], "transmit"),
+        };
+        self.check_alive()?;
+        let mut state = self.state();
+        if state.taken.contains(&memory.number) {
+            return Err(Error::QueueTaken { port: self.config.name.clone(), direction, queue });
+        }
+        state.taken.push(memory.number);
+        state.held += 1;
+        Ok((memory, counters))
+    }
+
+    /// Undoes a claim whose queue did not start.
+    fn unclaim(&self, number: u16) {
+        let mut state = self.state();
+        state.taken.retain(|taken| *taken != number);
+        state.held -= 1;
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioRx<R, L> {
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        self.ring.forbid_interrupts();
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        self.pool.give(&partial);
+        let held = std::mem::take(&mut self.bufs);
+        self.hardware.release(&held)
+    }
+}
+
+impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<R: Ring, L: Locate> VirtioTx<R, L> {
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.stopped {
+            return Ok(());
+        }
+        self.stopped = true;
+        self.hardware.release(&self.sent.held())
+    }
+}
+
+impl<R: Ring, L: Locate> Drop for VirtioTx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
