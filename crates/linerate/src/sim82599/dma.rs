@@ -1,6 +1,7 @@
 //! The card's view of its host: memory mapped for it, under device addresses, and the receivers of its interrupts.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::receivers::Receivers;
@@ -25,6 +26,8 @@ pub(super) const VECTORS: u16 = 64;
 #[derive(Default)]
 pub(super) struct Maps {
     ranges: Vec<Range>,
+    /// The ranges of the last descriptor and of the last buffer: the next one is mostly in the same.
+    recent: [AtomicUsize; 2],
 }
 
 struct Range {
@@ -37,6 +40,8 @@ struct Range {
     writable: bool,
 }
 
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = 16;
 /// The first address given out: 64 GiB, so that both halves of an address are used.
 const FIRST: DeviceAddress = 0x10_0000_0000;
 /// Unmapped bytes after each mapping.
@@ -58,27 +63,40 @@ impl Dma {
 }
 
 impl Maps {
-    /// Returns the range that contains `address`, if any.
-    #[inline]
-    fn range(&self, address: DeviceAddress) -> Option<&Range> {
-        let after = self.ranges.partition_point(|range| range.start <= address);
-        let range = &self.ranges[after.checked_sub(1)?];
+    /// Returns the range that contains `address`, if any. `recent` is where it is searched first.
+    #[inline(always)]
+    fn range(&self, address: DeviceAddress, recent: &AtomicUsize) -> Option<&Range> {
+        let contains = |range: &&Range| address.wrapping_sub(range.start) < range.len;
+        let range = self.ranges.get(recent.load(Ordering::Relaxed)).filter(contains);
+        range.or_else(|| self.search(address, recent))
+    }
+
+    #[cold]
+    fn search(&self, address: DeviceAddress, recent: &AtomicUsize) -> Option<&Range> {
+        let at = self.ranges.partition_point(|range| range.start <= address).checked_sub(1)?;
+        recent.store(at, Ordering::Relaxed);
+        let range = &self.ranges[at];
         (address - range.start < range.len).then_some(range)
+    }
+
+    #[inline(always)]
+    fn recent(&self, len: usize) -> &AtomicUsize {
+        &self.recent[usize::from(len == DESCRIPTOR)]
     }
 
     /// Returns the memory that holds `len` bytes from `address` on, and their offset in it; `None` unless all are
     /// mapped by one range.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
-        let range = self.range(address)?;
+        let range = self.range(address, self.recent(len))?;
         let offset = address - range.start;
         (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
     }
 
     /// As [`find`](Maps::find), if the card may write there.
-    #[inline]
+    #[inline(always)]
     pub fn find_writable(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
-        let range = self.range(address).filter(|range| range.writable)?;
+        let range = self.range(address, self.recent(len)).filter(|range| range.writable)?;
         let offset = address - range.start;
         (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
     }
@@ -105,7 +123,7 @@ impl Maps {
                     return None;
                 }
                 let at = address.checked_add(done as u64);
-                let range = at.and_then(|at| self.range(at)).filter(|range| range.writable || !write);
+                let range = at.and_then(|at| self.search(at, &self.recent[0])).filter(|range| range.writable || !write);
                 let Some(range) = range else {
                     done = len;
                     return Some(None);

@@ -132,7 +132,7 @@ impl Ring {
     }
 
     /// Reads the two words of descriptor `n` after the head; `None` if the ring is no longer mapped.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, maps: &Maps, n: u32, oracle: &Oracle) -> Option<[u64; 2]> {
         let address = self.base.wrapping_add(self.index(n) as u64 * 16);
         let Some((memory, offset)) = maps.find(address, 16) else {

@@ -49,9 +49,11 @@ pub(super) struct Fetched {
 /// A packet gathered from its descriptors.
 #[derive(Default)]
 struct Gathered {
-    /// Number of descriptors, those of its context included.
+    /// Number of descriptors, those of its context included, and the last one's second word.
     descriptors: u32,
-    wanted: Wanted,
+    last: u64,
+    /// Checksums and segmentation, if the descriptors request any.
+    wanted: Option<Wanted>,
     vlan: Option<u16>,
     insert_crc: bool,
     stamp: bool,
@@ -88,6 +90,8 @@ impl Transmit {
             return 0;
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
+        // Filled in place: to move it costs more than all else that is done for most packets.
+        let mut gathered = Gathered::default();
         let mut sent = if has_link { self.send_fetched(board, budget, path) } else { 0 };
         for turn in 0..rings.enabled() {
             let ring = rings.enabled_at(self.turn + turn);
@@ -105,11 +109,13 @@ impl Transmit {
             ring.prefetch_buffers(maps, (budget - sent) as u32);
             let (before, mut frames, octets) = (sent, 0, path.mac.sent.octets);
             while sent < budget && ring.owned() > 0 && (path.mac.wire.ready() || !has_link) {
-                let Some(gathered) = gather(board, maps, ring, &mut self.packet.bytes) else { break };
+                if !gather(board, maps, ring, &mut self.packet.bytes, &mut gathered) {
+                    break;
+                }
                 if !gathered.broken && !self.packet.bytes.is_empty() {
                     frames += self.send(board, path, &gathered, queue, ring.head);
                 }
-                report(board, maps, ring, gathered.descriptors);
+                report(board, maps, ring, &gathered);
                 sent += 1;
             }
             if sent > before {
@@ -153,16 +159,18 @@ impl Transmit {
     fn send(&mut self, board: &Board, path: &mut Outgoing, gathered: &Gathered, queue: u16, index: u32) -> u64 {
         let Transmit { packet, segment, .. } = self;
         let mut frames = 0;
-        let sent = if gathered.wanted.segments {
-            offload::cut(&packet.bytes, &gathered.wanted, segment, |segment| {
+        let sent = match &gathered.wanted {
+            Some(wanted) if wanted.segments => offload::cut(&packet.bytes, wanted, segment, |segment| {
                 path.send(board, segment, gathered, queue);
                 frames += 1;
-            })
-        } else {
-            let inserted = offload::insert_checksums(&mut packet.bytes, &gathered.wanted);
-            path.send(board, packet, gathered, queue);
-            frames += 1;
-            inserted
+            }),
+            wanted => {
+                let insert = |wanted| offload::insert_checksums(&mut packet.bytes, wanted);
+                let inserted = wanted.as_ref().map_or(Ok(()), insert);
+                path.send(board, packet, gathered, queue);
+                frames += 1;
+                inserted
+            }
         };
         if let Err(why) = sent {
             let direction = Direction::Transmit;
@@ -227,14 +235,14 @@ pub(super) fn fetch(maps: &Maps, ring: &Ring, oracle: &Oracle) -> Vec<Fetched> {
     fetched
 }
 
-/// Gathers the packet at the ring's head into `packet`; `None` if it is not complete yet. A packet that breaks
-/// the rules is taken as far as possible.
-fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>) -> Option<Gathered> {
+/// Gathers the packet at the ring's head into `packet`; false if it is not complete yet. A packet that breaks the rules is
+/// taken as far as possible.
+fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gathered: &mut Gathered) -> bool {
     let Ring { direction, queue, .. } = *ring;
     packet.clear();
     let (mut announced, mut first, mut data) = (None, None, 0);
     for n in 0..ring.owned() {
-        let words = ring.read(maps, n, &board.oracle)?;
+        let Some(words) = ring.read(maps, n, &board.oracle) else { return false };
         let [address, word] = words;
         let bad = |ring: &Ring, why| {
             board.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
@@ -281,84 +289,96 @@ fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>) -> 
                 bad(ring, "a packet of more than 40 descriptors (section 7.2.1.1)");
             }
             if packet.len() > MOST_GATHERED {
-                let broken = true;
-                return Some(Gathered { broken, ..wanted(board, ring, n + 1, word, word, packet.len(), None, &bad) });
+                fill(gathered, board, ring, n + 1, [word; 2], packet.len(), None, &bad);
+                gathered.broken = true;
+                return true;
             }
             continue;
         }
-        return Some(wanted(board, ring, n + 1, first.unwrap_or(word), word, packet.len(), announced, &bad));
+        fill(gathered, board, ring, n + 1, [first.unwrap_or(word), word], packet.len(), announced, &bad);
+        return true;
     }
     // A context descriptor without a packet is finished once it is read.
     if first.is_none() && ring.owned() > 0 {
         packet.clear();
-        return Some(Gathered { descriptors: ring.owned(), broken: true, ..Gathered::default() });
+        *gathered = Gathered { descriptors: ring.owned(), broken: true, ..Gathered::default() };
+        return true;
     }
-    None
+    false
 }
 
-/// Returns the offloads that the first and the last descriptor of a packet request.
+/// Fills in what the first and the last descriptor of a packet request.
 #[allow(clippy::too_many_arguments)]
-fn wanted(
+#[inline(always)]
+fn fill(
+    gathered: &mut Gathered,
     board: &Board,
     ring: &Ring,
     descriptors: u32,
-    first: u64,
-    last: u64,
+    [first, last]: [u64; 2],
     total: usize,
     announced: Option<usize>,
     bad: &dyn Fn(&Ring, &'static str),
-) -> Gathered {
-    let insert_crc = last & transmit::IFCS != 0;
-    let mut gathered = Gathered { descriptors, insert_crc, ..Gathered::default() };
+) {
+    (gathered.descriptors, gathered.last, gathered.insert_crc) = (descriptors, last, last & transmit::IFCS != 0);
+    (gathered.wanted, gathered.vlan, gathered.stamp, gathered.broken) = (None, None, false, false);
+    let mut expected = total;
     if first & transmit::DEXT == 0 {
         if first & transmit::VLE != 0 {
             gathered.vlan = Some((first >> legacy_transmit::VLAN_SHIFT) as u16);
         }
         if first & legacy_transmit::IC != 0 {
-            gathered.wanted.anywhere = Some((
+            let anywhere = Some((
                 (first >> legacy_transmit::CSS_SHIFT & 0xFF) as usize,
                 (first >> legacy_transmit::CSO_SHIFT & 0xFF) as usize,
             ));
+            gathered.wanted = Some(Wanted { anywhere, ..Wanted::default() });
         }
     } else {
-        let offloads = transmit::TSE | transmit::VLE | transmit::IXSM | transmit::TXSM;
-        let found = ring.contexts[(first >> transmit::IDX_SHIFT & 1) as usize];
-        if first & offloads != 0 && found.is_none() {
-            bad(ring, "offloads without a context descriptor before (section 7.2.3.3)");
-            gathered.broken = true;
-        }
-        let context = found.unwrap_or_default();
-        let flags = (board.registers.get(DTXTCPFLGL::OFFSET), board.registers.get(DTXTCPFLGH::OFFSET));
         gathered.stamp = first & transmit::TSTAMP != 0;
-        gathered.vlan = (first & transmit::VLE != 0).then_some(context.vlan);
-        gathered.wanted = Wanted {
-            context,
-            ip_checksum: first & transmit::IXSM != 0,
-            transport_checksum: first & transmit::TXSM != 0,
-            segments: first & transmit::TSE != 0,
-            flags: [flags.0 as u8, (flags.0 >> 16) as u8, flags.1 as u8],
-            anywhere: None,
-        };
-        let expected = if gathered.wanted.segments { total.saturating_sub(context.headers()) } else { total };
+        if first & (transmit::TSE | transmit::VLE | transmit::IXSM | transmit::TXSM) != 0 {
+            let found = ring.contexts[(first >> transmit::IDX_SHIFT & 1) as usize];
+            if found.is_none() {
+                bad(ring, "offloads without a context descriptor before (section 7.2.3.3)");
+                gathered.broken = true;
+            }
+            let context = found.unwrap_or_default();
+            let flags = (board.registers.get(DTXTCPFLGL::OFFSET), board.registers.get(DTXTCPFLGH::OFFSET));
+            let segments = first & transmit::TSE != 0;
+            expected = if segments { total.saturating_sub(context.headers()) } else { total };
+            gathered.vlan = (first & transmit::VLE != 0).then_some(context.vlan);
+            gathered.wanted = Some(Wanted {
+                context,
+                ip_checksum: first & transmit::IXSM != 0,
+                transport_checksum: first & transmit::TXSM != 0,
+                segments,
+                flags: [flags.0 as u8, (flags.0 >> 16) as u8, flags.1 as u8],
+                anywhere: None,
+            });
+        }
         if announced.is_some_and(|announced| announced != expected) {
             bad(ring, "PAYLEN is not the packet's length (section 7.2.3.2.4)");
         }
     }
-    if !gathered.wanted.segments && !(transmit::SHORTEST..=LONGEST).contains(&total) {
+    let segments = gathered.wanted.as_ref().is_some_and(|wanted| wanted.segments);
+    if !segments && !(transmit::SHORTEST..=LONGEST).contains(&total) {
         bad(ring, "a packet shorter than 17 bytes, or longer than 15.5 KiB (section 7.2.1.1)");
         gathered.broken |= total > LONGEST;
     }
-    gathered
 }
 
 /// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
-fn report(board: &Board, maps: &Maps, ring: &mut Ring, count: u32) {
+fn report(board: &Board, maps: &Maps, ring: &mut Ring, gathered: &Gathered) {
+    let count = gathered.descriptors;
     // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
     let threshold = board.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
     for n in 0..count {
-        if let Some([_, word]) = ring.read(maps, n, &board.oracle)
-            && word & transmit::RS != 0
-        {
+        let word = if count == 1 && !gathered.broken {
+            Some(gathered.last)
+        } else {
+            ring.read(maps, n, &board.oracle).map(|[_, word]| word)
+        };
+        if word.is_some_and(|word| word & transmit::RS != 0) {
             ring.reports.push_back(ring.index(n));
         }
     }

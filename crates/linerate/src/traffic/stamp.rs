@@ -25,18 +25,14 @@ pub(super) fn write(frame: &mut [u8], template: &[u8], source_port: u16, flow: u
     let sequence_start = u64::from_le_bytes([0, 0, 0, 0, 0, 0, high, low]);
     let end = |bytes: u64| bytes & !0xFFFF_FFFF | u64::from(sequence_end);
 
-    let mut hash = Hash::new(words.len() * 8 + rest.len());
-    words[..4].iter().enumerate().for_each(|(index, bytes)| hash.add(index, word(*bytes)));
-    [port, name, sequence_start].into_iter().enumerate().for_each(|(n, word)| hash.add(4 + n, word));
-    match words.get(7) {
-        Some(bytes) => {
-            hash.add(7, end(word(*bytes)));
-            words.iter().enumerate().skip(8).for_each(|(index, bytes)| hash.add(index, word(*bytes)));
-            hash.add(words.len(), partial_word(rest));
-        }
-        None => hash.add(7, end(partial_word(rest))),
-    }
-    let check = u64::from(hash.finish().swap_bytes());
+    let check = hash_of(template.len(), |index| match index {
+        4 => port,
+        5 => name,
+        6 => sequence_start,
+        7 => end(words.get(7).map_or_else(|| partial_word(rest), |bytes| word(*bytes))),
+        _ => words.get(index).map_or_else(|| partial_word(rest), |bytes| word(*bytes)),
+    });
+    let check = u64::from(check.swap_bytes());
     frame.copy_from_slice(template);
     frame[32..40].copy_from_slice(&port.to_le_bytes());
     frame[40..48].copy_from_slice(&name.to_le_bytes());
@@ -91,13 +87,29 @@ pub(super) fn read(frame: &[u8]) -> Read {
 fn hash(frame: &[u8]) -> u32 {
     // Bytes 48 to 55 are one word: keep 49, 54 and 55.
     const KEEP: u64 = u64::from_le_bytes([0, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF]);
-    let mut hash = Hash::new(frame.len());
     let (words, rest) = frame.as_chunks::<8>();
-    for (index, bytes) in words.iter().enumerate() {
-        hash.add(index, if index == TOUCHED / 8 { word(*bytes) & KEEP } else { word(*bytes) });
+    hash_of(frame.len(), |index| match words.get(index) {
+        Some(bytes) if index == TOUCHED / 8 => word(*bytes) & KEEP,
+        Some(bytes) => word(*bytes),
+        None => partial_word(rest),
+    })
+}
+
+/// Hashes `len` bytes as words of 8, with a partial one at their end: two lanes of multiply and rotate. It detects accidents,
+/// not attacks.
+#[inline(always)]
+fn hash_of(len: usize, word: impl Fn(usize) -> u64) -> u32 {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mix = |lane: u64, word: u64| (lane ^ word).wrapping_mul(ODD).rotate_left(29);
+    let (mut even, mut odd) = (len as u64, ODD);
+    let count = len / 8 + 1;
+    for pair in 0..count / 2 {
+        (even, odd) = (mix(even, word(2 * pair)), mix(odd, word(2 * pair + 1)));
     }
-    hash.add(words.len(), partial_word(rest));
-    hash.finish()
+    if count % 2 == 1 {
+        even = mix(even, word(count - 1));
+    }
+    ((even ^ odd.rotate_left(32)).wrapping_mul(ODD) >> 32) as u32
 }
 
 #[inline(always)]
@@ -112,29 +124,6 @@ fn partial_word(bytes: &[u8]) -> u64 {
         bytes.split_first_chunk::<4>().map_or((0, bytes), |(start, rest)| (u32::from_le_bytes(*start), rest));
     let shift = (bytes.len() - rest.len()) * 8;
     rest.iter().enumerate().fold(start.into(), |word, (n, byte)| word | u64::from(*byte) << (shift + n * 8))
-}
-
-/// A hash of words of 8 bytes: two lanes of multiply and add. It detects accidents, not attacks.
-struct Hash([u64; 2]);
-
-impl Hash {
-    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
-
-    #[inline(always)]
-    fn new(len: usize) -> Hash {
-        Hash([len as u64, Hash::ODD])
-    }
-
-    #[inline(always)]
-    fn add(&mut self, index: usize, word: u64) {
-        let lane = &mut self.0[index % 2];
-        *lane = (*lane ^ word).wrapping_mul(Hash::ODD).rotate_left(29);
-    }
-
-    #[inline(always)]
-    fn finish(self) -> u32 {
-        ((self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(Hash::ODD) >> 32) as u32
-    }
 }
 
 #[cfg(test)]
