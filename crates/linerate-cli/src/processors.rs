@@ -184,6 +184,17 @@ impl Use {
         Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
     }
 
+    /// Returns what bounds a run that goes as fast as it can: its own threads, or a model's. `busy` is the part of the time
+    /// in which its threads moved packets.
+    pub fn bound_of_fastest(&self, busy: f64) -> Option<String> {
+        let percent = (busy.min(1.0) * 100.0).round();
+        if busy >= 0.9 {
+            return Some(format!("the run's threads: they moved packets {percent} % of the time"));
+        }
+        self.model?;
+        self.bound().map(|model| format!("{model} (the run's threads moved packets {percent} % of the time)"))
+    }
+
     /// Returns a warning if processors were taken away; then times and rates are not those of a quiet machine.
     pub fn warning(&self) -> Option<String> {
         let percent = |part: f64| (part * 100.0).round();
@@ -242,6 +253,10 @@ mod tests {
         let quiet = snapshot(2, thread(6_980_000_000, 9_020_000_000, 12), 51, 1400).since(&before(), moves_packets);
         assert_eq!((quiet.warning(), quiet.switches, quiet.model), (None, 2, Some((0.99, 1))));
         assert_eq!(quiet.bound().unwrap(), "the model's thread: 99 % of processor 1");
+        let bound = "the model's thread: 99 % of processor 1 (the run's threads moved packets 20 % of the time)";
+        assert_eq!(quiet.bound_of_fastest(0.2).unwrap(), bound);
+        assert!(quiet.bound_of_fastest(0.95).unwrap().starts_with("the run's threads"));
+        assert_eq!(Use::default().bound_of_fastest(0.2), None);
         let waited = snapshot(2, thread(6_000_000_000, 10_000_000_000, 510), 50, 1400).since(&before(), moves_packets);
         let said = waited.warning().unwrap();
         assert!(said.contains("for 50 % of the time (500 involuntary switches)"), "{said}");

@@ -113,6 +113,11 @@ impl Moved {
         }
     }
 
+    /// Returns the seconds that all threads together spent in turns that moved packets.
+    fn busy_seconds(&self) -> f64 {
+        seconds_between(0, self.cycles)
+    }
+
     /// Returns TSC cycles per packet; `None` without packets.
     pub fn cycles_per_packet(&self) -> Option<f64> {
         (self.packets > 0).then(|| self.cycles as f64 / self.packets as f64)
@@ -237,6 +242,8 @@ pub struct Measured {
     pub outcome: Outcome,
     /// Rates that were not reached.
     pub shortfalls: Vec<Shortfall>,
+    /// What was at its limit, of a run that goes as fast as it can.
+    pub bound: Option<String>,
     /// Packets per second that each port's wire sent, if it counts them.
     pub wires: Vec<Option<f64>>,
     pub used: Use,
@@ -498,6 +505,7 @@ impl Run {
             "breaches": breaches,
             "mpps": round(moved.per_second() / 1e6),
             "cycles_per_packet": moved.cycles_per_packet().map(round),
+            "bounded_by": measured.bound,
             "unreached": measured.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
             "processors": measured.used.json(),
         });
@@ -540,6 +548,7 @@ impl Run {
             self.drain(&judge);
         }
         self.stop.store(true, Ordering::Relaxed);
+        let thread_count = self.threads.len().max(1);
         let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
         let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
@@ -568,6 +577,10 @@ impl Run {
                 shortfalls.extend(Shortfall::of(&format!("{}'s wire", name.short()), asked, sent, used.bound()));
             }
         }
+        let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
+        let busy = moved.busy_seconds() / (seconds * thread_count as f64);
+        let bound =
+            (!is_paced && seconds >= JUDGED && moved.packets > 0).then(|| used.bound_of_fastest(busy)).flatten();
         let reports = reports(&devices);
         let outcome = judge(&reports);
         let mut has_cut_capture = false;
@@ -611,6 +624,7 @@ impl Run {
             moved,
             outcome,
             shortfalls,
+            bound,
             wires,
             used,
             interrupted,

@@ -233,6 +233,9 @@ fn summary_table(summary: &Value) -> String {
         text += &format!(", filtered {}", number("filtered"));
     }
     text += "\n";
+    if let Some(bound) = summary["bounded_by"].as_str() {
+        text += &format!("bounded by {bound}\n");
+    }
     if let Some(profile) = summary.get("profile") {
         let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);
         text += &format!("cycles/packet: receive {receive}, touch {touch}, send {send}\n");
