@@ -373,9 +373,12 @@ impl Socket {
     /// Returns the kernel's drops on this socket.
     pub fn drops(&self) -> Drops {
         let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
-        let no_room = counted.rx_ring_full.unwrap_or(0) + counted.rx_fill_ring_empty_descs.unwrap_or(0);
+        let ring_full = counted.rx_ring_full.unwrap_or(0);
+        // Where the kernel copies, a packet without a buffer is in `rx_dropped` as well (net/xdp/xsk.c, `__xsk_rcv`). A
+        // card's driver only counts that the fill ring was empty.
+        let fill_empty = counted.rx_fill_ring_empty_descs.filter(|_| self.zero_copy).unwrap_or(0);
         Drops {
-            no_descriptor: counted.rx_dropped + no_room,
+            no_descriptor: counted.rx_dropped + ring_full + fill_empty,
             malformed: counted.rx_invalid_descs + counted.tx_invalid_descs,
             ..Drops::default()
         }
