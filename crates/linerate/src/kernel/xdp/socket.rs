@@ -474,6 +474,7 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::kernel::bpf::SocketMap;
+    use crate::kernel::interface::LongestFrame;
     use crate::kernel::xdp::queue::{XdpRx, XdpTx};
     use crate::kernel::xdp::{MOST_BUFFERS, Shared};
     use crate::memory::{Pages, Region, RegionOptions};
@@ -609,7 +610,7 @@ mod tests {
                 socket,
                 pool: pool.clone(),
                 counters: Arc::default(),
-                longest: 9000,
+                longest: LongestFrame::any(9000),
             };
             Fake { pool, received, completed, filled, sent, rx: Rx::new(rx), tx: Tx::new(tx), kernel }
         }
@@ -818,7 +819,7 @@ mod tests {
     fn a_packet_has_as_many_buffers_as_the_kernel_takes() {
         for (count, is_sent) in [(MOST_BUFFERS, true), (MOST_BUFFERS + 1, false)] {
             let Fake { pool, mut tx, .. } = Fake::new();
-            tx.longest = 60_000;
+            tx.longest = LongestFrame::any(60_000);
             let mut batch = Batch::with_capacity(128);
             assert!(batch.push(&pool, &vec![7; count * pool.region().room()]) && batch.len() == count);
             assert_eq!(tx.send(&mut batch), count);
@@ -979,7 +980,7 @@ mod tests {
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (2, 1, LEN as usize));
         // Without chains, and with too many buffers, it is dropped.
         let Fake { pool: other, tx: mut plain, rx: unused, .. } = Fake::with(false, false);
-        plain.longest = 60_000;
+        plain.longest = LongestFrame::any(60_000);
         let mut two = Batch::new();
         assert!(two.push(&other, &[7; 60]) && two.push(&other, &[7; 3000]));
         assert_eq!((plain.send(&mut two), plain.counters.packets(), plain.counters.drops()), (3, 1, 1));
