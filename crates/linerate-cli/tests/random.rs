@@ -4,6 +4,7 @@
 mod kit;
 
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,7 @@ fn random(state: &mut u64, below: usize) -> usize {
 fn random_commands_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = 0x2545_F491_4F6C_DD1D;
+    let mut lines: Vec<Vec<&str>> = Vec::new();
     for _ in 0..30 {
         let command = COMMANDS[random(&mut state, COMMANDS.len())];
         let mut line = vec![command];
@@ -76,28 +78,40 @@ fn random_commands_end() {
         if command != "switch" {
             line.extend(["--seconds", "0.1"]);
         }
-        let mut command = linerate(&line);
-        command.env("LINERATE_PORTS", folder.path().join("ports")).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = child.stderr.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut all = String::new();
-            said.read_to_string(&mut all).map(|_| all)
-        });
-        // The longest waits are for a link, 10 seconds, and for frames in flight, 5.
-        let begin = Instant::now();
-        let code = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status.code();
-            }
-            if begin.elapsed() > Duration::from_secs(120) {
-                let _ = child.kill();
-                panic!("{line:?} does not end");
-            }
-            std::thread::park_timeout(Duration::from_millis(5));
-        };
-        let said = reader.join().unwrap().unwrap();
-        assert!(matches!(code, Some(0..=2)) && !said.contains("panicked"), "{line:?}: {code:?}\n{said}");
-        assert!(code == Some(0) || !said.is_empty(), "{line:?} fails without a word");
+        lines.push(line);
     }
+    // Most of them wait for links, so that several run at once.
+    let ports = folder.path().join("ports");
+    std::thread::scope(|scope| {
+        for some in lines.chunks(5) {
+            scope.spawn(|| some.iter().for_each(|line| ends(line, &ports)));
+        }
+    });
+}
+
+/// Runs a command until its end, which is no panic, and is explained if it is a failure.
+fn ends(line: &[&str], ports: &Path) {
+    let mut command = linerate(line);
+    command.env("LINERATE_PORTS", ports).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut all = String::new();
+        said.read_to_string(&mut all).map(|_| all)
+    });
+    // The longest waits are for a link, 10 seconds, and for frames in flight, 5.
+    let begin = Instant::now();
+    let code = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if begin.elapsed() > Duration::from_secs(120) {
+            let _ = child.kill();
+            panic!("{line:?} does not end");
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    };
+    let said = reader.join().unwrap().unwrap();
+    assert!(matches!(code, Some(0..=2)) && !said.contains("panicked"), "{line:?}: {code:?}\n{said}");
+    assert!(code == Some(0) || !said.is_empty(), "{line:?} fails without a word");
 }
