@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::fwd::{self, Rules};
 use crate::generate::possible;
 use crate::processors::Use;
-use crate::run::{Outcome, Run, Shortfall, model};
+use crate::run::{Measured, Outcome, Run, Shortfall, model};
 use crate::show::{note, per_second, print, time};
 use crate::signals::interrupts;
 use crate::{Common, usage};
@@ -78,9 +78,8 @@ impl Times {
     fn json(&self) -> Value {
         let microseconds = |part| self.quantile(part).map(|time| time as f64 / 1000.0);
         let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(microseconds(part))));
-        let mpps = |value: f64| (value / 1e3).round() / 1e3;
         json!({
-            "asked_mpps": self.asked / 1e6, "offered_mpps": mpps(self.sent), "arrived_mpps": mpps(self.arrived),
+            "asked_mpps": self.asked / 1e6, "offered_mpps": self.sent / 1e6, "arrived_mpps": self.arrived / 1e6,
             "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
             "microseconds": times.into_iter().collect::<serde_json::Map<_, _>>(),
             "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
@@ -152,7 +151,9 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
     let Sample { measured, asked, sent } = sample;
     let Outcome { lost, corrupted, .. } = measured.outcome;
-    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, measured.used.bound()));
+    let Measured { seconds, .. } = measured;
+    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, measured.used.bound()));
+    let sent = sent as f64 / seconds;
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
     let (arrived, used, interrupted) = (measured.moved.per_second(), measured.used, measured.interrupted);
     Ok(Times { asked, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
@@ -160,11 +161,11 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
 
 /// A measurement of one load.
 struct Sample {
-    measured: crate::run::Measured,
+    measured: Measured,
     /// Packets per second that were asked for, if the line can carry them.
     asked: Option<f64>,
-    /// Packets per second that were sent.
-    sent: f64,
+    /// Packets that were sent in the run's time.
+    sent: u64,
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
@@ -207,7 +208,7 @@ fn through_a_forwarder(
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
     let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
-    let sent = measured.wires[0].unwrap_or(0.0);
+    let sent = measured.wires[0].unwrap_or(0);
     Ok(Sample { measured, asked, sent })
 }
 
@@ -257,11 +258,11 @@ fn from_port_to_port(
         count.fetch_add(tx.send(&mut batch) as u64, Ordering::Relaxed);
         0
     });
-    let (rate, warm) = (Cell::new(0.0), warmed_up(latency));
+    let (in_time, warm) = (Cell::new(0), warmed_up(latency));
     let measured = run.measure(
         |packets, seconds| {
             warm(packets, seconds);
-            rate.set(sent.load(Ordering::Relaxed) as f64 / seconds);
+            in_time.set(sent.load(Ordering::Relaxed));
         },
         |_| Outcome {
             lost: sent.load(Ordering::Relaxed).saturating_sub(received.load(Ordering::Relaxed)),
@@ -270,5 +271,5 @@ fn from_port_to_port(
         },
         None,
     )?;
-    Ok(Sample { measured, asked, sent: rate.get() })
+    Ok(Sample { measured, asked, sent: in_time.get() })
 }

@@ -30,11 +30,8 @@ pub struct Work {
     packets: AtomicU64,
     /// TSC cycles of the turns that moved packets.
     cycles: AtomicU64,
-    /// Packets of the first of these turns, and when it began and ended.
-    first: AtomicU64,
+    /// When the first of these turns began, and the last one ended.
     begun: AtomicU64,
-    first_end: AtomicU64,
-    /// When the last of them ended.
     last_end: AtomicU64,
 }
 
@@ -44,9 +41,7 @@ impl Work {
         let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
         let before = self.packets.load(Ordering::Relaxed);
         if before == 0 {
-            set(&self.first, packets as u64);
             set(&self.begun, begin);
-            set(&self.first_end, end);
         }
         set(&self.last_end, end);
         set(&self.cycles, self.cycles.load(Ordering::Relaxed) + end.saturating_sub(begin));
@@ -58,9 +53,7 @@ impl Work {
         Moved {
             packets: get(&self.packets),
             cycles: get(&self.cycles),
-            first: get(&self.first),
             begun: get(&self.begun),
-            first_end: get(&self.first_end),
             last_end: get(&self.last_end),
         }
     }
@@ -72,11 +65,8 @@ pub struct Moved {
     pub packets: u64,
     /// TSC cycles of the turns that moved packets.
     pub cycles: u64,
-    /// Packets of the first turns.
-    first: u64,
-    /// Times, in cycles: the first turn's begin and end, and the last one's end.
+    /// Times, in cycles: the first turn's begin, and the last one's end.
     begun: u64,
-    first_end: u64,
     last_end: u64,
 }
 
@@ -89,27 +79,22 @@ impl Moved {
             _ => Moved {
                 packets: self.packets + other.packets,
                 cycles: self.cycles + other.cycles,
-                first: self.first + other.first,
                 begun: self.begun.min(other.begun),
-                first_end: self.first_end.min(other.first_end),
                 last_end: self.last_end.max(other.last_end),
             },
         }
     }
 
-    /// Returns the seconds from the first packet to the last one.
+    /// Returns the seconds from the begin of the first turn that moved packets to the end of the last one.
     pub fn seconds(&self) -> f64 {
         seconds_between(self.begun, self.last_end)
     }
 
-    /// Returns packets per second, from the first packet's time to the last one's: of those after the first turn, over the
-    /// time since that turn. Of a single turn, over the time that it took.
+    /// Returns packets per second of [`seconds`](Moved::seconds).
     pub fn per_second(&self) -> f64 {
-        let later = self.packets - self.first;
-        let (packets, from) = if later > 0 { (later, self.first_end) } else { (self.packets, self.begun) };
-        match seconds_between(from, self.last_end) {
+        match self.seconds() {
             0.0 => 0.0,
-            seconds => packets as f64 / seconds,
+            seconds => self.packets as f64 / seconds,
         }
     }
 
@@ -173,38 +158,60 @@ fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
     left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
 }
 
-/// A rate that was asked for and not reached.
-pub struct Shortfall {
-    /// The port, or the command.
-    pub what: String,
-    /// Packets per second.
-    pub asked: f64,
-    pub sent: f64,
-    /// What was at its limit, if that is known.
-    pub bound: Option<String>,
+/// A rate or a count that was asked for and not reached.
+pub enum Shortfall {
+    Rate {
+        /// The port, or the command.
+        what: String,
+        /// Packets per second.
+        asked: f64,
+        sent: f64,
+        /// What was at its limit, if that is known.
+        bound: Option<String>,
+    },
+    Count {
+        asked: u64,
+        moved: u64,
+    },
 }
 
 impl Shortfall {
-    /// Returns the shortfall, if `sent` is noticeably less than `asked`.
-    pub fn of(what: &str, asked: f64, sent: f64, bound: Option<String>) -> Option<Shortfall> {
-        (sent < asked * REACHED).then(|| Shortfall { what: what.to_string(), asked, sent, bound })
+    /// Returns the shortfall, if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be on its
+    /// way, so a rate of which none was due is reached.
+    pub fn of(what: &str, asked: f64, sent: u64, seconds: f64, bound: Option<String>) -> Option<Shortfall> {
+        ((sent as f64 + 1.0) < asked * seconds * REACHED).then(|| Shortfall::Rate {
+            what: what.to_string(),
+            asked,
+            sent: sent as f64 / seconds,
+            bound,
+        })
     }
 
     /// Returns it as one line.
     pub fn line(&self) -> String {
-        let bound = self.bound.as_ref().map(|bound| format!(": bounded by {bound}"));
-        format!(
-            "{}: {} were asked for, {} were sent{}",
-            self.what,
-            Rate::Packets(self.asked),
-            Rate::Packets(self.sent),
-            bound.unwrap_or_default()
-        )
+        match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                let bound = bound.as_ref().map(|bound| format!(": bounded by {bound}"));
+                format!(
+                    "{what}: {} were asked for, {} were sent{}",
+                    Rate::Packets(*asked),
+                    Rate::Packets(*sent),
+                    bound.unwrap_or_default()
+                )
+            }
+            Shortfall::Count { asked, moved } => {
+                format!("the count: {asked} packets were asked for, {moved} were moved")
+            }
+        }
     }
 
     pub fn json(&self) -> Value {
-        json!({"what": self.what, "asked_mpps": round(self.asked / 1e6), "sent_mpps": round(self.sent / 1e6),
-               "bounded_by": self.bound})
+        match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                json!({"what": what, "asked_mpps": asked / 1e6, "sent_mpps": sent / 1e6, "bounded_by": bound})
+            }
+            Shortfall::Count { asked, moved } => json!({"what": "the count", "asked": asked, "moved": moved}),
+        }
     }
 }
 
@@ -240,12 +247,12 @@ pub struct Measured {
     pub seconds: f64,
     pub moved: Moved,
     pub outcome: Outcome,
-    /// Rates that were not reached.
+    /// Rates and counts that were not reached.
     pub shortfalls: Vec<Shortfall>,
     /// What was at its limit, of a run that goes as fast as it can.
     pub bound: Option<String>,
-    /// Packets per second that each port's wire sent, if it counts them.
-    pub wires: Vec<Option<f64>>,
+    /// Packets that each port's wire sent in the run's time, if it counts them.
+    pub wires: Vec<Option<u64>>,
     pub used: Use,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
@@ -303,8 +310,9 @@ const TICK: Duration = Duration::from_millis(100);
 const SHOWN: Duration = Duration::from_millis(250);
 /// The part of the rate asked for from which on it is reached.
 const REACHED: f64 = 0.98;
-/// The shortest run of which the rate of a wire is judged.
+/// The shortest time over which a rate is judged, and the packets that suffice in less.
 const JUDGED: f64 = 0.2;
+const ENOUGH: u64 = 10_000;
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -503,7 +511,7 @@ impl Run {
             "packets": moved.packets, "active_seconds": moved.seconds(),
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
             "breaches": breaches,
-            "mpps": round(moved.per_second() / 1e6),
+            "mpps": moved.per_second() / 1e6,
             "cycles_per_packet": moved.cycles_per_packet().map(round),
             "bounded_by": measured.bound,
             "unreached": measured.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
@@ -558,23 +566,28 @@ impl Run {
             outcome => outcome.err(),
         };
 
-        let wires = sent.iter().zip(&sent_before).map(|(now, before)| {
-            let (now, before) = (now.as_ref()?, before.unwrap_or_default());
-            Some((now.sent - before.sent) as f64 / seconds)
-        });
-        let wires: Vec<Option<f64>> = wires.collect();
+        let wires = sent.iter().zip(&sent_before);
+        let wires: Vec<Option<u64>> =
+            wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
-        // A count may end before the rate can be judged.
-        if let Some(asked) = asked.filter(|_| moved.seconds() >= JUDGED || count.is_none()) {
+        let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
+        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets }));
+        // A count that was moved ends the sender's time before that of the run.
+        let is_counted = count.is_some_and(|count| moved.packets >= count);
+        let active = if is_counted { moved.seconds() } else { seconds };
+        if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
             let bound = match held_back.load(Ordering::Relaxed) {
                 0 => Some("the sending threads".to_string()),
+                _ if !devices.iter().all(is_up) => Some("the link, which is down".to_string()),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             };
-            shortfalls.extend(Shortfall::of("the rate", asked, moved.per_second(), bound));
+            shortfalls.extend(Shortfall::of("the rate", asked, moved.packets, active, bound));
         }
-        for (name, sent) in names.iter().zip(&wires).filter(|_| seconds >= JUDGED && count.is_none()) {
-            if let Some((asked, sent)) = wire_rate(name).zip(*sent) {
-                shortfalls.extend(Shortfall::of(&format!("{}'s wire", name.short()), asked, sent, used.bound()));
+        for (name, sent) in names.iter().zip(&wires) {
+            let Some((asked, sent)) = wire_rate(name).zip(*sent) else { continue };
+            if seconds >= JUDGED || sent >= ENOUGH {
+                let what = format!("{}'s wire", name.short());
+                shortfalls.extend(Shortfall::of(&what, asked, sent, seconds, used.bound()));
             }
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
@@ -868,5 +881,48 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
 pub fn catch_signals() {
     if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
         note(&format!("note: Ctrl-C will not print a summary: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rate is the packets over the time from the first turn's begin to the last one's end, also of few turns.
+    #[test]
+    fn rates_are_packets_over_the_active_time() {
+        let turns = |all: &[(usize, u64, u64)]| {
+            let work = Work::default();
+            all.iter().for_each(|&(packets, begin, end)| work.add(packets, begin, end));
+            work.moved()
+        };
+        let one = turns(&[(32, 1_000_000, 2_000_000)]);
+        let overlapping = turns(&[(32, 1_500_000, 2_000_001)]);
+        let two = turns(&[(32, 1_000_000, 2_000_000), (8, 9_000_000, 9_000_100)]);
+        let later = turns(&[(1, 20_000_000, 21_000_000)]);
+        for (moved, packets, begun, last_end) in [
+            (one, 32, 1_000_000, 2_000_000),
+            (two, 40, 1_000_000, 9_000_100),
+            (one.and(overlapping), 64, 1_000_000, 2_000_001),
+            (two.and(later).and(Moved::default()), 41, 1_000_000, 21_000_000),
+            (Moved::default().and(one), 32, 1_000_000, 2_000_000),
+        ] {
+            let seconds = seconds_between(begun, last_end);
+            assert_eq!((moved.packets, moved.seconds()), (packets, seconds), "{moved:?}");
+            assert_eq!(moved.per_second(), packets as f64 / seconds, "{moved:?}");
+        }
+        assert_eq!(Moved::default().per_second(), 0.0);
+        assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");
+    }
+
+    /// A port that jams early has not reached the rate of the whole run.
+    #[test]
+    fn a_rate_is_reached_over_the_whole_time() {
+        let is_short = |asked, sent, seconds| Shortfall::of("the rate", asked, sent, seconds, None).is_some();
+        assert!(is_short(10e6, 512, 3.0));
+        assert!(is_short(1e6, 979_000, 1.0) && !is_short(1e6, 980_000, 1.0));
+        assert!(!is_short(1.0, 0, 0.5), "none was due");
+        assert!(!is_short(10.0, 9, 1.0) && is_short(10.0, 8, 1.0), "the last one may be on its way");
+        assert!(is_short(1e9, 0, 1.0));
     }
 }

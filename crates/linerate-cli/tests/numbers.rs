@@ -71,8 +71,12 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
     let (paced, _) = run(0, &["gen", "null:", "--rate", "1k", "--count", "500", "--seconds", "60"]);
     let seconds = paced["active_seconds"].as_f64().unwrap();
     assert!(seconds >= 0.4, "{paced}");
-    // Rounded to a thousand: the rate is the count over that time.
-    assert!(paced["mpps"].as_f64().unwrap() <= 0.002, "{paced}");
+    assert!(paced["mpps"].as_f64().unwrap() <= 0.00125, "{paced}");
+    for sent in [sent, paced] {
+        let number = |key: &str| sent[key].as_f64().unwrap();
+        let rate = number("packets") / number("active_seconds") / 1e6;
+        assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "one measurement: {sent}");
+    }
 }
 
 #[test]
@@ -87,8 +91,26 @@ fn a_rate_that_is_not_reached_is_reported() {
     );
     let (_, said) = run(1, &[&much[..], &["--strict"]].concat());
     assert!(said.contains("error: the rate: "), "{said}");
-    let (sent, said) = run(0, &["gen", "null:", "--rate", "1k", "--seconds", "0.5", "--strict"]);
+    // Two packets are due, and one of them may be on its way.
+    let (sent, said) = run(0, &["gen", "null:", "--rate", "4", "--seconds", "0.5", "--strict"]);
     assert_eq!((&sent["unreached"], said.contains("asked for")), (&serde_json::json!([]), false), "{said}");
+    // A port that jams, also if its first packets went fast.
+    for port in ["x{1", "sim:0?wire=none"] {
+        let (sent, said) = run(1, &["gen", port, "--rate", "10M", "--seconds", "0.5", "--strict"]);
+        assert_eq!(sent["unreached"][0]["what"], "the rate", "{sent}");
+        assert!(sent["unreached"][0]["sent_mpps"].as_f64().unwrap() < 0.1, "{sent}");
+        assert!(said.contains("bounded by the link, which is down"), "{said}");
+        let much = ["gen", port, "--count", "1M", "--seconds", "0.5"];
+        let (sent, said) = run(0, &much);
+        assert_eq!(sent["unreached"][0]["asked"], 1_000_000, "{sent}");
+        assert!(said.contains("note: the count: 1000000 packets were asked for, "), "{said}");
+        run(1, &[&much[..], &["--strict"]].concat());
+    }
+    // A count that is moved in no time is judged if it is large enough.
+    let (sent, _) = run(0, &["gen", "null:", "--rate", "999M", "--count", "10k", "--seconds", "60"]);
+    assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");
+    let (sent, _) = run(0, &["gen", "null:", "--rate", "999M", "--count", "9999", "--seconds", "60"]);
+    assert_eq!(sent["unreached"], serde_json::json!([]), "{sent}");
     // A model's wire.
     let (sunk, said) = run(1, &["sink", "sim:0?rate=900M", "--seconds", "0.5", "--strict"]);
     assert_eq!(sunk["unreached"][0]["what"], "sim:0's wire", "{sunk}");
