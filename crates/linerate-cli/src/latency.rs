@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
@@ -149,13 +149,13 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
-    let Sample { measured, asked, sent } = sample;
+    let Sample { measured, asked, sent, arrived } = sample;
     let Outcome { lost, corrupted, .. } = measured.outcome;
     let Measured { seconds, .. } = measured;
     let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, measured.used.bound()));
-    let sent = sent as f64 / seconds;
+    let [sent, arrived] = [sent, arrived].map(|packets| packets as f64 / seconds);
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
-    let (arrived, used, interrupted) = (measured.moved.per_second(), measured.used, measured.interrupted);
+    let (used, interrupted) = (measured.used, measured.interrupted);
     Ok(Times { asked, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
 }
 
@@ -164,8 +164,9 @@ struct Sample {
     measured: Measured,
     /// Packets per second that were asked for, if the line can carry them.
     asked: Option<f64>,
-    /// Packets that were sent in the run's time.
+    /// Packets that were sent and received in the run's time.
     sent: u64,
+    arrived: u64,
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
@@ -208,8 +209,8 @@ fn through_a_forwarder(
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
     let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
-    let sent = measured.wires[0].unwrap_or(0);
-    Ok(Sample { measured, asked, sent })
+    let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time);
+    Ok(Sample { measured, asked, sent, arrived })
 }
 
 fn from_port_to_port(
@@ -219,6 +220,15 @@ fn from_port_to_port(
     common: &Common,
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
+    for name in names {
+        let parsed = PortName::parse(name)?;
+        if parsed.model().is_some() && parsed.option("wire").unwrap_or("traffic") == "traffic" {
+            usage(&format!(
+                "{name}: its wire sends frames of its own: give it another wire, or give none to both ports, which are \
+                 then the two sides of a forwarder"
+            ));
+        }
+    }
     let mut run = Run::open("latency", &names, None, common)?;
     let len = usize::from(load.size) - 4;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
@@ -245,31 +255,39 @@ fn from_port_to_port(
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len()));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
-    let (seconds, mut begin) = (common.seconds, None);
+    let is_over = run.is_over();
     run.spawn(move || {
-        // The time begins with the first turn, when links are up.
-        let begin = *begin.get_or_insert_with(Instant::now);
-        if batch.is_empty() && seconds.is_none_or(|seconds| begin.elapsed() < seconds) {
+        // Frames count before they are sent, and before the second look at the end: when all that count have arrived
+        // after the end, no other will be sent.
+        if is_over.load(Ordering::SeqCst) {
+            count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
+            batch.clear();
+        } else if batch.is_empty() {
             let allowed = (0..batch.capacity()).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
-            batch.alloc(&pool, allowed, generator.frame_len());
-            batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-            batch.packets().for_each(|packet| stamps.leaves(&packet));
+            count.fetch_add(allowed as u64, Ordering::SeqCst);
+            if !is_over.load(Ordering::SeqCst) {
+                batch.alloc(&pool, allowed, generator.frame_len());
+                batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                batch.packets().for_each(|packet| stamps.leaves(&packet));
+            }
+            count.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
         }
-        count.fetch_add(tx.send(&mut batch) as u64, Ordering::Relaxed);
+        tx.send(&mut batch);
         0
     });
-    let (in_time, warm) = (Cell::new(0), warmed_up(latency));
+    let (in_time, warm) = (Cell::new((0, 0)), warmed_up(latency));
     let measured = run.measure(
         |packets, seconds| {
             warm(packets, seconds);
-            in_time.set(sent.load(Ordering::Relaxed));
+            in_time.set((sent.load(Ordering::SeqCst), packets));
         },
         |_| Outcome {
-            lost: sent.load(Ordering::Relaxed).saturating_sub(received.load(Ordering::Relaxed)),
+            lost: sent.load(Ordering::SeqCst).saturating_sub(received.load(Ordering::Relaxed)),
             corrupted: corrupted.load(Ordering::Relaxed),
             ..Outcome::default()
         },
         None,
     )?;
-    Ok(Sample { measured, asked, sent: in_time.get() })
+    let (sent, arrived) = in_time.get();
+    Ok(Sample { measured, asked, sent, arrived })
 }

@@ -16,6 +16,7 @@ use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
+use crate::generate::possible;
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
@@ -228,6 +229,8 @@ pub struct Run {
     turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
+    /// Set when the run's time ends; the threads go on for frames in flight.
+    is_over: Arc<AtomicBool>,
     common: Common,
     profile: Option<Arc<Profile>>,
     /// The count of packets after which the run ends.
@@ -245,6 +248,8 @@ pub struct Run {
 pub struct Measured {
     /// The run's time.
     pub seconds: f64,
+    /// Packets moved in this time; `moved` has also those that were in flight at its end.
+    pub in_time: u64,
     pub moved: Moved,
     pub outcome: Outcome,
     /// Rates and counts that were not reached.
@@ -402,6 +407,7 @@ impl Run {
             turns: Vec::new(),
             threads: Vec::new(),
             stop: Arc::default(),
+            is_over: Arc::default(),
             common: common.clone(),
             profile: None,
             count,
@@ -422,6 +428,11 @@ impl Run {
     pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
         self.asked = packets_per_second;
         self.held_back.clone()
+    }
+
+    /// Returns what is set when the run's time ends, for threads that send.
+    pub fn is_over(&self) -> Arc<AtomicBool> {
+        self.is_over.clone()
     }
 
     /// Returns whether another process serves one of the ports.
@@ -543,23 +554,36 @@ impl Run {
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
         self.await_links(show.is_some())?;
+        if show.is_some() {
+            self.asked_of_wires(false);
+        }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let start = Instant::now();
         let outcome = started.and_then(|()| self.watch(start, look, &mut show));
-        let (seconds, moved) = (start.elapsed().as_secs_f64(), self.moved());
+        self.is_over.store(true, Ordering::SeqCst);
+        let (seconds, in_time) = (start.elapsed().as_secs_f64(), self.moved());
         let (used, sent) = (Snapshot::take().since(&before, moves_packets), reports(&self.devices));
         let interrupted = interrupts().have_come();
         // An interrupted measurement is not shown, so that it need not be complete.
         if outcome.is_ok() && !(interrupted && show.is_none()) {
-            self.drain(&judge);
+            self.drain(&judge, in_time.packets);
         }
         self.stop.store(true, Ordering::Relaxed);
         let thread_count = self.threads.len().max(1);
+        let asked_of_wires = self.asked_of_wires(true);
         let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
-        let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
+        let (works, handles): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+        let panicked = handles.into_iter().filter_map(|thread| thread.join().err()).count() > 0;
+        // The packets, the ports' counters and the losses are those of one moment: now nothing moves any more.
+        let moved = sum(&works);
+        let last = last.into_inner();
+        let now = |(n, device): (usize, &Port)| {
+            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
+        };
+        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
         // A run that is shown has its summary also after an error.
         let failure = match outcome {
             Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
@@ -581,17 +605,18 @@ impl Run {
                 _ if !devices.iter().all(is_up) => Some("the link, which is down".to_string()),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             };
-            shortfalls.extend(Shortfall::of("the rate", asked, moved.packets, active, bound));
+            let sent = if is_counted { moved.packets } else { in_time.packets };
+            shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
         }
-        for (name, sent) in names.iter().zip(&wires) {
-            let Some((asked, sent)) = wire_rate(name).zip(*sent) else { continue };
+        for ((name, asked), sent) in names.iter().zip(&asked_of_wires).zip(&wires) {
+            let Some((asked, sent)) = asked.zip(*sent) else { continue };
             if seconds >= JUDGED || sent >= ENOUGH {
                 let what = format!("{}'s wire", name.short());
                 shortfalls.extend(Shortfall::of(&what, asked, sent, seconds, used.bound()));
             }
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
-        let busy = moved.busy_seconds() / (seconds * thread_count as f64);
+        let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let bound =
             (!is_paced && seconds >= JUDGED && moved.packets > 0).then(|| used.bound_of_fastest(busy)).flatten();
         let reports = reports(&devices);
@@ -623,17 +648,13 @@ impl Run {
                 has_cut_capture = true;
             }
         }
-        let last = last.into_inner();
-        let now = |(n, device): (usize, &Port)| {
-            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
-        };
-        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
         if show.is_some() {
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,
+            in_time: in_time.packets,
             moved,
             outcome,
             shortfalls,
@@ -762,24 +783,24 @@ impl Run {
 
     /// Returns the packets of all threads.
     fn moved(&self) -> Moved {
-        self.threads.iter().fold(Moved::default(), |sum, (work, _)| sum.and(work.moved()))
+        sum(self.threads.iter().map(|(work, _)| work))
     }
 
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
-    /// Stops the models' wires and lets the threads go on until all sent frames have arrived, or nothing has moved
-    /// for [`DRAIN`]. A port that others send to is never quiet.
-    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) {
+    /// Stops the models' wires and lets the threads go on until the ports have sent the `moved` packets and all frames of
+    /// testers have arrived, or nothing has moved for [`DRAIN`].
+    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome, moved: u64) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
+        // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
+        let is_quiet = matches!(self.command, "gen" | "latency")
+            || self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
+        let is_settled = || self.has_sent(moved) && (!is_quiet || judge(&reports(&self.devices)).lost == 0);
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let begin = Instant::now();
-        while !self.is_settled(judge)
-            && !interrupts().are_urgent()
-            && since.elapsed() < DRAIN
-            && begin.elapsed() < LONGEST_DRAIN
-        {
+        while !is_settled() && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
             std::thread::yield_now();
             let now = (self.moved().packets, reports(&self.devices));
             if now != last {
@@ -788,13 +809,39 @@ impl Run {
         }
     }
 
-    /// True if the cards have sent all their packets, and the testers have received them.
-    fn is_settled(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) -> bool {
+    /// True if the ports have sent this many packets.
+    fn has_sent(&self, moved: u64) -> bool {
         let Ok(statistics) = self.statistics() else { return true };
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
         let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.tx_too_long).sum();
-        (given == 0 || sent >= self.moved().packets) && judge(&reports(&self.devices)).lost == 0
+        given == 0 || sent >= moved
     }
+
+    /// Returns the packets per second that each model's wire is asked for, without an end. Prints how the rates are
+    /// understood, unless it should be quiet.
+    fn asked_of_wires(&self, is_quiet: bool) -> Vec<Option<f64>> {
+        let ports = self.names.iter().zip(&self.devices);
+        ports
+            .map(|(name, device)| {
+                let (rate, len) = wire_rate(name)?;
+                let rate = possible(rate, len, device, is_quiet)?;
+                name.option("count").is_none().then(|| rate.packets_per_second(len))
+            })
+            .collect()
+    }
+
+    /// Returns whether packets may come as chains, which count once.
+    pub fn may_have_chains(&self) -> bool {
+        // A capture file has frames of any length.
+        let is_capture = |name: &PortName| name.is_capture_to_read();
+        self.names.iter().any(is_capture)
+            || self.devices.iter().any(|device| device.info().max_frame > device.pool().region().room())
+    }
+}
+
+/// Returns the packets of these threads.
+fn sum<'a>(works: impl IntoIterator<Item = &'a Arc<Work>>) -> Moved {
+    works.into_iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
 }
 
 /// Returns whether a port has a link; a failure is reported elsewhere.
@@ -818,15 +865,12 @@ pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the packets per second that the wire of a model was asked for, without an end.
-fn wire_rate(name: &PortName) -> Option<f64> {
+/// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
+fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
     name.model()?;
-    let (rate, None) = (name.option("rate")?, name.option("count")) else { return None };
     let size = name.number("size", 64, 64..=9732).ok()?;
-    (name.option("wire").unwrap_or("traffic") == "traffic")
-        .then(|| rate.parse::<Rate>().ok())
-        .flatten()
-        .map(|rate| rate.packets_per_second(size - 4))
+    let rate = name.option("rate")?.parse().ok()?;
+    (name.option("wire").unwrap_or("traffic") == "traffic").then_some((rate, size - 4))
 }
 
 /// Prints a note if nothing could have moved.
