@@ -21,7 +21,7 @@ use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
 use crate::signals::interrupts;
-use crate::{Common, Wait};
+use crate::{Common, Wait, usage};
 
 /// One thread's counters, in a cache line of its own. Only the thread itself writes.
 #[repr(align(128))]
@@ -381,7 +381,12 @@ impl Run {
             take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default().with_queues(common.queues)
         };
-        let devices = options.open_all(names)?;
+        let devices = options.open_all(names).map_err(|error| match error {
+            Error::PortInUse { name } if parsed.iter().filter(|other| other.short() == name).count() > 1 => {
+                usage(&format!("'{name}' is given twice; choose another port"))
+            }
+            error => error,
+        })?;
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
             if info.driver == "packet" {

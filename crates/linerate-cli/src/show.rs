@@ -118,10 +118,10 @@ type Column = (&'static str, usize, usize, fn(&Rates) -> String);
 const COLUMNS: [Column; 7] = [
     ("rx Mpps", 9, 0, |port| mpps(port.rx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.rx.gbits)),
-    ("on wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
     ("tx Mpps", 9, 0, |port| mpps(port.tx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
-    ("on wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
     ("dropped", 11, 48, |port| port.dropped.to_string()),
 ];
 
@@ -347,7 +347,7 @@ mod tests {
         }
         let table = tick.table(80);
         let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };
-        for part in ["1 s", "rx Mpps", "tx Mpps", "on wire", "dropped"] {
+        for part in ["1 s", "rx Mpps", "tx Mpps", "Gbit/s    wire", "dropped"] {
             assert!(title.contains(part), "{part}: {table}");
         }
         assert_eq!(title.chars().count(), first.chars().count(), "columns do not shift");

@@ -22,6 +22,9 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
         &["latency", "L{0", "L}0", "--seconds", "0.1"],
         &["ports"],
         &["ports", "--json"],
+        &["--help"],
+        &["--version"],
+        &["gen", "--help"],
         &["serve", "--seconds", "60"],
         &["bench", "--only", "iommu", "--json", "--out", "/tmp/linerate-bench-of-a-test"],
     ] {

@@ -54,11 +54,18 @@ fn a_count_is_exact_with_queues_chains_and_rules() {
 
 #[test]
 fn counts_have_prefixes() {
-    for (text, count) in [("2k", 2000), ("1M", 1_000_000), ("0.001M", 1000)] {
+    for (text, count) in [("2k", 2000), ("1M", 1_000_000), ("0.001M", 1000), ("1e3", 1000), ("1K", 1000)] {
         let (sent, _) = run(0, &["gen", "null:", "--count", text, "--seconds", "60"]);
         assert_eq!(number(&sent["packets"]), count, "{sent}");
     }
-    for (text, why) in [("0", "at least 1"), ("-1", "whole number"), ("1.5", "whole number"), ("1T", "whole number")] {
+    for (text, why) in [
+        ("0", "at least 1"),
+        ("-1", "whole number"),
+        ("1.5", "whole number"),
+        ("1e-1", "whole number"),
+        ("1e99", "whole number"),
+        ("1T", "whole number"),
+    ] {
         for command in [&["gen", "null:"][..], &["sink", "null:"], &["fwd", "null:", "null:"], &["filter", "null:"]] {
             let output = expect(2, linerate(command).args(["--count", text]));
             assert!(kit::text(&output.stderr).contains(why), "{command:?} {text}");
@@ -172,7 +179,7 @@ fn latency_shows_the_rate_that_was_sent() {
         assert!(sent > 0.0 && sent <= asked * 1.1 + 0.001, "{load}");
         let reached = sent >= asked * 0.98 - 0.001;
         assert!(reached || !load["unreached"].is_null(), "{load}");
-        for key in ["waited_percent", "stolen_percent", "involuntary_switches"] {
+        for key in ["waited_percent", "stolen_percent"] {
             assert!(load["processors"][key].is_number(), "{load}");
         }
     }
