@@ -52,8 +52,9 @@ impl Outcome {
     #[track_caller]
     pub fn summary(&self) -> Value {
         assert_eq!(self.status, 0, "{}", self.output);
-        let last = self.output.lines().last().unwrap_or_default();
-        let value: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {}", self.output));
+        // Notes, on the same console, may follow it.
+        let line = self.output.lines().rfind(|line| line.starts_with("{\"summary\"")).unwrap_or_default();
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", self.output));
         value["summary"].clone()
     }
 }

@@ -427,3 +427,23 @@ fn flows_are_spread_over_queues() {
         assert_eq!(summary["reordered"], 0, "{summary}");
     }
 }
+
+/// An interface drops frames beyond its MTU, and the kernel would try to send them again and again: they are not given to it.
+#[test]
+fn a_frame_beyond_the_mtu_holds_nothing_up() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("oh"), Namespace::new("of"));
+    pair((&host, "h0"), (&far, "f0"), 1);
+    let statistic = |name: &str| host.run(&format!("cat /sys/class/net/h0/statistics/{name}")).trim().parse::<u64>();
+    for port in ["packet:h0", "xdp:h0"] {
+        let before = statistic("tx_dropped").unwrap();
+        // 1,518 bytes with the CRC are an MTU of 1,500.
+        for (size, sent) in [(1519, 0), (1518, 5)] {
+            let run = format!("gen {port} --mtu 3000 --count 5 --size {size} --seconds 20 --json");
+            let summary = summary(&inside(&host, &run).output().unwrap().stdout);
+            assert_eq!(summary["ports"][0]["tx_packets"], sent, "{summary}");
+            assert_eq!(summary["ports"][0]["drops"]["tx_too_long"].as_u64().unwrap_or(0), 5 - sent, "{summary}");
+        }
+        assert_eq!(statistic("tx_dropped").unwrap(), before, "{port}");
+    }
+}

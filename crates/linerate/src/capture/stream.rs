@@ -101,7 +101,7 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
             Err(error) => Err(error),
         };
         count += 1;
-        // Nobody receives any more.
+        // The receiver is gone.
         if frames.send(frame).is_err() {
             return;
         }

@@ -1,9 +1,11 @@
 //! Writes capture files.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 
 use super::{ETHERNET, SECOND};
@@ -12,7 +14,7 @@ use crate::error::{Error, Result};
 /// Writes a pcap file with times in nanoseconds. The file is complete after [`flush`](Writer::flush), or when this value is
 /// dropped.
 pub struct Writer {
-    file: BufWriter<File>,
+    file: BufWriter<Target>,
     name: String,
     /// The file has been emptied, and has its header.
     has_begun: bool,
@@ -27,13 +29,19 @@ impl Writer {
         let name = path.display().to_string();
         let failed = |why: String| Error::Recording { file: name.clone(), why };
         let cannot = |error: std::io::Error| failed(format!("cannot write it: {error}"));
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
+        // A pipe without a reader would otherwise keep the program waiting here.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENXIO) => failed("no program reads this pipe; start its reader first".to_string()),
+            _ => cannot(error),
+        })?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(failed(
                 "another recording is writing it, or it is being read; choose another file".to_string(),
             ));
         }
-        Ok(Writer { file: BufWriter::with_capacity(64 << 10, file), name, has_begun: false })
+        Ok(Writer { file: BufWriter::with_capacity(64 << 10, Target(file)), name, has_begun: false })
     }
 
     /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
@@ -49,8 +57,8 @@ impl Writer {
     }
 
     fn write_header(&mut self) -> std::io::Result<()> {
-        if self.file.get_ref().metadata()?.is_file() {
-            self.file.get_ref().set_len(0)?;
+        if self.file.get_ref().0.metadata()?.is_file() {
+            self.file.get_ref().0.set_len(0)?;
         }
         for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 256 << 10, ETHERNET] {
             self.file.write_all(&word.to_le_bytes())?;
@@ -81,5 +89,56 @@ impl Writer {
 
     fn error(&self, error: &std::io::Error) -> Error {
         Error::Recording { file: self.name.clone(), why: format!("cannot write it: {error}") }
+    }
+}
+
+/// The longest wait for the reader of a full pipe.
+const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The file, or a pipe whose reader may stop.
+struct Target(File);
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+            let there = poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&LONGEST_WAIT))?;
+            if there == 0 {
+                return Err(std::io::Error::new(ErrorKind::TimedOut, "the pipe's reader has read nothing for 1 s"));
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_needs_a_reader_that_reads() {
+        let path = std::env::temp_dir().join(format!("linerate-pipe-{}", std::process::id()));
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let why = |error: Error| error.to_string();
+        assert!(why(Writer::create(&path).err().unwrap()).contains("start its reader first"));
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let mut writer = Writer::create(&path).unwrap();
+        let error = (0..1000).find_map(|_| writer.write(0, &[0; 1000]).err());
+        assert!(why(error.unwrap()).contains("has read nothing for 1 s"));
+        drop(reader);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::error::{Error, Result};
-use crate::port::{Link, MacAddress};
+use crate::port::{FRAME_HEADERS, Link, MacAddress};
 
 /// One of the kernel's interfaces, in the process's network namespace.
 pub struct Interface {
@@ -39,6 +39,32 @@ struct Channels {
     transmit: u32,
     other: u32,
     combined: u32,
+}
+
+/// The longest frames that an interface sends. It drops longer ones: only it would count them, and through a packet socket
+/// the kernel would try again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct LongestFrame {
+    untagged: usize,
+    /// With a VLAN tag.
+    pub tagged: usize,
+}
+
+/// Bytes in front of a payload without a tag.
+const ETHERNET_HEADER: usize = 14;
+
+impl LongestFrame {
+    /// The same for all frames.
+    #[cfg(test)]
+    pub fn any(len: usize) -> LongestFrame {
+        LongestFrame { untagged: len, tagged: len }
+    }
+
+    /// Returns whether a frame of this length, which begins with `first`, is sent.
+    #[inline(always)]
+    pub fn fits(self, len: usize, first: &[u8]) -> bool {
+        len <= self.untagged || len <= self.tagged && matches!(first.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]))
+    }
 }
 
 impl Interface {
@@ -110,6 +136,12 @@ impl Interface {
         let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
+    }
+
+    /// Returns the longest frames that it sends, of at most `most` bytes.
+    pub fn longest_frame(&self, most: usize) -> Result<LongestFrame> {
+        let mtu = self.mtu()?;
+        Ok(LongestFrame { untagged: most.min(mtu + ETHERNET_HEADER), tagged: most.min(mtu + FRAME_HEADERS) })
     }
 
     /// Sets the longest payload of a frame.

@@ -111,7 +111,8 @@ impl Sockets for PacketSockets {
             socket.aim(&on.interface)?;
         }
         let next = *socket.next.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest: on.config.options.max_frame }))
+        let longest = on.interface.longest_frame(on.config.options.max_frame)?;
+        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest }))
     }
 
     fn drops(&self) -> Drops {

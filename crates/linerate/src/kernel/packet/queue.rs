@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use super::socket::{BLOCK, HEADER, Receiving, Socket};
 use crate::batch::Batch;
 use crate::filter::Filter;
+use crate::kernel::interface::LongestFrame;
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
 use crate::port::{QueueCounters, Receive, Transmit};
@@ -258,7 +259,7 @@ pub(super) struct PacketTx {
     /// The oldest frame not known to be taken by the kernel.
     pub(super) oldest: usize,
     pub(super) counters: Arc<QueueCounters>,
-    pub(super) longest: usize,
+    pub(super) longest: LongestFrame,
 }
 
 impl PacketTx {
@@ -281,9 +282,9 @@ impl Transmit for PacketTx {
             }
             let (len, offload) = (packet.len(), packet.offload());
             slots += packet.slots();
-            let longest = if offload.is_some() { LONGEST } else { self.longest };
+            let fits = if offload.is_some() { len <= LONGEST } else { self.longest.fits(len, &packet) };
             let mut at = self.place(self.next) + HEADER;
-            if len > longest || HEADER + Offload::LEN + len > self.socket.frame {
+            if !fits || HEADER + Offload::LEN + len > self.socket.frame {
                 self.counters.dropped();
                 continue;
             }
@@ -709,14 +710,20 @@ mod tests {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
         let mut socket = Socket::over(fd, memory, 1);
         (socket.frames, socket.frame) = (frames, frame);
-        let tx = PacketTx { socket: Arc::new(socket), next: 0, oldest: 0, counters: Arc::default(), longest: 1900 };
+        let tx = PacketTx {
+            socket: Arc::new(socket),
+            next: 0,
+            oldest: 0,
+            counters: Arc::default(),
+            longest: LongestFrame::any(1900),
+        };
         (tx, rx.pool.clone(), kernel)
     }
 
     #[test]
     fn a_packet_of_several_slots_is_in_one_frame() {
         let (mut tx, pool, _kernel) = sender_of(2, 4096);
-        tx.longest = 9000;
+        tx.longest = LongestFrame::any(9000);
         let bytes: Vec<u8> = (0..3000).map(|n| n as u8).collect();
         let mut batch = Batch::new();
         assert!(batch.push(&pool, &bytes) && batch.len() == 2);
@@ -814,7 +821,7 @@ mod tests {
             [(1900, 1900, true), (1900, 1901, false), (9000, room, true), (9000, room + 1, false), (9000, 9000, false)]
         {
             let (mut tx, pool) = sender(4);
-            tx.longest = longest;
+            tx.longest = LongestFrame::any(longest);
             let mut batch = Batch::new();
             batch.push(&pool, &vec![3; len]);
             batch.push(&pool, &[4; 60]);

@@ -336,7 +336,7 @@ impl Sockets for XdpSockets {
             end: Some(end),
             pool: on.config.pool.clone(),
             counters,
-            longest: on.config.options.max_frame,
+            longest: on.interface.longest_frame(on.config.options.max_frame)?,
         })))
     }
 

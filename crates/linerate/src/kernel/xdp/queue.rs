@@ -13,6 +13,7 @@ use super::socket::{Lent, METADATA, Receiving, Sending, Socket, wake};
 use super::{MOST_BUFFERS, Shared};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::kernel::interface::LongestFrame;
 use crate::memory::Pool;
 use crate::offload::{Offload, Segmentation};
 use crate::port::{QueueCounters, RegionRx, RegionTx};
@@ -196,7 +197,7 @@ pub(super) struct XdpTx {
     pub(super) end: Option<Sending>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    pub(super) longest: usize,
+    pub(super) longest: LongestFrame,
 }
 
 /// The most frames that the kernel sends for one wakeup, if it copies.
@@ -253,7 +254,8 @@ impl RegionTx for XdpTx {
             let count = Slot::first_packet(slots);
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
-            let fits = len <= self.longest && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
+            let fits = self.longest.fits(len, region.view().bytes(&slots[0]))
+                && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
             let (left, finished) = match Offload::of(&slots[0], region.view()) {
                 Some(left) if self.socket.checksums && is_for_kernel(left, &slots[0]) => (Some(left), true),
                 Some(left) => (None, left.finish(slots, region.view())),
@@ -302,7 +304,7 @@ impl RegionTx for XdpTx {
     }
 
     fn longest(&self) -> usize {
-        self.longest
+        self.longest.tagged
     }
 
     fn counters(&self) -> &QueueCounters {
