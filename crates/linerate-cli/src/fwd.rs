@@ -173,7 +173,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
     let filtered = Arc::<AtomicU64>::default();
     let (profile, quota) = (profile.then(|| run.profile()), run.quota());
     for queue in 0..run.queues() {
-        let chains = run.devices().iter().any(|device| device.info().max_frame > device.pool().region().room());
+        let chains = run.may_have_chains();
         let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
         let batch = || Batch::with_capacity(common.batch.packets());
         let way = |rx, rules: &Rules| Way {

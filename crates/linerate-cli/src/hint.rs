@@ -2,8 +2,22 @@
 
 use linerate::{Error, Remedy};
 
-/// What servers and their clients suggest, in the library's words and the command's.
-const OF_SERVERS: [(&str, &str); 2] = [
+/// Kinds of ports, and an example of each.
+const KINDS: [(&str, &str); 9] = [
+    ("sim", "sim:0"),
+    ("null", "null:"),
+    ("host", "host:"),
+    ("tap", "tap:t0"),
+    ("xdp", "xdp:eth0"),
+    ("packet", "packet:eth0"),
+    ("netmap", "netmap:eth0"),
+    ("pcap", "pcap:FILE"),
+    ("vfio-user", "vfio-user:PATH"),
+];
+
+/// What the library suggests, in its words and the command's.
+const IN_OUR_WORDS: [(&str, &str); 3] = [
+    ("drop the first one, or ask for another queue", "name each port once"),
     ("Server::join_users", "linerate serve --join-users"),
     ("give its socket another mode or group: Server::listen", "serve it with --mode 0666, or --group GROUP"),
 ];
@@ -11,8 +25,13 @@ const OF_SERVERS: [(&str, &str); 2] = [
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here
 /// it names commands and flags.
 pub fn with_hint(error: &Error) -> String {
+    if let Error::BadName { name, .. } = error
+        && let Some((_, example)) = KINDS.iter().find(|(kind, _)| kind == name)
+    {
+        return format!("{error}\n  did you mean {example}? `linerate ports` shows what is here");
+    }
     let Error::Card { card, mend, .. } = error else {
-        return OF_SERVERS.iter().fold(error.with_hint(), |text, (ours, theirs)| text.replace(ours, theirs));
+        return IN_OUR_WORDS.iter().fold(error.with_hint(), |text, (ours, theirs)| text.replace(ours, theirs));
     };
     let mend = match mend {
         Remedy::Choose => "linerate ports, which lists the cards".to_string(),

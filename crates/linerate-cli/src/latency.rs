@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::fwd::{self, Rules};
 use crate::generate::possible;
 use crate::processors::Use;
-use crate::run::{Outcome, Run, Shortfall, model};
+use crate::run::{Measured, Outcome, Run, Shortfall, model};
 use crate::show::{note, per_second, print, time};
 use crate::signals::interrupts;
 use crate::{Common, usage};
@@ -78,9 +78,8 @@ impl Times {
     fn json(&self) -> Value {
         let microseconds = |part| self.quantile(part).map(|time| time as f64 / 1000.0);
         let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(microseconds(part))));
-        let mpps = |value: f64| (value / 1e3).round() / 1e3;
         json!({
-            "asked_mpps": self.asked / 1e6, "offered_mpps": mpps(self.sent), "arrived_mpps": mpps(self.arrived),
+            "asked_mpps": self.asked / 1e6, "offered_mpps": self.sent / 1e6, "arrived_mpps": self.arrived / 1e6,
             "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
             "microseconds": times.into_iter().collect::<serde_json::Map<_, _>>(),
             "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
@@ -150,21 +149,24 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
-    let Sample { measured, asked, sent } = sample;
+    let Sample { measured, asked, sent, arrived } = sample;
     let Outcome { lost, corrupted, .. } = measured.outcome;
-    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, measured.used.bound()));
+    let Measured { seconds, .. } = measured;
+    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, measured.used.bound()));
+    let [sent, arrived] = [sent, arrived].map(|packets| packets as f64 / seconds);
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
-    let (arrived, used, interrupted) = (measured.moved.per_second(), measured.used, measured.interrupted);
+    let (used, interrupted) = (measured.used, measured.interrupted);
     Ok(Times { asked, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
 }
 
 /// A measurement of one load.
 struct Sample {
-    measured: crate::run::Measured,
+    measured: Measured,
     /// Packets per second that were asked for, if the line can carry them.
     asked: Option<f64>,
-    /// Packets per second that were sent.
-    sent: f64,
+    /// Packets that were sent and received in the run's time.
+    sent: u64,
+    arrived: u64,
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
@@ -207,8 +209,8 @@ fn through_a_forwarder(
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
     let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
-    let sent = measured.wires[0].unwrap_or(0.0);
-    Ok(Sample { measured, asked, sent })
+    let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time);
+    Ok(Sample { measured, asked, sent, arrived })
 }
 
 fn from_port_to_port(
@@ -218,6 +220,15 @@ fn from_port_to_port(
     common: &Common,
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
+    for name in names {
+        let parsed = PortName::parse(name)?;
+        if parsed.model().is_some() && parsed.option("wire").unwrap_or("traffic") == "traffic" {
+            usage(&format!(
+                "{name}: its wire sends frames of its own: give it another wire, or give none to both ports, which are \
+                 then the two sides of a forwarder"
+            ));
+        }
+    }
     let mut run = Run::open("latency", &names, None, common)?;
     let len = usize::from(load.size) - 4;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
@@ -244,31 +255,39 @@ fn from_port_to_port(
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len()));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
-    let (seconds, mut begin) = (common.seconds, None);
+    let is_over = run.is_over();
     run.spawn(move || {
-        // The time begins with the first turn, when links are up.
-        let begin = *begin.get_or_insert_with(Instant::now);
-        if batch.is_empty() && seconds.is_none_or(|seconds| begin.elapsed() < seconds) {
+        // Frames count before they are sent, and before the second look at the end: when all that count have arrived
+        // after the end, no other will be sent.
+        if is_over.load(Ordering::SeqCst) {
+            count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
+            batch.clear();
+        } else if batch.is_empty() {
             let allowed = (0..batch.capacity()).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
-            batch.alloc(&pool, allowed, generator.frame_len());
-            batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-            batch.packets().for_each(|packet| stamps.leaves(&packet));
+            count.fetch_add(allowed as u64, Ordering::SeqCst);
+            if !is_over.load(Ordering::SeqCst) {
+                batch.alloc(&pool, allowed, generator.frame_len());
+                batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                batch.packets().for_each(|packet| stamps.leaves(&packet));
+            }
+            count.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
         }
-        count.fetch_add(tx.send(&mut batch) as u64, Ordering::Relaxed);
+        tx.send(&mut batch);
         0
     });
-    let (rate, warm) = (Cell::new(0.0), warmed_up(latency));
+    let (in_time, warm) = (Cell::new((0, 0)), warmed_up(latency));
     let measured = run.measure(
         |packets, seconds| {
             warm(packets, seconds);
-            rate.set(sent.load(Ordering::Relaxed) as f64 / seconds);
+            in_time.set((sent.load(Ordering::SeqCst), packets));
         },
         |_| Outcome {
-            lost: sent.load(Ordering::Relaxed).saturating_sub(received.load(Ordering::Relaxed)),
+            lost: sent.load(Ordering::SeqCst).saturating_sub(received.load(Ordering::Relaxed)),
             corrupted: corrupted.load(Ordering::Relaxed),
             ..Outcome::default()
         },
         None,
     )?;
-    Ok(Sample { measured, asked, sent: rate.get() })
+    let (sent, arrived) = in_time.get();
+    Ok(Sample { measured, asked, sent, arrived })
 }

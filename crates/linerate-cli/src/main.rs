@@ -26,7 +26,8 @@ mod sink;
 mod switch;
 mod tune;
 
-use std::path::PathBuf;
+use std::io::{self, Write, stdout};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -34,7 +35,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
-use linerate::{Error, port};
+use linerate::{Error, Remedy, port};
 use tracing::Level;
 use tune::Tuner;
 
@@ -283,7 +284,12 @@ fn cores(text: &str) -> Result<Cores, String> {
 
 /// Reads a number of packets.
 fn packets(text: &str) -> Result<u64, String> {
-    match port::count(text) {
+    // As rates: 1e3 and 1K, too.
+    let exponent = || {
+        let value = text.parse::<f64>().ok().filter(|value| text.contains(['e', 'E']) && value.fract() == 0.0)?;
+        (0.0..1e19).contains(&value).then_some(value as u64)
+    };
+    match port::count(&text.replace('K', "k")).or_else(exponent) {
         Some(0) => Err("it must be at least 1".to_string()),
         Some(count) => Ok(count),
         None => Err("it must be a whole number of packets, such as 1000 or 1M".to_string()),
@@ -372,8 +378,8 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "it must be a number".to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "it must be a number of seconds, such as 2 or 0.5".to_string())
 }
 
 /// Shows the library's messages on standard error: warnings, or as many as LINERATE_LOG says (error to trace).
@@ -406,13 +412,37 @@ fn usage(why: &str) -> ! {
     grammar().error(ErrorKind::ArgumentConflict, why).exit()
 }
 
-/// Returns the exit code of an error: 2 for wrong names and options, 1 for all that failed.
+/// Returns the exit code of an error: 2 for wrong names, options and values, 1 for all that failed.
 fn code(error: &Error) -> ExitCode {
     match error {
-        Error::BadName { .. } | Error::BadOption { .. } | Error::BadFilter { .. } | Error::RingSize { .. } => {
-            ExitCode::from(2)
-        }
+        Error::BadName { .. }
+        | Error::BadOption { .. }
+        | Error::BadFilter { .. }
+        | Error::RingSize { .. }
+        | Error::NoInterface { .. }
+        | Error::NumaNode { .. }
+        | Error::Card { mend: Remedy::Choose, .. } => ExitCode::from(2),
+        Error::Serve { path, .. } if !may_be_socket(path) => ExitCode::from(2),
         _ => ExitCode::FAILURE,
+    }
+}
+
+/// Returns whether a path can be that of a socket: it is short enough (unix(7)), and no other file is there.
+fn may_be_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_free = path.symlink_metadata().map_or(true, |there| there.file_type().is_socket());
+    is_free && path.as_os_str().len() <= 107
+}
+
+/// Prints help, the version, or what is wrong with the usage; returns the exit code.
+fn explain(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| stdout().flush());
+    match printed {
+        Err(why) if !error.use_stderr() && why.kind() != io::ErrorKind::BrokenPipe => {
+            show::note(&format!("linerate: cannot write to standard output: {why}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(error.exit_code() as u8),
     }
 }
 
@@ -428,8 +458,11 @@ fn explained(error: &Error) -> String {
 
 fn main() -> ExitCode {
     show_messages();
-    // clap itself exits with 2 if the usage is wrong.
-    let cli = Cli::from_arg_matches(&grammar().get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = grammar().try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error),
+    };
     run::catch_signals();
     let outcome = execute(cli.command);
     let code = match outcome {

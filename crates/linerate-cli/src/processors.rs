@@ -24,7 +24,12 @@ pub fn allowed() -> Vec<u16> {
 /// Reads processors as `0,2` or `0-3,6`.
 pub fn parse(text: &str) -> Result<Vec<u16>, String> {
     let bad = || format!("'{text}' is not a processor, and not a range such as 0-3");
-    let number = |text: &str| text.parse::<u16>().map_err(|_| bad());
+    let allowed = allowed();
+    let absent = |core: &str| format!("there is no processor {core}; there {}", there_are(&allowed));
+    let number = |text: &str| match text.parse::<u16>() {
+        Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Err(absent(text)),
+        number => number.map_err(|_| bad()),
+    };
     let cores: Vec<u16> = match text.split_once('-') {
         Some((first, last)) => (number(first)?..=number(last)?).collect(),
         None => vec![number(text)?],
@@ -32,9 +37,8 @@ pub fn parse(text: &str) -> Result<Vec<u16>, String> {
     if cores.is_empty() {
         return Err(bad());
     }
-    let allowed = allowed();
     match cores.iter().find(|core| !allowed.contains(core)) {
-        Some(other) => Err(format!("there is no processor {other}; there {}", there_are(&allowed))),
+        Some(other) => Err(absent(&other.to_string())),
         None => Ok(cores),
     }
 }
@@ -65,8 +69,6 @@ struct Thread {
     /// Nanoseconds on a processor, and ready but without one (`/proc/PID/schedstat`).
     ran: u64,
     waited: u64,
-    /// Times that its processor was taken away.
-    switches: u64,
     /// The processor that it used last.
     processor: u16,
 }
@@ -95,10 +97,7 @@ impl Snapshot {
             let schedule = read("schedstat").unwrap_or_default();
             let mut times = schedule.split_whitespace().map(|time| time.parse().unwrap_or(0));
             let (ran, waited) = (times.next().unwrap_or(0), times.next().unwrap_or(0));
-            let status = read("status").unwrap_or_default();
-            let switches = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-            let switches = switches.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
-            Some((number, Thread { name, ran, waited, switches, processor }))
+            Some((number, Thread { name, ran, waited, processor }))
         });
         let threads = threads.collect();
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -127,7 +126,6 @@ impl Snapshot {
             let of = |now: u64, then: fn(&Thread) -> u64| now.saturating_sub(old.map_or(0, then));
             let part = |time: u64| (time as f64 / 1e9 / seconds).min(1.0);
             result.waited = result.waited.max(part(of(thread.waited, |thread| thread.waited)));
-            result.switches += of(thread.switches, |thread| thread.switches);
             if thread.name == MODEL {
                 result.model = Some((part(of(thread.ran, |thread| thread.ran)), thread.processor));
             }
@@ -155,8 +153,6 @@ pub struct Use {
     pub processors: Vec<u16>,
     /// The largest part of the time that a thread was ready and had no processor.
     pub waited: f64,
-    /// Times that a thread's processor was taken away.
-    pub switches: u64,
     /// The part of all processors that a hypervisor gave to other machines.
     pub stolen: f64,
     /// The part of a processor that the models' thread had, and its number.
@@ -169,7 +165,6 @@ impl Use {
         Use {
             seconds: self.seconds.max(other.seconds),
             waited: self.waited.max(other.waited),
-            switches: self.switches + other.switches,
             stolen: self.stolen.max(other.stolen),
             ..other
         }
@@ -200,10 +195,9 @@ impl Use {
         let percent = |part: f64| (part * 100.0).round();
         match self.seconds >= JUDGED && (self.waited > WAITED || self.stolen > STOLEN) {
             true => Some(format!(
-                "processors were taken away: a thread was ready without one for {} % of the time ({} involuntary \
-                 switches), and a hypervisor took {} %; the figures are those of a busy machine",
+                "processors were taken away: a thread was ready without one for {} % of the time, and a \
+                 hypervisor took {} %; the figures are those of a busy machine",
                 percent(self.waited),
-                self.switches,
                 percent(self.stolen),
             )),
             false => None,
@@ -213,7 +207,7 @@ impl Use {
     pub fn json(&self) -> Value {
         let percent = |part: f64| (part * 1000.0).round() / 10.0;
         json!({
-            "used": self.processors, "waited_percent": percent(self.waited), "involuntary_switches": self.switches,
+            "used": self.processors, "waited_percent": percent(self.waited),
             "stolen_percent": percent(self.stolen), "taken_away": self.warning().is_some(),
         })
     }
@@ -228,9 +222,10 @@ mod tests {
         let first = allowed()[0];
         assert_eq!(parse(&first.to_string()), Ok(vec![first]));
         assert_eq!(parse(&format!("{first}-{first}")), Ok(vec![first]));
-        for bad in ["", "-1", "1-0", "a", "0-", "70000", "0--1"] {
+        for bad in ["", "-1", "1-0", "a", "0-", "0--1"] {
             assert!(parse(bad).unwrap_err().contains("not a processor"), "{bad}");
         }
+        assert!(parse("0-100000").unwrap_err().contains("there is no processor 100000; there "));
         let said = parse("65535").unwrap_err();
         assert!(said.contains("there is no processor 65535; there ") && said.contains(&first.to_string()), "{said}");
         assert_eq!(there_are(&[0]), "is 0");
@@ -241,7 +236,7 @@ mod tests {
     /// A thread that had to wait, and stolen time, are reported; a quiet machine is not.
     #[test]
     fn processors_that_are_taken_away_are_reported() {
-        let thread = |ran, waited, switches| Thread { name: MODEL.to_string(), ran, waited, switches, processor: 1 };
+        let thread = |ran, waited| Thread { name: MODEL.to_string(), ran, waited, processor: 1 };
         let time = Instant::now();
         let snapshot = |after: u64, thread: Thread, stolen, all| Snapshot {
             time: time + std::time::Duration::from_secs(after),
@@ -249,24 +244,24 @@ mod tests {
             stolen,
             all,
         };
-        let before = || snapshot(0, thread(5_000_000_000, 9_000_000_000, 10), 50, 1000);
-        let quiet = snapshot(2, thread(6_980_000_000, 9_020_000_000, 12), 51, 1400).since(&before(), moves_packets);
-        assert_eq!((quiet.warning(), quiet.switches, quiet.model), (None, 2, Some((0.99, 1))));
+        let before = || snapshot(0, thread(5_000_000_000, 9_000_000_000), 50, 1000);
+        let quiet = snapshot(2, thread(6_980_000_000, 9_020_000_000), 51, 1400).since(&before(), moves_packets);
+        assert_eq!((quiet.warning(), quiet.model), (None, Some((0.99, 1))));
         assert_eq!(quiet.bound().unwrap(), "the model's thread: 99 % of processor 1");
         let bound = "the model's thread: 99 % of processor 1 (the run's threads moved packets 20 % of the time)";
         assert_eq!(quiet.bound_of_fastest(0.2).unwrap(), bound);
         assert!(quiet.bound_of_fastest(0.95).unwrap().starts_with("the run's threads"));
         assert_eq!(Use::default().bound_of_fastest(0.2), None);
-        let waited = snapshot(2, thread(6_000_000_000, 10_000_000_000, 510), 50, 1400).since(&before(), moves_packets);
+        let waited = snapshot(2, thread(6_000_000_000, 10_000_000_000), 50, 1400).since(&before(), moves_packets);
         let said = waited.warning().unwrap();
-        assert!(said.contains("for 50 % of the time (500 involuntary switches)"), "{said}");
+        assert!(said.contains("for 50 % of the time, and"), "{said}");
         assert!(waited.bound().unwrap().ends_with("50 % of processor 1, which other programs use, too"));
-        let stolen = snapshot(2, thread(7_000_000_000, 9_000_000_000, 10), 90, 1400).since(&before(), moves_packets);
+        let stolen = snapshot(2, thread(7_000_000_000, 9_000_000_000), 90, 1400).since(&before(), moves_packets);
         assert!(stolen.warning().unwrap().contains("took 10 %"));
         assert_eq!(stolen.json()["taken_away"], true);
-        let short = snapshot(0, thread(0, u64::MAX, 1), 90, 1400).since(&before(), moves_packets);
+        let short = snapshot(0, thread(0, u64::MAX), 90, 1400).since(&before(), moves_packets);
         assert_eq!(short.warning(), None, "a start");
-        assert!(snapshot(2, thread(0, 0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
+        assert!(snapshot(2, thread(0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
     }
 
     #[test]

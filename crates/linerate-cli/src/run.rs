@@ -16,11 +16,12 @@ use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
+use crate::generate::possible;
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
 use crate::signals::interrupts;
-use crate::{Common, Wait};
+use crate::{Common, Wait, usage};
 
 /// One thread's counters, in a cache line of its own. Only the thread itself writes.
 #[repr(align(128))]
@@ -30,11 +31,8 @@ pub struct Work {
     packets: AtomicU64,
     /// TSC cycles of the turns that moved packets.
     cycles: AtomicU64,
-    /// Packets of the first of these turns, and when it began and ended.
-    first: AtomicU64,
+    /// When the first of these turns began, and the last one ended.
     begun: AtomicU64,
-    first_end: AtomicU64,
-    /// When the last of them ended.
     last_end: AtomicU64,
 }
 
@@ -44,9 +42,7 @@ impl Work {
         let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
         let before = self.packets.load(Ordering::Relaxed);
         if before == 0 {
-            set(&self.first, packets as u64);
             set(&self.begun, begin);
-            set(&self.first_end, end);
         }
         set(&self.last_end, end);
         set(&self.cycles, self.cycles.load(Ordering::Relaxed) + end.saturating_sub(begin));
@@ -58,9 +54,7 @@ impl Work {
         Moved {
             packets: get(&self.packets),
             cycles: get(&self.cycles),
-            first: get(&self.first),
             begun: get(&self.begun),
-            first_end: get(&self.first_end),
             last_end: get(&self.last_end),
         }
     }
@@ -72,11 +66,8 @@ pub struct Moved {
     pub packets: u64,
     /// TSC cycles of the turns that moved packets.
     pub cycles: u64,
-    /// Packets of the first turns.
-    first: u64,
-    /// Times, in cycles: the first turn's begin and end, and the last one's end.
+    /// Times, in cycles: the first turn's begin, and the last one's end.
     begun: u64,
-    first_end: u64,
     last_end: u64,
 }
 
@@ -89,27 +80,22 @@ impl Moved {
             _ => Moved {
                 packets: self.packets + other.packets,
                 cycles: self.cycles + other.cycles,
-                first: self.first + other.first,
                 begun: self.begun.min(other.begun),
-                first_end: self.first_end.min(other.first_end),
                 last_end: self.last_end.max(other.last_end),
             },
         }
     }
 
-    /// Returns the seconds from the first packet to the last one.
+    /// Returns the seconds from the begin of the first turn that moved packets to the end of the last one.
     pub fn seconds(&self) -> f64 {
         seconds_between(self.begun, self.last_end)
     }
 
-    /// Returns packets per second, from the first packet's time to the last one's: of those after the first turn, over the
-    /// time since that turn. Of a single turn, over the time that it took.
+    /// Returns packets per second of [`seconds`](Moved::seconds).
     pub fn per_second(&self) -> f64 {
-        let later = self.packets - self.first;
-        let (packets, from) = if later > 0 { (later, self.first_end) } else { (self.packets, self.begun) };
-        match seconds_between(from, self.last_end) {
+        match self.seconds() {
             0.0 => 0.0,
-            seconds => packets as f64 / seconds,
+            seconds => self.packets as f64 / seconds,
         }
     }
 
@@ -173,38 +159,60 @@ fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
     left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
 }
 
-/// A rate that was asked for and not reached.
-pub struct Shortfall {
-    /// The port, or the command.
-    pub what: String,
-    /// Packets per second.
-    pub asked: f64,
-    pub sent: f64,
-    /// What was at its limit, if that is known.
-    pub bound: Option<String>,
+/// A rate or a count that was asked for and not reached.
+pub enum Shortfall {
+    Rate {
+        /// The port, or the command.
+        what: String,
+        /// Packets per second.
+        asked: f64,
+        sent: f64,
+        /// What was at its limit, if that is known.
+        bound: Option<String>,
+    },
+    Count {
+        asked: u64,
+        moved: u64,
+    },
 }
 
 impl Shortfall {
-    /// Returns the shortfall, if `sent` is noticeably less than `asked`.
-    pub fn of(what: &str, asked: f64, sent: f64, bound: Option<String>) -> Option<Shortfall> {
-        (sent < asked * REACHED).then(|| Shortfall { what: what.to_string(), asked, sent, bound })
+    /// Returns the shortfall, if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be on its
+    /// way, so a rate of which none was due is reached.
+    pub fn of(what: &str, asked: f64, sent: u64, seconds: f64, bound: Option<String>) -> Option<Shortfall> {
+        ((sent as f64 + 1.0) < asked * seconds * REACHED).then(|| Shortfall::Rate {
+            what: what.to_string(),
+            asked,
+            sent: sent as f64 / seconds,
+            bound,
+        })
     }
 
     /// Returns it as one line.
     pub fn line(&self) -> String {
-        let bound = self.bound.as_ref().map(|bound| format!(": bounded by {bound}"));
-        format!(
-            "{}: {} were asked for, {} were sent{}",
-            self.what,
-            Rate::Packets(self.asked),
-            Rate::Packets(self.sent),
-            bound.unwrap_or_default()
-        )
+        match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                let bound = bound.as_ref().map(|bound| format!(": bounded by {bound}"));
+                format!(
+                    "{what}: {} were asked for, {} were sent{}",
+                    Rate::Packets(*asked),
+                    Rate::Packets(*sent),
+                    bound.unwrap_or_default()
+                )
+            }
+            Shortfall::Count { asked, moved } => {
+                format!("the count: {asked} packets were asked for, {moved} were moved")
+            }
+        }
     }
 
     pub fn json(&self) -> Value {
-        json!({"what": self.what, "asked_mpps": round(self.asked / 1e6), "sent_mpps": round(self.sent / 1e6),
-               "bounded_by": self.bound})
+        match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                json!({"what": what, "asked_mpps": asked / 1e6, "sent_mpps": sent / 1e6, "bounded_by": bound})
+            }
+            Shortfall::Count { asked, moved } => json!({"what": "the count", "asked": asked, "moved": moved}),
+        }
     }
 }
 
@@ -221,6 +229,8 @@ pub struct Run {
     turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
+    /// Set when the run's time ends; the threads go on for frames in flight.
+    is_over: Arc<AtomicBool>,
     common: Common,
     profile: Option<Arc<Profile>>,
     /// The count of packets after which the run ends.
@@ -238,14 +248,16 @@ pub struct Run {
 pub struct Measured {
     /// The run's time.
     pub seconds: f64,
+    /// Packets moved in this time; `moved` has also those that were in flight at its end.
+    pub in_time: u64,
     pub moved: Moved,
     pub outcome: Outcome,
-    /// Rates that were not reached.
+    /// Rates and counts that were not reached.
     pub shortfalls: Vec<Shortfall>,
     /// What was at its limit, of a run that goes as fast as it can.
     pub bound: Option<String>,
-    /// Packets per second that each port's wire sent, if it counts them.
-    pub wires: Vec<Option<f64>>,
+    /// Packets that each port's wire sent in the run's time, if it counts them.
+    pub wires: Vec<Option<u64>>,
     pub used: Use,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
@@ -303,8 +315,9 @@ const TICK: Duration = Duration::from_millis(100);
 const SHOWN: Duration = Duration::from_millis(250);
 /// The part of the rate asked for from which on it is reached.
 const REACHED: f64 = 0.98;
-/// The shortest run of which the rate of a wire is judged.
+/// The shortest time over which a rate is judged, and the packets that suffice in less.
 const JUDGED: f64 = 0.2;
+const ENOUGH: u64 = 10_000;
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -368,7 +381,12 @@ impl Run {
             take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default().with_queues(common.queues)
         };
-        let devices = options.open_all(names)?;
+        let devices = options.open_all(names).map_err(|error| match error {
+            Error::PortInUse { name } if parsed.iter().filter(|other| other.short() == name).count() > 1 => {
+                usage(&format!("'{name}' is given twice; choose another port"))
+            }
+            error => error,
+        })?;
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
             if info.driver == "packet" {
@@ -394,6 +412,7 @@ impl Run {
             turns: Vec::new(),
             threads: Vec::new(),
             stop: Arc::default(),
+            is_over: Arc::default(),
             common: common.clone(),
             profile: None,
             count,
@@ -414,6 +433,11 @@ impl Run {
     pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
         self.asked = packets_per_second;
         self.held_back.clone()
+    }
+
+    /// Returns what is set when the run's time ends, for threads that send.
+    pub fn is_over(&self) -> Arc<AtomicBool> {
+        self.is_over.clone()
     }
 
     /// Returns whether another process serves one of the ports.
@@ -503,7 +527,7 @@ impl Run {
             "packets": moved.packets, "active_seconds": moved.seconds(),
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
             "breaches": breaches,
-            "mpps": round(moved.per_second() / 1e6),
+            "mpps": moved.per_second() / 1e6,
             "cycles_per_packet": moved.cycles_per_packet().map(round),
             "bounded_by": measured.bound,
             "unreached": measured.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
@@ -535,50 +559,69 @@ impl Run {
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
         self.await_links(show.is_some())?;
+        if show.is_some() {
+            self.asked_of_wires(false);
+        }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let start = Instant::now();
         let outcome = started.and_then(|()| self.watch(start, look, &mut show));
-        let (seconds, moved) = (start.elapsed().as_secs_f64(), self.moved());
+        self.is_over.store(true, Ordering::SeqCst);
+        let (seconds, in_time) = (start.elapsed().as_secs_f64(), self.moved());
         let (used, sent) = (Snapshot::take().since(&before, moves_packets), reports(&self.devices));
         let interrupted = interrupts().have_come();
         // An interrupted measurement is not shown, so that it need not be complete.
         if outcome.is_ok() && !(interrupted && show.is_none()) {
-            self.drain(&judge);
+            self.drain(&judge, in_time.packets);
         }
         self.stop.store(true, Ordering::Relaxed);
         let thread_count = self.threads.len().max(1);
+        let asked_of_wires = self.asked_of_wires(true);
         let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
-        let panicked = threads.into_iter().filter_map(|(_, thread)| thread.join().err()).count() > 0;
+        let (works, handles): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+        let panicked = handles.into_iter().filter_map(|thread| thread.join().err()).count() > 0;
+        // The packets, the ports' counters and the losses are those of one moment: now nothing moves any more.
+        let moved = sum(&works);
+        let last = last.into_inner();
+        let now = |(n, device): (usize, &Port)| {
+            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
+        };
+        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
         // A run that is shown has its summary also after an error.
         let failure = match outcome {
             Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
             outcome => outcome.err(),
         };
 
-        let wires = sent.iter().zip(&sent_before).map(|(now, before)| {
-            let (now, before) = (now.as_ref()?, before.unwrap_or_default());
-            Some((now.sent - before.sent) as f64 / seconds)
-        });
-        let wires: Vec<Option<f64>> = wires.collect();
+        let wires = sent.iter().zip(&sent_before);
+        let wires: Vec<Option<u64>> =
+            wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
-        // A count may end before the rate can be judged.
-        if let Some(asked) = asked.filter(|_| moved.seconds() >= JUDGED || count.is_none()) {
+        let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
+        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets }));
+        // A count that was moved ends the sender's time before that of the run.
+        let is_counted = count.is_some_and(|count| moved.packets >= count);
+        let active = if is_counted { moved.seconds() } else { seconds };
+        if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
             let bound = match held_back.load(Ordering::Relaxed) {
                 0 => Some("the sending threads".to_string()),
+                _ if !devices.iter().all(is_up) => Some("the link, which is down".to_string()),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             };
-            shortfalls.extend(Shortfall::of("the rate", asked, moved.per_second(), bound));
+            let sent = if is_counted { moved.packets } else { in_time.packets };
+            shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
         }
-        for (name, sent) in names.iter().zip(&wires).filter(|_| seconds >= JUDGED && count.is_none()) {
-            if let Some((asked, sent)) = wire_rate(name).zip(*sent) {
-                shortfalls.extend(Shortfall::of(&format!("{}'s wire", name.short()), asked, sent, used.bound()));
+        for ((name, asked), sent) in names.iter().zip(&asked_of_wires).zip(&wires) {
+            let Some((asked, sent)) = asked.zip(*sent) else { continue };
+            if seconds >= JUDGED || sent >= ENOUGH {
+                let what = format!("{}'s wire", name.short());
+                shortfalls.extend(Shortfall::of(&what, asked, sent, seconds, used.bound()));
             }
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
-        let busy = moved.busy_seconds() / (seconds * thread_count as f64);
+        let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let bound =
             (!is_paced && seconds >= JUDGED && moved.packets > 0).then(|| used.bound_of_fastest(busy)).flatten();
         let reports = reports(&devices);
@@ -610,17 +653,13 @@ impl Run {
                 has_cut_capture = true;
             }
         }
-        let last = last.into_inner();
-        let now = |(n, device): (usize, &Port)| {
-            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
-        };
-        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
         if show.is_some() {
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
         let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
         Ok(Measured {
             seconds,
+            in_time: in_time.packets,
             moved,
             outcome,
             shortfalls,
@@ -749,24 +788,24 @@ impl Run {
 
     /// Returns the packets of all threads.
     fn moved(&self) -> Moved {
-        self.threads.iter().fold(Moved::default(), |sum, (work, _)| sum.and(work.moved()))
+        sum(self.threads.iter().map(|(work, _)| work))
     }
 
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
-    /// Stops the models' wires and lets the threads go on until all sent frames have arrived, or nothing has moved
-    /// for [`DRAIN`]. A port that others send to is never quiet.
-    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) {
+    /// Stops the models' wires and lets the threads go on until the ports have sent the `moved` packets and all frames of
+    /// testers have arrived, or nothing has moved for [`DRAIN`].
+    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome, moved: u64) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
+        // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
+        let is_quiet = matches!(self.command, "gen" | "latency")
+            || self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
+        let is_settled = || self.has_sent(moved) && (!is_quiet || judge(&reports(&self.devices)).lost == 0);
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let begin = Instant::now();
-        while !self.is_settled(judge)
-            && !interrupts().are_urgent()
-            && since.elapsed() < DRAIN
-            && begin.elapsed() < LONGEST_DRAIN
-        {
+        while !is_settled() && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
             std::thread::yield_now();
             let now = (self.moved().packets, reports(&self.devices));
             if now != last {
@@ -775,13 +814,39 @@ impl Run {
         }
     }
 
-    /// True if the cards have sent all their packets, and the testers have received them.
-    fn is_settled(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome) -> bool {
+    /// True if the ports have sent this many packets.
+    fn has_sent(&self, moved: u64) -> bool {
         let Ok(statistics) = self.statistics() else { return true };
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
         let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.tx_too_long).sum();
-        (given == 0 || sent >= self.moved().packets) && judge(&reports(&self.devices)).lost == 0
+        given == 0 || sent >= moved
     }
+
+    /// Returns the packets per second that each model's wire is asked for, without an end. Prints how the rates are
+    /// understood, unless it should be quiet.
+    fn asked_of_wires(&self, is_quiet: bool) -> Vec<Option<f64>> {
+        let ports = self.names.iter().zip(&self.devices);
+        ports
+            .map(|(name, device)| {
+                let (rate, len) = wire_rate(name)?;
+                let rate = possible(rate, len, device, is_quiet)?;
+                name.option("count").is_none().then(|| rate.packets_per_second(len))
+            })
+            .collect()
+    }
+
+    /// Returns whether packets may come as chains, which count once.
+    pub fn may_have_chains(&self) -> bool {
+        // A capture file has frames of any length.
+        let is_capture = |name: &PortName| name.is_capture_to_read();
+        self.names.iter().any(is_capture)
+            || self.devices.iter().any(|device| device.info().max_frame > device.pool().region().room())
+    }
+}
+
+/// Returns the packets of these threads.
+fn sum<'a>(works: impl IntoIterator<Item = &'a Arc<Work>>) -> Moved {
+    works.into_iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
 }
 
 /// Returns whether a port has a link; a failure is reported elsewhere.
@@ -805,15 +870,12 @@ pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the packets per second that the wire of a model was asked for, without an end.
-fn wire_rate(name: &PortName) -> Option<f64> {
+/// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
+fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
     name.model()?;
-    let (rate, None) = (name.option("rate")?, name.option("count")) else { return None };
     let size = name.number("size", 64, 64..=9732).ok()?;
-    (name.option("wire").unwrap_or("traffic") == "traffic")
-        .then(|| rate.parse::<Rate>().ok())
-        .flatten()
-        .map(|rate| rate.packets_per_second(size - 4))
+    let rate = name.option("rate")?.parse().ok()?;
+    (name.option("wire").unwrap_or("traffic") == "traffic").then_some((rate, size - 4))
 }
 
 /// Prints a note if nothing could have moved.
@@ -868,5 +930,48 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
 pub fn catch_signals() {
     if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
         note(&format!("note: Ctrl-C will not print a summary: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rate is the packets over the time from the first turn's begin to the last one's end, also of few turns.
+    #[test]
+    fn rates_are_packets_over_the_active_time() {
+        let turns = |all: &[(usize, u64, u64)]| {
+            let work = Work::default();
+            all.iter().for_each(|&(packets, begin, end)| work.add(packets, begin, end));
+            work.moved()
+        };
+        let one = turns(&[(32, 1_000_000, 2_000_000)]);
+        let overlapping = turns(&[(32, 1_500_000, 2_000_001)]);
+        let two = turns(&[(32, 1_000_000, 2_000_000), (8, 9_000_000, 9_000_100)]);
+        let later = turns(&[(1, 20_000_000, 21_000_000)]);
+        for (moved, packets, begun, last_end) in [
+            (one, 32, 1_000_000, 2_000_000),
+            (two, 40, 1_000_000, 9_000_100),
+            (one.and(overlapping), 64, 1_000_000, 2_000_001),
+            (two.and(later).and(Moved::default()), 41, 1_000_000, 21_000_000),
+            (Moved::default().and(one), 32, 1_000_000, 2_000_000),
+        ] {
+            let seconds = seconds_between(begun, last_end);
+            assert_eq!((moved.packets, moved.seconds()), (packets, seconds), "{moved:?}");
+            assert_eq!(moved.per_second(), packets as f64 / seconds, "{moved:?}");
+        }
+        assert_eq!(Moved::default().per_second(), 0.0);
+        assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");
+    }
+
+    /// A port that jams early has not reached the rate of the whole run.
+    #[test]
+    fn a_rate_is_reached_over_the_whole_time() {
+        let is_short = |asked, sent, seconds| Shortfall::of("the rate", asked, sent, seconds, None).is_some();
+        assert!(is_short(10e6, 512, 3.0));
+        assert!(is_short(1e6, 979_000, 1.0) && !is_short(1e6, 980_000, 1.0));
+        assert!(!is_short(1.0, 0, 0.5), "none was due");
+        assert!(!is_short(10.0, 9, 1.0) && is_short(10.0, 8, 1.0), "the last one may be on its way");
+        assert!(is_short(1e9, 0, 1.0));
     }
 }

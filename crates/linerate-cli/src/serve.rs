@@ -27,7 +27,7 @@ pub fn run(
             ));
         }
     }
-    let group = group.map(group_number).transpose()?;
+    let group = group.map(group_number);
     raise_descriptors();
     let folder = folder();
     let mut server = linerate::server();
@@ -60,18 +60,12 @@ fn raise_descriptors() {
 }
 
 /// Returns a group's number, by its name or number (group(5)).
-fn group_number(group: &str) -> Result<u32, Error> {
+fn group_number(group: &str) -> u32 {
     if let Ok(number) = group.parse() {
-        return Ok(number);
+        return number;
     }
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let found = groups.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == group);
     let number = found.and_then(|fields| fields.get(2)?.parse().ok());
-    number.ok_or_else(|| Error::System {
-        call: "looking for the group",
-        source: std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            format!("there is no group '{group}'; see: getent group"),
-        ),
-    })
+    number.unwrap_or_else(|| usage(&format!("there is no group '{group}'; see: getent group")))
 }

@@ -39,7 +39,7 @@ impl Rate {
 
     fn json(&self) -> Value {
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
-        json!({"mpps": round(self.mpps), "gbits": round(self.gbits), "wire_gbits": round(self.wire_gbits)})
+        json!({"mpps": self.mpps, "gbits": round(self.gbits), "wire_gbits": round(self.wire_gbits)})
     }
 }
 
@@ -116,12 +116,12 @@ fn terminal_width() -> usize {
 type Column = (&'static str, usize, usize, fn(&Rates) -> String);
 
 const COLUMNS: [Column; 7] = [
-    ("rx Mpps", 9, 0, |port| format!("{:.3}", port.rx.mpps)),
+    ("rx Mpps", 9, 0, |port| mpps(port.rx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.rx.gbits)),
-    ("on wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
-    ("tx Mpps", 9, 0, |port| format!("{:.3}", port.tx.mpps)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
+    ("tx Mpps", 9, 0, |port| mpps(port.tx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
-    ("on wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
     ("dropped", 11, 48, |port| port.dropped.to_string()),
 ];
 
@@ -218,7 +218,7 @@ fn summary_table(summary: &Value) -> String {
         text += &format!(
             " in {}: {} Mpps, {} cycles/packet",
             time(number("active_seconds").as_f64().unwrap_or(0.0)),
-            number("mpps"),
+            mpps(number("mpps").as_f64().unwrap_or(0.0)),
             number("cycles_per_packet"),
         );
     }
@@ -257,6 +257,11 @@ fn in_words(cause: &str) -> &str {
         "injected" => "injected faults",
         other => other,
     }
+}
+
+/// Returns millions per second: of less than one with more digits, down to one packet per second.
+fn mpps(value: f64) -> String {
+    if value > 0.0 && value < 0.9995 { format!("{value:.6}") } else { format!("{value:.3}") }
 }
 
 /// Returns seconds with three significant digits and a unit: `14.2 ms`.
@@ -342,7 +347,7 @@ mod tests {
         }
         let table = tick.table(80);
         let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };
-        for part in ["1 s", "rx Mpps", "tx Mpps", "on wire", "dropped"] {
+        for part in ["1 s", "rx Mpps", "tx Mpps", "Gbit/s    wire", "dropped"] {
             assert!(title.contains(part), "{part}: {table}");
         }
         assert_eq!(title.chars().count(), first.chars().count(), "columns do not shift");
@@ -360,6 +365,11 @@ mod tests {
             (5e-8, "50.0 ns"),
         ] {
             assert_eq!(time(seconds), shown);
+        }
+        for (value, shown) in
+            [(14.8809, "14.881"), (0.0, "0.000"), (1e-5, "0.000010"), (0.5, "0.500000"), (0.9999, "1.000")]
+        {
+            assert_eq!(mpps(value), shown);
         }
         for (value, shown) in [(14_880_952.0, "14.9M"), (100e3, "100k"), (0.0, "0.00"), (20.0, "20.0")] {
             assert_eq!(per_second(value), shown);

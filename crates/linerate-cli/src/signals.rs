@@ -1,15 +1,20 @@
 //! The signals that end a run.
 
 use std::io::{Write, stderr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time after the first signal within which others are the same one.
+const SAME: Duration = Duration::from_millis(100);
 
 /// Ctrl-C, SIGTERM and SIGHUP, for all of the process.
 pub struct Interrupts {
-    /// How often one came. It stays, so that each part of a command sees it.
-    count: AtomicU32,
+    /// One has come. It stays, so that each part of a command sees it.
+    have_come: AtomicBool,
+    /// When the first one came.
+    first: OnceLock<Instant>,
     wake: Mutex<Sender<()>>,
     woken: Mutex<Receiver<()>>,
 }
@@ -26,28 +31,24 @@ impl Interrupts {
 
     /// True if a signal has come.
     pub fn have_come(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// True if the command should end without waiting for frames in flight.
-    pub fn are_urgent(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 1
+        self.have_come.load(Ordering::Relaxed)
     }
 
     /// Ends the command, as Ctrl-C does.
     pub fn end(&self) {
-        self.count.fetch_max(1, Ordering::Relaxed);
+        self.have_come.store(true, Ordering::Relaxed);
         let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
     }
 
-    /// Handles a signal: the second one ends the process at once.
+    /// Handles a signal: the second one ends the process at once. timeout(1) signals its child and then its process group,
+    /// which is one signal.
     pub fn signal(&self) {
-        if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
+        if self.first.get_or_init(Instant::now).elapsed() >= SAME {
             let _ =
                 writeln!(stderr(), "linerate: ended at once; `linerate ports` shows cards that were not given back");
             std::process::exit(130);
         }
-        let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
+        self.end();
     }
 }
 
@@ -55,7 +56,12 @@ impl Interrupts {
 pub fn interrupts() -> &'static Interrupts {
     static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
         let (sender, receiver) = channel();
-        Interrupts { count: AtomicU32::new(0), wake: Mutex::new(sender), woken: Mutex::new(receiver) }
+        Interrupts {
+            have_come: AtomicBool::new(false),
+            first: OnceLock::new(),
+            wake: Mutex::new(sender),
+            woken: Mutex::new(receiver),
+        }
     });
     &INTERRUPTS
 }

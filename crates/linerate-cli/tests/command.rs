@@ -221,7 +221,7 @@ fn ctrl_c_prints_the_summary_too() {
 fn a_table_for_people_has_rates_with_and_without_framing() {
     let output = expect(0, &mut linerate(&["fwd", "sim:0", "sim:1", "--seconds", "1.5"]));
     let text = text(&output.stdout);
-    for part in ["rx Mpps", "Gbit/s", "on wire", "dropped", "cycles/packet", "sim:0", "received"] {
+    for part in ["rx Mpps", "Gbit/s", "wire", "dropped", "cycles/packet", "sim:0", "received"] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
 }
@@ -248,21 +248,29 @@ fn mistakes_are_explained_and_end_with_their_code() {
         (vec!["fwd", "sim:0", "eth0"], "cannot understand the port name 'eth0'"),
         (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
         (vec!["sink", "sim:0?size=63"], "64 to"),
+        (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
+        (vec!["fwd", "sim:0", "netmap:nothing"], "no interface 'nothing'"),
+        (vec!["sink", "packet:nothing"], "no interface 'nothing'"),
+        (vec!["sink", "xdp:nothing"], "no interface 'nothing'"),
+        (vec!["sink", "sim:0", "--numa", "99"], "no NUMA node 99"),
+        (vec!["sink", "sim"], "did you mean sim:0?"),
     ] {
         let text = fails(2, &arguments);
         assert!(text.starts_with("linerate: ") && text.contains(part), "{arguments:?}: {text}");
     }
     assert!(fails(2, &["serve", "../eth0", "--seconds", "1"]).contains("without '/'"));
+    assert!(fails(2, &["serve", "--group", "no such", "--seconds", "1"]).contains("there is no group 'no such'"));
+    assert!(fails(2, &["fwd", "sim:0", "sim:0"]).contains("'sim:0' is given twice"));
+    assert!(fails(2, &["fwd", "x{1", "x{1?ring=64"]).contains("'x{1' is given twice"));
+    for time in ["-1", "nan", "1e400", "x"] {
+        assert!(fails(2, &["sink", "null:", "--seconds", time]).contains("it must be a number of seconds"), "{time}");
+    }
     for (arguments, part) in [
-        (vec!["fwd", "sim:0", "sim:0"], "open already"),
         (vec!["fwd", "sim:0", "pcap:nothing"], "capture file 'nothing': cannot read it"),
-        (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
-        (vec!["fwd", "sim:0", "netmap:nothing"], "no interface 'nothing'"),
         (vec!["sink", "sim:0?wire=tap:a-name-that-is-too-long"], "a-name-that-is-too-long: cannot open it as a TAP"),
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
         (vec!["sink", "sim:0?wire=sink&record=/nowhere/x.pcap"], "cannot write it"),
         (vec!["gen", "sim:0", "--template", "/nowhere/x.pcap"], "/nowhere/x.pcap"),
-        (vec!["sink", "sim:0", "--numa", "99"], "no NUMA node 99"),
         (vec!["sink", "sim:0", "--ring", "4096", "--queues", "64", "--pages", "1G"], "nr_hugepages"),
     ] {
         let text = fails(1, &arguments);

@@ -22,6 +22,9 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
         &["latency", "L{0", "L}0", "--seconds", "0.1"],
         &["ports"],
         &["ports", "--json"],
+        &["--help"],
+        &["--version"],
+        &["gen", "--help"],
         &["serve", "--seconds", "60"],
         &["bench", "--only", "iommu", "--json", "--out", "/tmp/linerate-bench-of-a-test"],
     ] {
@@ -120,6 +123,29 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
 }
 
+/// A card of another process goes on: its frames of after the end are neither waited for nor lost, and the table and the
+/// total are of one moment.
+#[test]
+fn a_sender_that_does_not_stop_is_not_waited_for() {
+    let folder = Folder::new("goes-on");
+    let socket = folder.path("card");
+    let mut server = Process::start(&mut linerate(&["sim", "--socket", &socket, "--wire", "traffic?rate=100k"]));
+    server.await_error("-device");
+    let port = format!("faulty:vfio-user:{socket}?drop=10%");
+    let output = expect(1, &mut linerate(&["sink", &port, "--seconds", "1", "--json"]));
+    let summary = kit::summary(&output.stdout);
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let (received, lost) = (number(&summary["packets"]), number(&summary["lost"]));
+    let table = number(&summary["ports"][0]["rx_packets"]);
+    assert!(received > 0 && lost > 0, "{summary}");
+    // A ring has frames that no thread has received yet.
+    assert!(table >= received && table <= received + lost + 512, "{summary}");
+
+    let output = expect(0, &mut linerate(&["gen", "null:", "--seconds", "0.3", "--json"]));
+    let summary = kit::summary(&output.stdout);
+    assert_eq!(summary["packets"], summary["ports"][0]["tx_packets"], "{summary}");
+}
+
 /// The server of a card ends: what was received is shown, and then the error.
 #[test]
 fn a_card_that_goes_leaves_a_summary() {
@@ -166,6 +192,19 @@ fn an_interrupted_bench_is_marked() {
     }
 }
 
+/// timeout(1) signals its child, and its process group right after: one signal, and the run has its summary.
+#[test]
+fn signals_at_once_are_one() {
+    let mut process = Process::start(&mut linerate(&["fwd", "null:", "null:", "--json"]));
+    process.await_error("link up");
+    let pid = Pid::from_raw(process.id() as i32).unwrap();
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let _ = kill_process(pid, signal);
+    }
+    let (code, shown) = process.ended();
+    assert_eq!((code, &kit::summary(shown.as_bytes())["interrupted"]), (Some(0), &true.into()), "{shown}");
+}
+
 /// The second Ctrl-C ends a command that the first one did not end yet.
 #[test]
 fn the_second_signal_ends_a_command_at_once() {
@@ -173,7 +212,7 @@ fn the_second_signal_ends_a_command_at_once() {
     let mut process = Process::start(&mut linerate(&["fwd", "sim:0", "faulty:sim:1?drop=50%", "--json"]));
     process.await_output("ports");
     let pid = Pid::from_raw(process.id() as i32).unwrap();
-    // Signals that are pending at once are one.
+    // Signals within the first 100 ms are one.
     for _ in 0..30 {
         let _ = kill_process(pid, Signal::INT);
         std::thread::park_timeout(Duration::from_millis(50));

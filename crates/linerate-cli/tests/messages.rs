@@ -96,9 +96,9 @@ fn sockets_that_cannot_be_served_are_explained() {
     let folder = Folder::new("sockets");
     let there = folder.path("there");
     std::fs::write(&there, "").unwrap();
-    says(1, &["sim", "--socket", &there], &["a file that is no socket is there", "choose another path"]);
+    says(2, &["sim", "--socket", &there], &["a file that is no socket is there", "choose another path"]);
     let long = folder.path(&"x".repeat(120));
-    says(1, &["sim", "--socket", &long], &["and that of a socket at most 107", "choose a shorter path"]);
+    says(2, &["sim", "--socket", &long], &["and that of a socket at most 107", "choose a shorter path"]);
     let nowhere = folder.path("nowhere/card");
     says(1, &["sim", "--socket", &nowhere], &["a folder that you may write to"]);
 }

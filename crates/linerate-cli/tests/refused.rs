@@ -142,8 +142,9 @@ fn ports_that_cannot_be_opened_are_explained() {
     let fails = |command: &str| {
         let output = inside(&host, &format!("sink {command} --seconds 5")).output().unwrap();
         let said = text(&output.stderr);
-        // A wrong option or filter is wrong usage.
-        let code = if said.contains(": option ") || said.contains("the filter") { 2 } else { 1 };
+        // A wrong option, filter or interface is wrong usage.
+        let code =
+            if [": option ", "the filter", "no interface"].iter().any(|part| said.contains(part)) { 2 } else { 1 };
         assert_eq!(output.status.code(), Some(code), "{command}: {said}");
         said
     };

@@ -13,6 +13,7 @@ mod published;
 mod report;
 
 use std::cell::RefCell;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -143,6 +144,13 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     }
     let wanted = |name: &str| bench.only.is_empty() || bench.only.iter().any(|only| only == name);
     let experiments: Vec<Experiment> = EXPERIMENTS.into_iter().filter(|(name, ..)| wanted(name)).collect();
+    let unwritable = |error: io::Error| {
+        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display()));
+        Ok(ExitCode::FAILURE)
+    };
+    if let Err(error) = Report::prepare(&bench.out) {
+        return unwritable(error);
+    }
     let progress = ProgressBar::new(experiments.iter().map(|(_, points, _)| points).sum());
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {msg}");
     progress.set_style(style.expect("the template is right"));
@@ -173,8 +181,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     }
     plan.progress.finish_and_clear();
     if let Err(error) = report.write(&bench.out) {
-        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display()));
-        return Ok(ExitCode::FAILURE);
+        return unwritable(error);
     }
     if bench.json {
         print(&format!("{}\n", report.json()));

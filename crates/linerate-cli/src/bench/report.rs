@@ -225,9 +225,14 @@ impl Report {
         }})
     }
 
+    /// Creates the folder of a report, and checks that files can be written there, before anything is measured.
+    pub fn prepare(folder: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::File::options().append(true).create(true).open(folder.join("bench.json")).map(drop)
+    }
+
     /// Writes all files.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(folder)?;
         let write = |name: String, text: &str| std::fs::write(folder.join(name), text);
         for section in &self.sections {
             write(format!("{}.csv", section.name), &section.csv())?;
