@@ -731,15 +731,17 @@ impl Run {
             let interrupted = interrupts.wait(TICK.min(left).min(next.saturating_duration_since(Instant::now())));
             let (now, moved) = (Instant::now(), self.moved());
             look(moved.packets, (now - start).as_secs_f64());
+            let has_failed = self.has_failed();
             let is_exhausted = self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
-            if is_exhausted && !self.has_failed() {
+            if is_exhausted {
                 note("note: all ports are at their end: nothing more will be received");
             }
             let is_over = interrupted
                 || end.is_some_and(|end| now >= end)
                 || self.count.is_some_and(|count| moved.packets >= count)
                 || self.threads.iter().any(|(_, thread)| thread.is_finished())
-                || is_exhausted;
+                || is_exhausted
+                || has_failed;
             if let Some(show) = show
                 && (now >= next || is_over && now - last.0 >= SHOWN)
             {
@@ -780,10 +782,9 @@ impl Run {
         self.devices.iter().any(|device| device.info().driver == "pcap" && is_broken(device))
     }
 
-    /// True if no port will receive anything any more, or one has failed.
+    /// True if no port will receive anything any more.
     fn is_exhausted(&self) -> bool {
-        self.has_failed()
-            || matches!(self.command, "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
+        matches!(self.command, "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
     }
 
     /// Returns the packets of all threads.
