@@ -38,7 +38,7 @@ fn wrong_names_and_options_are_usage() {
     );
     says(
         2,
-        &["sink", "faulty:recorded:sim:0?to=x&drpo=1%"],
+        &["sink", "faulty:recorded:sim:0?to=/dev/null&drpo=1%"],
         &["port 'faulty:recorded:sim:0'", "recorded has to", "faulty has drop"],
     );
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
