@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Args;
 use linerate::capture::Reader;
 use linerate::memory::Pool;
-use linerate::port::{Link, Port, PortName, TxQueue};
+use linerate::port::{PortName, TxQueue};
 use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 
-use crate::run::{Outcome, Run, model, send};
+use crate::line_rate::possible;
+use crate::run::{Outcome, Run, send};
 use crate::show::note;
 use crate::{Common, packets, usage};
 
@@ -155,43 +156,6 @@ fn size(text: &str) -> Result<u16, String> {
             Err(format!("it must be 64 to 9732, CRC included ({text} + 4 = {})", text.parse::<u16>().unwrap_or(0) + 4))
         }
         _ => Err("it must be 64 to 9732, CRC included".to_string()),
-    }
-}
-
-/// Returns the line rate of a card in bits per second: that of its link, or 10 Gbit/s while that is down. `None` for other
-/// ports.
-fn line(port: &Port) -> Option<f64> {
-    match port.link() {
-        Ok(Link::Up { mbits }) if mbits > 0 => Some(f64::from(mbits) * 1e6),
-        Ok(Link::Down) if model(port).is_some() || port.info().driver.starts_with("ix") => Some(Rate::TEN_GIGABIT),
-        _ => None,
-    }
-}
-
-/// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
-/// which is as fast as it goes.
-pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<Rate> {
-    let line = line(port);
-    let rate = match (rate, line) {
-        (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
-        (rate, line) => rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT)),
-    };
-    let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
-    let size = len + 4;
-    match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
-        Some(line) => {
-            let line = format!("{line} = {} of {size} bytes", packets(line));
-            if !is_quiet {
-                note(&format!("note: {rate} are more than the line carries ({line}): as fast as it goes"));
-            }
-            None
-        }
-        None => {
-            if !is_quiet && !matches!(rate, Rate::Packets(_)) {
-                note(&format!("{}: {rate} = {} of {size} bytes", port.name(), packets(rate)));
-            }
-            Some(rate)
-        }
     }
 }
 

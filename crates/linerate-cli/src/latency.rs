@@ -20,9 +20,9 @@ use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
 use crate::fwd::{self, Rules};
-use crate::generate::possible;
+use crate::line_rate::{model, possible};
 use crate::processors::Use;
-use crate::run::{Measured, Outcome, Run, Shortfall, model};
+use crate::run::{Measured, Outcome, Run, Shortfall};
 use crate::show::{note, per_second, print, time};
 use crate::signals::interrupts;
 use crate::{Common, usage};

@@ -14,6 +14,7 @@ mod fwd;
 mod generate;
 mod hint;
 mod latency;
+mod line_rate;
 mod ports;
 mod processors;
 mod profile;

@@ -11,12 +11,12 @@ use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
     Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
 };
-use linerate::sim82599::{self, Card};
+use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
-use crate::generate::possible;
+use crate::line_rate::{model, possible};
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
@@ -332,11 +332,6 @@ pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
 /// How long a thread polls a port of another process before it rests, and how long it rests.
 const PATIENCE: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(20);
-
-/// Returns the model behind a port, if there is one.
-pub fn model(port: &Port) -> Option<Arc<Card>> {
-    PortName::parse(port.name()).ok()?.model().and_then(sim82599::named)
-}
 
 impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.

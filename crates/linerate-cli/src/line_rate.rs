@@ -1,0 +1,52 @@
+//! The line behind a port: its model, if it is one, its rate, and rates that are asked of it.
+
+use std::sync::Arc;
+
+use linerate::port::{Link, Port, PortName};
+use linerate::sim82599::{self, Card};
+use linerate::traffic::Rate;
+
+use crate::show::note;
+use crate::usage;
+
+/// Returns the model behind a port, if there is one.
+pub fn model(port: &Port) -> Option<Arc<Card>> {
+    PortName::parse(port.name()).ok()?.model().and_then(sim82599::named)
+}
+
+/// Returns the line rate of a card in bits per second: that of its link, or 10 Gbit/s while that is down. `None` for other
+/// ports.
+fn line(port: &Port) -> Option<f64> {
+    match port.link() {
+        Ok(Link::Up { mbits }) if mbits > 0 => Some(f64::from(mbits) * 1e6),
+        Ok(Link::Down) if model(port).is_some() || port.info().driver.starts_with("ix") => Some(Rate::TEN_GIGABIT),
+        _ => None,
+    }
+}
+
+/// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
+/// which is as fast as it goes.
+pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<Rate> {
+    let line = line(port);
+    let rate = match (rate, line) {
+        (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
+        (rate, line) => rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT)),
+    };
+    let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
+    let size = len + 4;
+    match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
+        Some(line) => {
+            let line = format!("{line} = {} of {size} bytes", packets(line));
+            if !is_quiet {
+                note(&format!("note: {rate} are more than the line carries ({line}): as fast as it goes"));
+            }
+            None
+        }
+        None => {
+            if !is_quiet && !matches!(rate, Rate::Packets(_)) {
+                note(&format!("{}: {rate} = {} of {size} bytes", port.name(), packets(rate)));
+            }
+            Some(rate)
+        }
+    }
+}
