@@ -15,7 +15,7 @@ const KINDS: [(&str, &str); 9] = [
     ("vfio-user", "vfio-user:PATH"),
 ];
 
-/// What the library suggests, in its words and the command's.
+/// Suggestions of the library, in its words and the command's.
 const IN_OUR_WORDS: [(&str, &str); 3] = [
     ("drop the first one, or ask for another queue", "name each port once"),
     ("Server::join_users", "linerate serve --join-users"),

@@ -167,7 +167,7 @@ pub enum Shortfall {
         /// Packets per second.
         asked: f64,
         sent: f64,
-        /// What was at its limit, if that is known.
+        /// The part that was at its limit, if that is known.
         bound: Option<String>,
     },
     Count {
@@ -254,7 +254,7 @@ pub struct Measured {
     pub outcome: Outcome,
     /// Rates and counts that were not reached.
     pub shortfalls: Vec<Shortfall>,
-    /// What was at its limit, of a run that goes as fast as it can.
+    /// The part that was at its limit, of a run that goes as fast as it can.
     pub bound: Option<String>,
     /// Packets that each port's wire sent in the run's time, if it counts them.
     pub wires: Vec<Option<u64>>,

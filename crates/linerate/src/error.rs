@@ -287,7 +287,7 @@ pub enum Error {
         card: String,
         /// The obstacle.
         why: String,
-        /// What mends it.
+        /// The remedy.
         mend: Remedy,
     },
 
@@ -466,7 +466,7 @@ pub enum Error {
     },
 }
 
-/// What removes the obstacle of an [`Error::Card`]. It is displayed in the library's words; a command knows its own.
+/// The remedy for the obstacle of an [`Error::Card`]. It is displayed in the library's words; a command knows its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {

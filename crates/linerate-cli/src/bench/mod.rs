@@ -58,11 +58,11 @@ pub struct Plan {
     time: Duration,
     /// Counts the finished points.
     progress: ProgressBar,
-    /// What disturbed the experiment that is measured.
+    /// Disturbances of the experiment that is measured.
     disturbed: RefCell<Disturbed>,
 }
 
-/// What keeps the figures of an experiment from being what they should be.
+/// Disturbances of an experiment, for which its figures are wrong.
 #[derive(Clone, Default)]
 struct Disturbed {
     used: Use,

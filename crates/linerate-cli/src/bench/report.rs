@@ -18,7 +18,7 @@ pub struct Section {
     pub compares: String,
     pub columns: Vec<&'static str>,
     pub rows: Vec<Vec<Cell>>,
-    /// What disturbed the measurement.
+    /// Disturbances of the measurement.
     pub warnings: Vec<String>,
     pub plot: Option<Plot>,
 }

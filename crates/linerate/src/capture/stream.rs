@@ -25,7 +25,7 @@ pub(super) struct Stream {
     stop: Arc<AtomicBool>,
 }
 
-/// What is there to be received.
+/// The answer of [`Stream::next`].
 pub(super) enum Next {
     Frame(Vec<u8>, Record),
     /// The writer is silent.

@@ -110,7 +110,9 @@ impl Receive {
         let maps = board.dma.maps();
         if receives {
             let each = self.expected / rings.enabled().max(1);
-            rings.iter_enabled().for_each(|ring| ring.prefetch_buffers(&maps, each as u32));
+            // The rings of virtual functions are in other address spaces.
+            let own = rings.iter_enabled().filter(|ring| board.owner(ring.queue).is_none());
+            own.for_each(|ring| ring.prefetch_buffers(&maps, each as u32));
         }
         let mut frame = std::mem::take(&mut self.frame);
         let targets = &mut Targets { board, maps: &maps, rings };

@@ -98,7 +98,8 @@ impl Ring {
         if index >= self.len { index - self.len } else { index }
     }
 
-    /// Prefetches the beginnings of the first `count` buffers, of which the driver's processor has the lines.
+    /// Prefetches the beginnings of the first `count` buffers, of which the driver's processor has the lines. `maps` is the
+    /// address space of the ring's driver.
     #[inline]
     pub fn prefetch_buffers(&self, maps: &Maps, count: u32) {
         for n in 0..count.min(self.owned()) {

@@ -70,21 +70,13 @@ impl ValeTx {
         if everywhere == 0 {
             for &port in &used[..ports] {
                 let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
-                if let Some(there) = &self.snapshot.ports[usize::from(port)]
-                    && there.delivery.deliver(&frames, wanted, self.queue)
-                    && !self.asleep.contains(&port)
-                {
-                    self.asleep.push(port);
-                }
+                self.deliver(port, &frames, wanted);
             }
         } else {
-            for (number, port) in self.snapshot.ports.iter().enumerate() {
+            for number in 0..self.snapshot.ports.len() {
                 let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
-                if let Some(there) = port.as_ref().filter(|_| number != usize::from(self.source))
-                    && there.delivery.deliver(&frames, wanted, self.queue)
-                    && !self.asleep.contains(&(number as u8))
-                {
-                    self.asleep.push(number as u8);
+                if number != usize::from(self.source) {
+                    self.deliver(number as u8, &frames, wanted);
                 }
             }
         }
@@ -95,6 +87,17 @@ impl ValeTx {
             }
         }
         (frames.slot_count(), frames.len())
+    }
+
+    /// Delivers the packets whose bits are set in `wanted` to a port, if it is there, and notes whether its receiver sleeps.
+    #[inline(always)]
+    fn deliver(&mut self, port: u8, frames: &Frames<'_>, wanted: u64) {
+        if let Some(there) = &self.snapshot.ports[usize::from(port)]
+            && there.delivery.deliver(frames, wanted, self.queue)
+            && !self.asleep.contains(&port)
+        {
+            self.asleep.push(port);
+        }
     }
 
     /// Wakes the receivers that sleep and have got packets.
