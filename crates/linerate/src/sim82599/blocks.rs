@@ -79,9 +79,6 @@ impl Blocks {
 
     /// Writes a register whose writes `block` handles.
     pub fn write(&mut self, board: &Board, block: Block, register: Register, value: u32) {
-        if !matches!(block, Block::Interrupts) {
-            self.receive.flows.forget();
-        }
         match block {
             Block::File => board.registers.write(register, value),
             Block::Control => match control::write(board, register, value) {

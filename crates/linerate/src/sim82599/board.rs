@@ -26,6 +26,8 @@ pub(super) struct Board {
     pub watchful: AtomicBool,
     /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
     pub bus_master: AtomicBool,
+    /// A driver has written a register, other than a doorbell or one of interrupts, since a step took note of it.
+    pub changed: AtomicBool,
     // Injected faults, for tests.
     pub unplugged: AtomicBool,
     stuck: AtomicU64,
@@ -48,6 +50,7 @@ impl Board {
             trace: Trace::default(),
             watchful: AtomicBool::new(true),
             bus_master: AtomicBool::new(true),
+            changed: AtomicBool::new(false),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
             hung: AtomicU8::new(0),

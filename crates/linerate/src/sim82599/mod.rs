@@ -347,11 +347,15 @@ impl Card {
             return;
         }
         let value = value & keeps;
+        let is_doorbell = queues::is_tail(definition);
         match write {
             Block::File => board.registers.write(register, value),
             // Without strict mode a doorbell is one store, and `step` reads it.
-            Block::Queues if queues::is_tail(definition) && !board.is_watchful() => board.registers.set(offset, value),
+            _ if is_doorbell && !board.is_watchful() => board.registers.set(offset, value),
             block => self.blocks().write(board, block, register, value),
+        }
+        if !is_doorbell && !matches!(write, Block::Interrupts) {
+            board.changed.store(true, Ordering::Release);
         }
     }
 

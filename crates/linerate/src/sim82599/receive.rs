@@ -1,6 +1,7 @@
 //! The receive path: from the wire to memory (sections 1.8.2 and 7.1).
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use super::Direction;
 use super::board::Board;
@@ -98,6 +99,9 @@ impl Receive {
         let receives = board.receives() && board.may_work();
         if !receives && path.functions.is_empty() {
             return self.lose(path.mac, budget);
+        }
+        if board.changed.load(Ordering::Relaxed) && board.changed.swap(false, Ordering::Acquire) {
+            self.flows.forget();
         }
         for place in 0..rings.enabled() {
             let ring = rings.enabled_at(place);

@@ -78,7 +78,8 @@ pub fn touch(frame: &mut [u8]) {
 pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
     let frame = frame.first_chunk::<SHORTEST>()?;
     // Words of four bytes each, from two before the stamp on.
-    let words: [u32; 5] = std::array::from_fn(|n| u32::from_be_bytes(std::array::from_fn(|byte| frame[40 + n * 4 + byte])));
+    let words: [u32; 5] =
+        std::array::from_fn(|n| u32::from_be_bytes(std::array::from_fn(|byte| frame[40 + n * 4 + byte])));
     let flow = words[1] as u16;
     let magic = words[0] << 16 | words[1] >> 16;
     let sequence = u64::from(words[3] as u16) << 32 | u64::from(words[4]);

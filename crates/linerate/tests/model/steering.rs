@@ -48,6 +48,44 @@ fn udp() -> Vec<u8> {
     frame(Ip::V4, 0, Transport::Udp, &pattern(50))
 }
 
+/// The model decides about a flow once, but only while no register changes.
+#[test]
+fn frames_of_a_known_flow_follow_the_registers() {
+    let queues = Queues::new();
+    let Bench { bar, card, .. } = &queues.0;
+    // Doorbells do not count as changes then.
+    card.stepped_by_hand();
+    let mut known = udp();
+    known[ETHERNET + 26..ETHERNET + 28].fill(0);
+    let again = || [queues.of(known.clone()), queues.of(known.clone())];
+    let all = bar.read(FCTRL::OFFSET);
+    assert_eq!(again(), [Some(0); 2]);
+    let report = |bytes: &[u8]| {
+        queues.0.arrive(bytes.to_vec());
+        queues.0.last()
+    };
+    assert_eq!(report(&known), report(&known));
+    let mut damaged = known.clone();
+    damaged[ETHERNET + 10] ^= 1;
+    assert_eq!([&known, &damaged].map(|bytes| report(bytes)[1] & receive::IPE != 0), [false, true]);
+    bar.write(FCTRL::OFFSET, 0);
+    assert_eq!(again(), [None; 2]);
+    bar.write(FCTRL::OFFSET, all);
+    assert_eq!(again(), [Some(0); 2]);
+    (0..32).for_each(|n| bar.write(RETA::at(n), 0x0101_0101));
+    bar.write(MRQC::OFFSET, MRQC::MRQE_RSS | MRQC::UDP_IPV4);
+    assert_eq!(again(), [Some(1); 2]);
+    bar.write(L34TIMIR::at(0), 2 << L34TIMIR::RX_QUEUE_SHIFT);
+    let all_but_protocol = FTQF::SOURCE | FTQF::DESTINATION | FTQF::SOURCE_PORT | FTQF::DESTINATION_PORT;
+    bar.write(FTQF::at(0), FTQF::ENABLE | FTQF::POOL | all_but_protocol | 1);
+    assert_eq!(again(), [Some(2); 2]);
+    bar.write(FTQF::at(0), 0);
+    assert_eq!(again(), [Some(1); 2]);
+    // The same headers, and too long.
+    known.resize(1600, 0);
+    assert_eq!([queues.of(known.clone()), queues.of(known)], [None; 2]);
+}
+
 /// An X550's table has 512 entries, of which the first 128 are where all cards have them.
 #[test]
 fn an_x550_spreads_over_a_longer_table() {
