@@ -30,6 +30,21 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["gen", "null:", "--template", "x.pcap", "--size", "64"], &["cannot be used with"]);
     says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
     says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
+    let folder = Folder::new("served-names");
+    let serve =
+        |name| linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output().unwrap();
+    for (name, why) in [
+        ("nonexist0", "is neither a switch, as vale0, nor an interface; there are lo"),
+        ("vale0123456789ab", "is no switch: its name has at most 15 letters, digits and '_'"),
+        ("vale-0", "is no switch"),
+    ] {
+        let output = serve(name);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{name}: {said}");
+    }
+    for name in ["vale0123456789a", "lo", "any"] {
+        assert_eq!(serve(name).status.code(), Some(0), "{name}");
+    }
     says(2, &["fwd", "sim:0", "sim:1", "--only", "udp", "--drop", "udp"], &["nothing would be forwarded"]);
     says(
         2,
