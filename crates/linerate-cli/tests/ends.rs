@@ -95,6 +95,31 @@ fn threads_that_cannot_be_made_are_an_error() {
     }
 }
 
+/// A process that may open no more files: that is the error, and not missing hugepages, however many are free.
+#[test]
+fn too_few_descriptors_are_an_error_of_that_name() {
+    let (mut failed, mut worked) = (0, 0);
+    for limit in 4..12 {
+        for arguments in ["sink sim:0 --count 1", "gen sim:0 --count 1 --pages 2M", "gen tap:d0 --count 1"] {
+            let words = format!("ulimit -n {limit}; exec \"$0\" {arguments} --seconds 60");
+            let mut command = std::process::Command::new("unshare");
+            let output = command.args(["-n", "sh", "-c", &words, env!("CARGO_BIN_EXE_linerate")]).output().unwrap();
+            let said = text(&output.stderr);
+            match output.status.code() {
+                Some(0) => worked += 1,
+                Some(1) if said.contains("Too many open files") => {
+                    assert!(said.contains("\n  try: ulimit -n 4096"), "{arguments} with {limit}: {said}");
+                    failed += 1;
+                }
+                // A machine without hugepages.
+                Some(1) if said.contains("16 2 MiB hugepages are needed") => {}
+                code => panic!("{arguments} with {limit}: {code:?} {said}"),
+            }
+        }
+    }
+    assert!(failed > 0 && worked > 0, "{failed} failed, {worked} worked");
+}
+
 /// Returns the command where all users may run it.
 fn copied() -> String {
     use std::os::unix::fs::PermissionsExt;

@@ -586,6 +586,7 @@ impl Error {
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
             Error::Serve { mend, .. } => mend.clone(),
             Error::Refused { why, .. } => return split(why).1.map(str::to_string),
+            Error::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
             _ => return None,
         })
     }
@@ -596,6 +597,9 @@ impl Error {
         format!("{self}{}", hint.unwrap_or_default())
     }
 }
+
+/// The remedy for a process that may open no more files.
+pub(crate) const MORE_DESCRIPTORS: &str = "try: ulimit -n 4096";
 
 /// The error of a name without a kind.
 pub(crate) const NO_KIND: &str = "it has no kind in front";
