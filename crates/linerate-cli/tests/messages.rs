@@ -45,7 +45,10 @@ fn wrong_names_and_options_are_usage() {
     for name in ["vale0123456789a", "lo", "any"] {
         assert_eq!(serve(name).status.code(), Some(0), "{name}");
     }
-    says(2, &["fwd", "sim:0", "sim:1", "--only", "udp", "--drop", "udp"], &["nothing would be forwarded"]);
+    for (only, drop) in [("udp", "udp"), ("udp:1-100", "udp"), ("icmp,udp:53", "ip+proto:1,udp:1-100")] {
+        let said = format!("--drop {drop} has all packets of --only {only}: nothing would be forwarded");
+        says(2, &["fwd", "sim:0", "sim:1", "--only", only, "--drop", drop], &[&said]);
+    }
     says(
         2,
         &["sink", "faulty:sim:0?drpo=1%"],
