@@ -144,8 +144,38 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
         expect(1, &mut linerate(&["gen", "pcap:/dev/full?write", "--count", "1M", "--seconds", "100", "--json"]));
     let summary = kit::summary(&output.stdout);
     assert_eq!(summary["lost"], 0, "{summary}");
-    assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("No space left") && said.contains("; it has 0 whole frames"), "{said}");
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
+}
+
+/// A recording that reaches the limit of a file's length: the error has the number of frames that are in the file, and not
+/// those that were still to be written.
+#[test]
+fn a_recording_that_may_not_grow_ends_the_run() {
+    let folder = Folder::new("limit");
+    let file = folder.path("out.pcap");
+    // The packets' memory has a length, too: 32 MiB.
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--fsize=40000000", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("pcap:{file}?write")]);
+    let output = expect(1, command.args(["--size", "1000", "--count", "1M", "--seconds", "100", "--json"]));
+    let said = text(&output.stderr);
+    assert_eq!(kit::summary(&output.stdout)["lost"], 0, "{said}");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 40_000_000);
+    // A record has 16 bytes in front of the frame, whose CRC is not recorded.
+    let whole = (40_000_000 - 24) / (16 + 996);
+    assert!(
+        said.contains(&format!("cannot write it: File too large (os error 27); it has {whole} whole frames")),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_may_not_be_as_long_is_an_error() {
+    let mut command = std::process::Command::new("prlimit");
+    let output = expect(1, command.args(["--fsize=1000000", env!("CARGO_BIN_EXE_linerate"), "gen", "null:"]));
+    let said = text(&output.stderr);
+    assert!(said.contains("File too large") && said.contains("\n  try: ulimit -f unlimited"), "{said}");
 }
 
 /// A card of another process goes on: its frames of after the end are neither waited for nor lost, and the table and the

@@ -586,7 +586,12 @@ impl Error {
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
             Error::Serve { mend, .. } => mend.clone(),
             Error::Refused { why, .. } => return split(why).1.map(str::to_string),
-            Error::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
+            Error::System { source, .. } => match source.raw_os_error() {
+                Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
+                // A file of memory has a length, too.
+                Some(libc::EFBIG) => "try: ulimit -f unlimited".to_string(),
+                _ => return None,
+            },
             _ => return None,
         })
     }
