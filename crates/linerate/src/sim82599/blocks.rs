@@ -79,6 +79,9 @@ impl Blocks {
 
     /// Writes a register whose writes `block` handles.
     pub fn write(&mut self, board: &Board, block: Block, register: Register, value: u32) {
+        if !matches!(block, Block::Interrupts) {
+            self.receive.flows.forget();
+        }
         match block {
             Block::File => board.registers.write(register, value),
             Block::Control => match control::write(board, register, value) {
@@ -130,6 +133,7 @@ impl Blocks {
 
     /// Resets the card. The queues of virtual functions, and what waits for them, keep their state.
     pub fn reset(&mut self, board: &Board) {
+        self.receive.flows.forget();
         let registers = &board.registers;
         let queues = board.own_queues();
         // Pins and semaphores keep their values, and so does the flag that tells firmware of the driver (sections

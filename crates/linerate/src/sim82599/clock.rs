@@ -112,12 +112,17 @@ impl Clock {
         self.then = Instant::now();
     }
 
+    /// Returns whether received frames may be stamped.
+    pub fn stamps_received(&self, board: &Board) -> bool {
+        board.registers.get(TSYNCRXCTL::OFFSET) & TSYNCRXCTL::ENABLE != 0
+    }
+
     /// Stamps a received frame if its kind is selected and the driver has read the last stamp. True if it was
     /// stamped.
     pub fn stamp_received(&self, board: &Board, frame: &[u8], headers: &Headers) -> bool {
         let registers = &board.registers;
         let control = registers.get(TSYNCRXCTL::OFFSET);
-        if control & TSYNCRXCTL::ENABLE == 0 || control & TSYNCRXCTL::VALID != 0 {
+        if !self.stamps_received(board) || control & TSYNCRXCTL::VALID != 0 {
             return false;
         }
         let (layer_2, layer_4, events_only) = match control >> TSYNCRXCTL::TYPE_SHIFT & 0x7 {

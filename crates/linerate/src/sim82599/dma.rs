@@ -110,12 +110,6 @@ impl Maps {
         write: bool,
         mut piece: impl FnMut(&Mapping, usize, std::ops::Range<usize>),
     ) -> bool {
-        // Nearly always there is one piece.
-        let found = if write { self.find_writable(address, len) } else { self.find(address, len) };
-        if let Some((memory, offset)) = found {
-            piece(memory, offset, 0..len);
-            return true;
-        }
         let parts = || {
             let mut done = 0;
             std::iter::from_fn(move || {
@@ -147,14 +141,32 @@ impl Maps {
     }
 
     /// Reads for the card; false if any byte is not mapped.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, address: DeviceAddress, bytes: &mut [u8]) -> bool {
-        self.pieces(address, bytes.len(), false, |memory, offset, part| memory.read(offset, &mut bytes[part]))
+        match self.find(address, bytes.len()) {
+            Some((memory, offset)) => memory.read(offset, bytes),
+            None => return self.read_pieces(address, bytes),
+        }
+        true
     }
 
     /// Writes for the card; false, and nothing is written, if any byte is not mapped as writable.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, address: DeviceAddress, bytes: &[u8]) -> bool {
+        match self.find_writable(address, bytes.len()) {
+            Some((memory, offset)) => memory.write(offset, bytes),
+            None => return self.write_pieces(address, bytes),
+        }
+        true
+    }
+
+    #[cold]
+    fn read_pieces(&self, address: DeviceAddress, bytes: &mut [u8]) -> bool {
+        self.pieces(address, bytes.len(), false, |memory, offset, part| memory.read(offset, &mut bytes[part]))
+    }
+
+    #[cold]
+    fn write_pieces(&self, address: DeviceAddress, bytes: &[u8]) -> bool {
         self.pieces(address, bytes.len(), true, |memory, offset, part| memory.write(offset, &bytes[part]))
     }
 

@@ -53,7 +53,14 @@ const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
 /// Returns which of the six size counters counts a frame of `len` bytes, CRC included.
 fn size_class(len: usize) -> usize {
-    [64, 127, 255, 511, 1023].iter().position(|&most| len <= most).unwrap_or(5)
+    match len {
+        ..65 => 0,
+        65..128 => 1,
+        128..256 => 2,
+        256..512 => 3,
+        512..1024 => 4,
+        _ => 5,
+    }
 }
 
 impl Mac {
@@ -184,13 +191,16 @@ impl Received {
         self.octets += len as u64;
     }
 
-    /// Counts a frame that the filters accept.
-    pub fn add_good(&mut self, len: usize, destination: [u8; 6]) {
+    /// Counts a frame of `len` bytes that the filters accept.
+    #[inline]
+    pub fn add_good(&mut self, len: usize, frame: &[u8]) {
         self.good += 1;
         self.good_octets += len as u64;
         self.sizes[size_class(len)] += 1;
-        self.broadcast += u64::from(destination == [0xFF; 6]);
-        self.multicast += u64::from(destination[0] & 1 != 0 && destination != [0xFF; 6]);
+        if is_group(frame) {
+            self.broadcast += u64::from(is_broadcast(frame));
+            self.multicast += u64::from(!is_broadcast(frame));
+        }
     }
 }
 
@@ -200,10 +210,18 @@ impl Sent {
         self.packets += 1;
         self.octets += frame.len() as u64 + 4;
         self.sizes[size_class(frame.len() + 4)] += 1;
-        match frame.first() {
-            Some(0xFF) if frame.starts_with(&[0xFF; 6]) => self.broadcast += 1,
-            Some(first) if first & 1 != 0 => self.multicast += 1,
-            _ => {}
+        if is_group(frame) {
+            self.broadcast += u64::from(is_broadcast(frame));
+            self.multicast += u64::from(!is_broadcast(frame));
         }
     }
+}
+
+/// Returns whether a frame is for several receivers.
+fn is_group(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|first| first & 1 != 0)
+}
+
+fn is_broadcast(frame: &[u8]) -> bool {
+    frame.starts_with(&[0xFF; 6])
 }

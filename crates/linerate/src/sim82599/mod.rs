@@ -32,6 +32,7 @@ mod dma;
 mod eeprom;
 mod filter;
 mod firmware;
+mod flows;
 mod function;
 mod functions;
 #[cfg(fuzzing)]

@@ -11,6 +11,7 @@ use super::coalesce::{self, Packet, Reported};
 use super::director::{Director, Verdict};
 use super::dma::Maps;
 use super::filter;
+use super::flows::{Decision, Flows};
 use super::functions::Functions;
 use super::headers::{Headers, word};
 use super::interrupt::Interrupts;
@@ -36,6 +37,7 @@ pub(super) struct Receive {
     coalescing: Vec<Packet>,
     /// Frames of the last step: about as many come in the next one.
     expected: usize,
+    pub flows: Flows,
 }
 
 /// The blocks on a frame's way in.
@@ -112,18 +114,19 @@ impl Receive {
             let each = self.expected / rings.enabled().max(1);
             // The rings of virtual functions are in other address spaces.
             let own = rings.iter_enabled().filter(|ring| board.owner(ring.queue).is_none());
-            own.for_each(|ring| ring.prefetch_buffers(&maps, each as u32));
+            own.for_each(|ring| ring.prefetch(&maps, each as u32));
         }
         let mut frame = std::mem::take(&mut self.frame);
         let targets = &mut Targets { board, maps: &maps, rings };
         let mut moved = self.deliver_waiting(targets, path.functions);
         let mut room = 0;
+        let holds_back = path.mac.wire.holds_back();
         while moved < budget {
             let (mut from, mut to) = (Place::Wire, Place::Physical);
             if let Some(arriving) = path.switch.next() {
                 (from, to, frame) = arriving;
             } else {
-                if path.mac.wire.holds_back() {
+                if holds_back {
                     if room == 0 {
                         room = self.room(board, targets.rings);
                     }
@@ -204,34 +207,16 @@ impl Receive {
         if len < 64 {
             return registers.count(RUC::OFFSET, 1);
         }
-        let headers = Headers::parse(&frame.bytes);
-        if len > board.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
-            return registers.count(ROC::OFFSET, 1);
-        }
-        let Some(destination) = frame.destination() else { return };
-        if headers.ethertype == MAC_CONTROL && path.mac.take_control(board, frame, destination) {
-            return;
-        }
-        if !filter::accepts(registers, destination) || !filter::accepts_vlan(registers, headers.vlan) {
-            return;
-        }
-        path.mac.received.add_good(len, destination);
-
-        let Some((queue, mut reported)) = path.classify(board, &frame.bytes, &headers) else { return };
-        reported.status |= check_sums(&frame.bytes, &headers);
-        if matches!(from, Place::Virtual(_)) {
-            reported.status |= receive::LB;
-        }
-        if path.clock.stamp_received(board, &frame.bytes, &headers) {
-            reported.status |= receive::TS;
-        }
-        let strip = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
-        let coalesces = coalesces(registers, queue) && strip && !frame.bad_crc;
-        if coalesces && !self.joins(targets, frame, &headers, queue, reported) {
-            return;
-        }
-        reported.status |= strip_tag(registers, queue, frame, &headers);
-        if !strip {
+        let decision = match self.flows.find(&frame.bytes) {
+            Some(mut known) => {
+                path.mac.received.add_good(len, &frame.bytes);
+                known.reported.status |= loopback(from);
+                Some(known)
+            }
+            None => self.decide(targets, path, from, frame),
+        };
+        let Some(Decision { queue, mut reported }) = decision else { return };
+        if registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP == 0 {
             let crc = crc32fast::hash(&frame.bytes) ^ u32::from(frame.bad_crc);
             frame.bytes.extend_from_slice(&crc.to_le_bytes());
         }
@@ -239,6 +224,50 @@ impl Receive {
             reported.status |= receive::RXE_82599;
         }
         self.arrive(targets, queue, frame, reported, &[]);
+    }
+
+    /// Decides about a frame by its headers; `None` if a filter drops it, or it has joined those that are coalesced.
+    fn decide(
+        &mut self,
+        targets: &mut Targets,
+        path: &mut Incoming,
+        from: Place,
+        frame: &mut Frame,
+    ) -> Option<Decision> {
+        let board = targets.board;
+        let registers = &board.registers;
+        let len = frame.bytes.len() + 4;
+        let headers = Headers::parse(&frame.bytes);
+        if len > board.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
+            registers.count(ROC::OFFSET, 1);
+            return None;
+        }
+        let destination = frame.destination()?;
+        if headers.ethertype == MAC_CONTROL && path.mac.take_control(board, frame, destination) {
+            return None;
+        }
+        if !filter::accepts(registers, destination) || !filter::accepts_vlan(registers, headers.vlan) {
+            return None;
+        }
+        path.mac.received.add_good(len, &frame.bytes);
+
+        let (queue, mut reported) = path.classify(board, &frame.bytes, &headers)?;
+        reported.status |= check_sums(&frame.bytes, &headers);
+        // Neither the director's filters nor time stamps look at headers alone.
+        if !path.director.active && !path.clock.stamps_received(board) {
+            self.flows.keep(&frame.bytes, Decision { queue, reported });
+        }
+        reported.status |= loopback(from);
+        if path.clock.stamp_received(board, &frame.bytes, &headers) {
+            reported.status |= receive::TS;
+        }
+        let strips_crc = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
+        let coalesces = coalesces(registers, queue) && strips_crc && !frame.bad_crc;
+        if coalesces && !self.joins(targets, frame, &headers, queue, reported) {
+            return None;
+        }
+        reported.status |= strip_tag(registers, queue, frame, &headers);
+        Some(Decision { queue, reported })
     }
 
     /// Receives a frame for a virtual function that accepts it.
@@ -275,6 +304,7 @@ impl Receive {
     }
 
     /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
+    #[inline]
     fn arrive(
         &mut self,
         &mut Targets { board, maps, ref mut rings }: &mut Targets,
@@ -409,6 +439,11 @@ impl Incoming<'_> {
     }
 }
 
+/// Returns the bit of frames that another function of this card sent.
+fn loopback(from: Place) -> u64 {
+    if matches!(from, Place::Virtual(_)) { receive::LB } else { 0 }
+}
+
 /// Strips a VLAN tag if the queue is set to, and returns the bits that report it (section 7.4.2).
 fn strip_tag(registers: &Registers, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
     match headers.vlan {
@@ -448,6 +483,7 @@ fn coalesces(registers: &Registers, queue: u16) -> bool {
 }
 
 /// Writes a packet to its queue's buffers, and writes its descriptors back.
+#[inline]
 fn deliver(
     board: &Board,
     maps: &Maps,
@@ -457,10 +493,9 @@ fn deliver(
     starts: &[usize],
 ) -> Delivery {
     let Board { registers, oracle, .. } = board;
-    let room = board.buffer_bytes(ring.queue);
-    let most_written = board.most_written(ring.queue);
     let bytes = &frame.bytes;
     let control = registers.get(SRRCTL::at(ring.queue));
+    let room = (control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
     let legacy = match control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
         0 => true,
         1 => false,
@@ -477,15 +512,19 @@ fn deliver(
     if count > ring.owned() {
         return Delivery::NoDescriptor;
     }
-    for (n, part) in bytes.chunks(room).enumerate() {
-        let n = n as u32;
-        let Some(words) = ring.read(maps, n, oracle) else { return Delivery::Done };
-        ring.compare(maps, n, words, most_written, oracle);
+    for n in 0..count {
+        let start = n as usize * room;
+        let part = &bytes[start..bytes.len().min(start + room)];
+        let Some(descriptor) = ring.descriptor(maps, n, oracle) else { return Delivery::Done };
+        let words = descriptor.read();
+        if ring.is_watched() {
+            ring.compare(maps, n, words, board.most_written(ring.queue), oracle);
+        }
         write_buffer(maps, ring, words[0], part, oracle);
         let last = n + 1 == count;
         // Of a coalesced packet each descriptor reports how many segments begin in it, plus one, and the next
         // descriptor (section 7.11.5.2).
-        let here = n as usize * room..n as usize * room + part.len();
+        let here = start..start + part.len();
         let (count_here, next) = match starts.is_empty() {
             true => (0, 0),
             false => (1 + starts.iter().filter(|start| here.contains(start)).count(), ring.index(n + 1)),
@@ -513,10 +552,9 @@ fn deliver(
                 ]
             }
         };
-        ring.write_back(maps, n, written);
+        descriptor.write_back(written);
     }
     ring.advance(count);
-    registers.set(RDH::at(ring.queue), ring.head);
     ring.packets += 1;
     ring.octets += bytes.len() as u64;
     Delivery::Done
@@ -529,8 +567,9 @@ fn write_buffer(maps: &Maps, ring: &Ring, address: u64, bytes: &[u8], oracle: &O
     }
 }
 
-/// Updates a queue's counters, once for all frames of a step.
+/// Updates a queue's head and counters, once for all frames of a step.
 fn count_delivered(Board { registers, .. }: &Board, ring: &mut Ring) {
+    registers.set(RDH::at(ring.queue), ring.head);
     let place = statistics_place(registers, ring.queue);
     let (packets, octets) = (std::mem::take(&mut ring.packets), std::mem::take(&mut ring.octets));
     registers.count(QPRC::at(place), packets);

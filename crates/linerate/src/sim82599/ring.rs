@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Direction;
 use super::breach::{Breach, Oracle};
@@ -41,6 +41,24 @@ pub(super) struct Ring {
     /// Receive: frames and bytes delivered in this step.
     pub packets: u64,
     pub octets: u64,
+}
+
+/// A descriptor in the driver's memory.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor<'m>(&'m [AtomicU64]);
+
+impl Descriptor<'_> {
+    #[inline(always)]
+    pub fn read(self) -> [u64; 2] {
+        [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
+    }
+
+    /// Writes it back: the word with the done bit last, after all DMA of its packet.
+    #[inline(always)]
+    pub fn write_back(self, words: [u64; 2]) {
+        self.0[0].store(words[0], Ordering::Relaxed);
+        self.0[1].store(words[1], Ordering::Release);
+    }
 }
 
 /// A descriptor and its buffer, as they were when the driver gave them to the card.
@@ -98,20 +116,26 @@ impl Ring {
         if index >= self.len { index - self.len } else { index }
     }
 
-    /// Prefetches the beginnings of the first `count` buffers, of which the driver's processor has the lines. `maps` is the
-    /// address space of the ring's driver.
+    /// Prefetches the first `count` descriptors and the beginnings of their buffers, of which the driver's processor has the
+    /// lines; not those of a ring that is in several ranges of `maps`, the address space of its driver.
     #[inline]
-    pub fn prefetch_buffers(&self, maps: &Maps, count: u32) {
-        for n in 0..count.min(self.owned()) {
-            let address = self.base.wrapping_add(self.index(n) as u64 * 16);
-            let Some((memory, offset)) = maps.find(address, 16) else { return };
-            // SAFETY: as in `read`.
-            let buffer = unsafe { memory.words(offset, 1) }[0].load(Ordering::Relaxed);
-            if let Some((memory, offset)) = maps.find(buffer, 1) {
-                match self.direction {
-                    Direction::Receive => memory.prefetch_write(offset),
-                    Direction::Transmit => memory.prefetch(offset),
-                }
+    pub fn prefetch(&self, maps: &Maps, count: u32) {
+        let count = count.min(self.owned());
+        let Some((memory, offset)) = maps.find(self.base, self.len as usize * 16) else { return };
+        let receives = self.direction == Direction::Receive;
+        for n in (0..count).step_by(LINE) {
+            // All of a receive ring's are written: to ask for them for reading first would take the lines twice.
+            let descriptor = offset + self.index(n) as usize * 16;
+            if receives { memory.prefetch_write(descriptor) } else { memory.prefetch(descriptor) }
+        }
+        // SAFETY: as in `descriptor_at`.
+        let words = unsafe { memory.words(offset, self.len as usize * 2) };
+        for n in 0..count {
+            let buffer = words[self.index(n) as usize * 2].load(Ordering::Relaxed);
+            match maps.find(buffer, 1) {
+                Some((memory, offset)) if receives => memory.prefetch_write(offset),
+                Some((memory, offset)) => memory.prefetch(offset),
+                None => {}
             }
         }
     }
@@ -132,41 +156,36 @@ impl Ring {
         true
     }
 
-    /// Reads the two words of descriptor `n` after the head; `None` if the ring is no longer mapped.
+    /// Returns descriptor `n` after the head; `None` if the ring is no longer mapped.
     #[inline(always)]
-    pub fn read(&self, maps: &Maps, n: u32, oracle: &Oracle) -> Option<[u64; 2]> {
-        let address = self.base.wrapping_add(self.index(n) as u64 * 16);
-        let Some((memory, offset)) = maps.find(address, 16) else {
+    pub fn descriptor<'m>(&self, maps: &'m Maps, n: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
+        self.descriptor_at(maps, self.index(n), oracle)
+    }
+
+    /// As [`descriptor`](Ring::descriptor), by its index.
+    #[inline(always)]
+    pub fn descriptor_at<'m>(&self, maps: &'m Maps, index: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
+        let address = self.base.wrapping_add(u64::from(index) * 16);
+        let Some((memory, offset)) = maps.find_writable(address, 16) else {
             oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
             return None;
         };
         // SAFETY: the driver chooses where its rings are, and it promises that no slices of them are lent
         // (`Card::bar`).
-        let words = unsafe { memory.words(offset, 2) };
-        Some([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
-    }
-
-    /// Writes a descriptor back: the word with the done bit last, after all DMA of its packet.
-    #[inline]
-    pub fn write_back(&self, maps: &Maps, n: u32, words: [u64; 2]) {
-        self.write_back_at(maps, self.index(n), words);
-    }
-
-    /// As [`write_back`](Ring::write_back), by the descriptor's index.
-    #[inline]
-    pub fn write_back_at(&self, maps: &Maps, index: u32, words: [u64; 2]) {
-        let address = self.base.wrapping_add(index as u64 * 16);
-        if let Some((memory, offset)) = maps.find_writable(address, 16) {
-            // SAFETY: as in `read`.
-            let target = unsafe { memory.words(offset, 2) };
-            target[0].store(words[0], Ordering::Relaxed);
-            target[1].store(words[1], Ordering::Release);
-        }
+        Some(Descriptor(unsafe { memory.words(offset, 2) }))
     }
 
     /// Releases the first `count` descriptors, which the card has finished.
+    #[inline]
     pub fn advance(&mut self, count: u32) {
         self.head = self.index(count);
+        if !self.given.is_empty() {
+            self.forget_given(count);
+        }
+    }
+
+    #[cold]
+    fn forget_given(&mut self, count: u32) {
         for given in self.given.drain(..self.given.len().min(count as usize)) {
             self.buffers.remove(&given.words[0]);
         }
@@ -180,7 +199,7 @@ impl Ring {
             oracle.note(Breach::WrongTime { register: "SRRCTL", queue: self.queue, why });
         }
         for n in self.given.len() as u32..self.owned() {
-            let Some(words) = self.read(maps, n, oracle) else { return };
+            let Some(words) = self.descriptor(maps, n, oracle).map(Descriptor::read) else { return };
             let (direction, queue, index) = (self.direction, self.queue, self.index(n));
             let is_context =
                 words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
@@ -207,7 +226,14 @@ impl Ring {
         }
     }
 
+    /// Returns whether descriptors are remembered, to be [compared](Ring::compare) when the card uses them.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        !self.given.is_empty()
+    }
+
     /// Checks, before the card uses descriptor `n` after the head, that it and its buffer are as they were given.
+    #[cold]
     pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
         let Some(given) = self.given.get(n as usize) else { return };
         let (direction, queue, index) = (self.direction, self.queue, self.index(n));
@@ -224,6 +250,9 @@ impl Ring {
         maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))
     }
 }
+
+/// Descriptors in a cache line.
+const LINE: usize = 4;
 
 /// The rings of one direction, by the number of their queue.
 pub(super) struct Rings {

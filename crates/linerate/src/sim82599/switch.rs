@@ -31,6 +31,7 @@ impl Switch {
 
     /// Forwards a frame that a function sent: to the functions of this card that accept it, and to the wire unless
     /// it was for one of them alone.
+    #[inline]
     pub fn leave(&mut self, board: &Board, functions: &Functions, mac: &mut Mac, from: Place, frame: &Frame) {
         if board.loops_back() && from == Place::Physical {
             return self.arriving.push_back((from, Place::Physical, frame.clone()));
@@ -64,6 +65,7 @@ impl Switch {
     }
 
     /// Copies a frame from the wire to each virtual function that accepts it.
+    #[inline]
     pub fn replicate(&mut self, functions: &Functions, frame: &Frame) {
         let Some(destination) = frame.destination().filter(|_| !functions.is_empty()) else { return };
         let vlan = Headers::parse(&frame.bytes).vlan;

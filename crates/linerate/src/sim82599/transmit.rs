@@ -11,7 +11,7 @@ use super::functions::Functions;
 use super::interrupt::Interrupts;
 use super::mac::Mac;
 use super::offload::{self, Context, Wanted};
-use super::ring::{Ring, Rings};
+use super::ring::{Descriptor, Ring, Rings};
 use super::switch::{Place, Switch};
 use super::wire::Frame;
 use crate::spec::descriptor::{context, legacy_transmit, transmit};
@@ -106,7 +106,7 @@ impl Transmit {
             if tail != ring.tail {
                 ring.move_tail(tail, &board.oracle);
             }
-            ring.prefetch_buffers(maps, (budget - sent) as u32);
+            ring.prefetch(maps, (budget - sent) as u32);
             let (before, mut frames, octets) = (sent, 0, path.mac.sent.octets);
             while sent < budget && ring.owned() > 0 && (path.mac.wire.ready() || !has_link) {
                 if !gather(board, maps, ring, &mut self.packet.bytes, &mut gathered) {
@@ -156,6 +156,7 @@ impl Transmit {
     }
 
     /// Applies the offloads of the gathered packet, and sends each of the resulting frames. Returns their number.
+    #[inline]
     fn send(&mut self, board: &Board, path: &mut Outgoing, gathered: &Gathered, queue: u16, index: u32) -> u64 {
         let Transmit { packet, segment, .. } = self;
         let mut frames = 0;
@@ -182,6 +183,7 @@ impl Transmit {
 
 impl Outgoing<'_> {
     /// Adds the tag, padding and CRC, and sends the frame.
+    #[inline]
     fn send(&mut self, board: &Board, frame: &mut Frame, gathered: &Gathered, queue: u16) {
         let registers = &board.registers;
         frame.bad_crc = false;
@@ -222,7 +224,7 @@ fn count(Board { registers, .. }: &Board, queue: u16, frames: u64, octets: u64) 
 pub(super) fn fetch(maps: &Maps, ring: &Ring, oracle: &Oracle) -> Vec<Fetched> {
     let mut fetched = Vec::new();
     for n in 0..ring.owned().min(FETCHED_AHEAD) {
-        let Some(words) = ring.read(maps, n, oracle) else { break };
+        let Some(words) = ring.descriptor(maps, n, oracle).map(Descriptor::read) else { break };
         let is_context = words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
         if !is_context {
             let hash = Ring::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
@@ -239,18 +241,20 @@ pub(super) fn fetch(maps: &Maps, ring: &Ring, oracle: &Oracle) -> Vec<Fetched> {
 /// taken as far as possible.
 fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gathered: &mut Gathered) -> bool {
     let Ring { direction, queue, .. } = *ring;
-    packet.clear();
-    let (mut announced, mut first, mut data) = (None, None, 0);
+    // The first data descriptor's second word, the number of data descriptors, and their bytes.
+    let (mut first, mut data, mut total) = (0, 0, 0);
     for n in 0..ring.owned() {
-        let Some(words) = ring.read(maps, n, &board.oracle) else { return false };
+        let Some(words) = ring.descriptor(maps, n, &board.oracle).map(Descriptor::read) else { return false };
         let [address, word] = words;
         let bad = |ring: &Ring, why| {
             board.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
         };
         let is_advanced = word & transmit::DEXT != 0;
         if is_advanced && word & transmit::DTYP_MASK == transmit::DTYP_CONTEXT {
-            ring.compare(maps, n, words, 0, &board.oracle);
-            if first.is_some() {
+            if ring.is_watched() {
+                ring.compare(maps, n, words, 0, &board.oracle);
+            }
+            if data > 0 {
                 bad(ring, "a context descriptor inside a packet (section 7.2.3.3)");
             }
             if word & context::OTHERS != 0 {
@@ -260,8 +264,13 @@ fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gat
             continue;
         }
         let len = (word & transmit::DTALEN_MASK) as usize;
-        ring.compare(maps, n, words, len, &board.oracle);
+        if ring.is_watched() {
+            ring.compare(maps, n, words, len, &board.oracle);
+        }
         data += 1;
+        if data == 1 {
+            first = word;
+        }
         if is_advanced {
             if word & transmit::DTYP_MASK != transmit::DTYP_DATA {
                 bad(ring, "DTYP is neither that of data nor of a context (section 7.2.3.2.4)");
@@ -269,37 +278,38 @@ fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gat
             if word & transmit::RESERVED != 0 || word & transmit::DD != 0 {
                 bad(ring, "reserved bits are set (section 7.2.3.2.4)");
             }
-            announced.get_or_insert((word >> transmit::PAYLEN_SHIFT) as usize);
         }
-        first.get_or_insert(word);
         if len == 0 {
             bad(ring, "a data buffer of length 0 (section 7.2.3.2.4)");
         }
-        let start = packet.len();
-        packet.resize(start + len, 0);
-        if !maps.read(address, &mut packet[start..]) {
-            packet.truncate(start);
+        // It has the length of the packet before: mostly as long.
+        if packet.len() < total + len {
+            packet.resize(total + len, 0);
+        }
+        if maps.read(address, &mut packet[total..total + len]) {
+            total += len;
+        } else {
             board.oracle.note(Breach::Unmapped { direction, queue, address, len });
         }
         if word & transmit::EOP == 0 {
             if word & transmit::RS != 0 {
                 bad(ring, "RS without EOP (section 7.2.3.2.4)");
             }
-            if data >= transmit::MOST_DESCRIPTORS && first.is_some_and(|word| word & transmit::TSE == 0) {
+            if data >= transmit::MOST_DESCRIPTORS && first & transmit::TSE == 0 {
                 bad(ring, "a packet of more than 40 descriptors (section 7.2.1.1)");
             }
-            if packet.len() > MOST_GATHERED {
-                fill(gathered, board, ring, n + 1, [word; 2], packet.len(), None, &bad);
-                gathered.broken = true;
+            if total > MOST_GATHERED {
+                *gathered = Gathered { descriptors: n + 1, last: word, broken: true, ..Gathered::default() };
                 return true;
             }
             continue;
         }
-        fill(gathered, board, ring, n + 1, [first.unwrap_or(word), word], packet.len(), announced, &bad);
+        packet.truncate(total);
+        fill(gathered, board, ring, n + 1, [first, word], total, &bad);
         return true;
     }
     // A context descriptor without a packet is finished once it is read.
-    if first.is_none() && ring.owned() > 0 {
+    if data == 0 && ring.owned() > 0 {
         packet.clear();
         *gathered = Gathered { descriptors: ring.owned(), broken: true, ..Gathered::default() };
         return true;
@@ -317,7 +327,6 @@ fn fill(
     descriptors: u32,
     [first, last]: [u64; 2],
     total: usize,
-    announced: Option<usize>,
     bad: &dyn Fn(&Ring, &'static str),
 ) {
     (gathered.descriptors, gathered.last, gathered.insert_crc) = (descriptors, last, last & transmit::IFCS != 0);
@@ -356,7 +365,7 @@ fn fill(
                 anywhere: None,
             });
         }
-        if announced.is_some_and(|announced| announced != expected) {
+        if (first >> transmit::PAYLEN_SHIFT) as usize != expected {
             bad(ring, "PAYLEN is not the packet's length (section 7.2.3.2.4)");
         }
     }
@@ -370,31 +379,42 @@ fn fill(
 /// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
 fn report(board: &Board, maps: &Maps, ring: &mut Ring, gathered: &Gathered) {
     let count = gathered.descriptors;
-    // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
-    let threshold = board.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
-    for n in 0..count {
-        let word = if count == 1 && !gathered.broken {
-            Some(gathered.last)
-        } else {
-            ring.read(maps, n, &board.oracle).map(|[_, word]| word)
-        };
-        if word.is_some_and(|word| word & transmit::RS != 0) {
-            ring.reports.push_back(ring.index(n));
+    let requests = |word: u64| word & transmit::RS != 0;
+    if count == 1 && !gathered.broken {
+        if requests(gathered.last) {
+            ring.reports.push_back(ring.head);
+        }
+    } else {
+        for n in 0..count {
+            if ring.descriptor(maps, n, &board.oracle).is_some_and(|descriptor| requests(descriptor.read()[1])) {
+                ring.reports.push_back(ring.index(n));
+            }
         }
     }
     ring.advance(count);
     ring.through += count;
+    // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
+    let threshold = board.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
     if ring.through >= threshold || ring.owned() == 0 {
         ring.through = 0;
-        let head_address = u64::from(board.registers.get(TDWBAL::at(ring.queue)))
-            | u64::from(board.registers.get(TDWBAH::at(ring.queue))) << 32;
-        if head_address & 1 != 0 && !ring.reports.is_empty() {
-            // The head is written in place of each descriptor's status (section 7.2.3.5.2).
-            ring.reports.clear();
-            maps.write(head_address & !3, &ring.head.to_le_bytes());
+        if !ring.reports.is_empty() {
+            write_back(board, maps, ring);
         }
-        while let Some(index) = ring.reports.pop_front() {
-            ring.write_back_at(maps, index, [0, transmit::DD]);
+    }
+}
+
+/// Writes back the descriptors whose reports are held.
+fn write_back(Board { registers, oracle, .. }: &Board, maps: &Maps, ring: &mut Ring) {
+    let head_address =
+        u64::from(registers.get(TDWBAL::at(ring.queue))) | u64::from(registers.get(TDWBAH::at(ring.queue))) << 32;
+    if head_address & 1 != 0 {
+        // The head is written in place of each descriptor's status (section 7.2.3.5.2).
+        ring.reports.clear();
+        maps.write(head_address & !3, &ring.head.to_le_bytes());
+    }
+    while let Some(index) = ring.reports.pop_front() {
+        if let Some(descriptor) = ring.descriptor_at(maps, index, oracle) {
+            descriptor.write_back([0, transmit::DD]);
         }
     }
 }

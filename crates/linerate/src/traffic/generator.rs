@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::stamp::{self, SHORTEST, STAMP};
+use super::stamp::{SHORTEST, STAMP, Stamp};
 
 /// Generates UDP frames, one flow after the other, with separate sequence numbers for each flow.
 #[derive(Clone, Debug)]
@@ -12,7 +12,8 @@ pub struct Generator {
     next_flow: u16,
     sequence: u64,
     sent: u64,
-    stamped: bool,
+    /// None if the frames are sent as they are.
+    stamp: Option<Stamp>,
 }
 
 impl Default for Generator {
@@ -49,7 +50,8 @@ impl Generator {
         for (index, byte) in frame[SHORTEST..].iter_mut().enumerate() {
             *byte = index as u8;
         }
-        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped: true }
+        let stamp = Some(Stamp::new(&frame));
+        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }
     }
 
     /// Generates frames like `template`. If it is UDP over IPv4 without options or VLAN tag and has 18 bytes of
@@ -61,7 +63,8 @@ impl Generator {
         if stamped {
             frame[STAMP - 2..STAMP].fill(0);
         }
-        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamped }
+        let stamp = stamped.then(|| Stamp::new(&frame));
+        Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }
     }
 
     /// Uses other flows, so that several generators share a checker.
@@ -72,7 +75,7 @@ impl Generator {
 
     /// Returns whether the frames have sequence numbers.
     pub fn is_stamped(&self) -> bool {
-        self.stamped
+        self.stamp.is_some()
     }
 
     /// Returns the length of a frame in bytes, without CRC.
@@ -89,9 +92,9 @@ impl Generator {
     #[inline]
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.sent += 1;
-        if self.stamped {
+        if let Some(stamp) = &self.stamp {
             let port = FIRST_PORT.wrapping_add(self.next_flow);
-            stamp::write(bytes, &self.frame, port, self.next_flow, self.sequence);
+            stamp.write(bytes, &self.frame, port, self.next_flow, self.sequence);
             self.next_flow += 1;
             if self.next_flow == self.flows.end {
                 (self.next_flow, self.sequence) = (self.flows.start, self.sequence + 1);

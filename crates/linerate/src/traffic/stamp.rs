@@ -8,36 +8,52 @@ pub(super) const STAMP: usize = 42;
 pub(super) const SHORTEST: usize = 60;
 
 const MAGIC: u32 = 0x6C72_6174;
-const FLOW: usize = 46;
 const CHECK: usize = 50;
 const SEQUENCE: usize = 54;
 
-/// Writes a frame like `template`, of at least 60 bytes, with another source port and a stamp over the payload.
-///
-/// The hash is computed from the template and the changed words: loads of bytes that were just stored would wait.
-#[inline]
-pub(super) fn write(frame: &mut [u8], template: &[u8], source_port: u16, flow: u16, sequence: u64) {
-    let [.., high, low, _, _, _, _] = sequence.to_be_bytes();
-    let sequence_end = (sequence as u32).swap_bytes();
-    let (words, rest) = template.as_chunks::<8>();
-    let port = word(words[4]) & !0xFFFF_0000 | u64::from(source_port.swap_bytes()) << 16;
-    let name = word(words[5]) & 0xFFFF | u64::from(MAGIC.swap_bytes()) << 16 | u64::from(flow.swap_bytes()) << 48;
-    let sequence_start = u64::from_le_bytes([0, 0, 0, 0, 0, 0, high, low]);
-    let end = |bytes: u64| bytes & !0xFFFF_FFFF | u64::from(sequence_end);
+/// The words that stamps change in frames of one kind, without the changes, and the hash of the words before them.
+#[derive(Clone, Debug)]
+pub(super) struct Stamp {
+    before: Hash,
+    port: u64,
+    name: u64,
+    end: u64,
+}
 
-    let check = hash_of(template.len(), |index| match index {
-        4 => port,
-        5 => name,
-        6 => sequence_start,
-        7 => end(words.get(7).map_or_else(|| partial_word(rest), |bytes| word(*bytes))),
-        _ => words.get(index).map_or_else(|| partial_word(rest), |bytes| word(*bytes)),
-    });
-    let check = u64::from(check.swap_bytes());
-    frame.copy_from_slice(template);
-    frame[32..40].copy_from_slice(&port.to_le_bytes());
-    frame[40..48].copy_from_slice(&name.to_le_bytes());
-    frame[48..56].copy_from_slice(&(sequence_start | check << 16).to_le_bytes());
-    frame[56..SHORTEST].copy_from_slice(&sequence_end.to_le_bytes());
+impl Stamp {
+    /// Prepares stamps for frames like `template`, of at least 60 bytes.
+    pub fn new(template: &[u8]) -> Stamp {
+        let at = |n: usize| word(&template[n * 8..]);
+        let mut before = Hash::new(template.len());
+        before.add(at(0), at(1));
+        before.add(at(2), at(3));
+        let name = at(5) & 0xFFFF | u64::from(MAGIC.swap_bytes()) << 16;
+        Stamp { before, port: at(4) & !0xFFFF_0000, name, end: at(7) & !0xFFFF_FFFF }
+    }
+
+    /// Writes a frame like `template`, with another source port, and a stamp over its payload.
+    ///
+    /// The hash is computed from the changed words: loads of bytes that were just stored would wait.
+    #[inline]
+    pub fn write(&self, frame: &mut [u8], template: &[u8], source_port: u16, flow: u16, sequence: u64) {
+        let [.., high, low, _, _, _, _] = sequence.to_be_bytes();
+        let port = self.port | u64::from(source_port.swap_bytes()) << 16;
+        let name = self.name | u64::from(flow.swap_bytes()) << 48;
+        let sequence_start = u64::from_le_bytes([0, 0, 0, 0, 0, 0, high, low]);
+        let sequence_end = (sequence as u32).swap_bytes();
+
+        let mut hash = self.before;
+        hash.add(port, name);
+        hash.add(sequence_start, self.end | u64::from(sequence_end));
+        let check = u64::from(hash.finish(template).swap_bytes());
+        frame.copy_from_slice(template);
+        if let Some(changed) = frame.get_mut(32..SHORTEST) {
+            changed[..8].copy_from_slice(&port.to_le_bytes());
+            changed[8..16].copy_from_slice(&name.to_le_bytes());
+            changed[16..24].copy_from_slice(&(sequence_start | check << 16).to_le_bytes());
+            changed[24..].copy_from_slice(&sequence_end.to_le_bytes());
+        }
+    }
 }
 
 /// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
@@ -54,12 +70,13 @@ pub fn touch(frame: &mut [u8]) {
 /// Returns a frame's flow and sequence number, unchecked.
 #[inline]
 pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
-    if frame.len() < SHORTEST || frame[STAMP..FLOW] != MAGIC.to_be_bytes() {
-        return None;
-    }
-    let mut sequence = [0; 8];
-    sequence[2..].copy_from_slice(&frame[SEQUENCE..SHORTEST]);
-    Some((u16::from_be_bytes([frame[FLOW], frame[FLOW + 1]]), u64::from_be_bytes(sequence)))
+    let frame = frame.first_chunk::<SHORTEST>()?;
+    // Words of four bytes each, from two before the stamp on.
+    let words: [u32; 5] = std::array::from_fn(|n| u32::from_be_bytes(std::array::from_fn(|byte| frame[40 + n * 4 + byte])));
+    let flow = words[1] as u16;
+    let magic = words[0] << 16 | words[1] >> 16;
+    let sequence = u64::from(words[3] as u16) << 32 | u64::from(words[4]);
+    (magic == MAGIC).then_some((flow, sequence))
 }
 
 /// The result of reading a stamp.
@@ -76,7 +93,7 @@ pub(super) enum Read {
 #[inline]
 pub(super) fn read(frame: &[u8]) -> Read {
     let Some((flow, sequence)) = name(frame) else { return Read::Foreign };
-    match frame[CHECK..SEQUENCE] == hash(frame).to_be_bytes() {
+    match frame[CHECK..SEQUENCE].first_chunk().copied().map(u32::from_be_bytes) == Some(hash(frame)) {
         true => Read::Stamped { flow, sequence, touched: frame[TOUCHED] },
         false => Read::Corrupted,
     }
@@ -87,34 +104,54 @@ pub(super) fn read(frame: &[u8]) -> Read {
 fn hash(frame: &[u8]) -> u32 {
     // Bytes 48 to 55 are one word: keep 49, 54 and 55.
     const KEEP: u64 = u64::from_le_bytes([0, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF]);
-    let (words, rest) = frame.as_chunks::<8>();
-    hash_of(frame.len(), |index| match words.get(index) {
-        Some(bytes) if index == TOUCHED / 8 => word(*bytes) & KEEP,
-        Some(bytes) => word(*bytes),
-        None => partial_word(rest),
-    })
+    let Some((start, end)) = frame.split_first_chunk::<56>() else { return 0 };
+    let words: [u64; 7] = std::array::from_fn(|n| word(&start[n * 8..]));
+    let mut hash = Hash::new(frame.len());
+    hash.add(words[0], words[1]);
+    hash.add(words[2], words[3]);
+    hash.add(words[4], words[5]);
+    hash.add(words[6] & KEEP, word(end));
+    hash.finish(frame)
 }
 
-/// Hashes `len` bytes as words of 8, with a partial one at their end: two lanes of multiply and rotate. It detects accidents,
-/// not attacks.
-#[inline(always)]
-fn hash_of(len: usize, word: impl Fn(usize) -> u64) -> u32 {
-    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mix = |lane: u64, word: u64| (lane ^ word).wrapping_mul(ODD).rotate_left(29);
-    let (mut even, mut odd) = (len as u64, ODD);
-    let count = len / 8 + 1;
-    for pair in 0..count / 2 {
-        (even, odd) = (mix(even, word(2 * pair)), mix(odd, word(2 * pair + 1)));
-    }
-    if count % 2 == 1 {
-        even = mix(even, word(count - 1));
-    }
-    ((even ^ odd.rotate_left(32)).wrapping_mul(ODD) >> 32) as u32
+/// A hash of bytes as words of 8: two lanes of multiply and rotate. It detects accidents, not attacks.
+#[derive(Clone, Copy, Debug)]
+struct Hash {
+    even: u64,
+    odd: u64,
 }
 
+const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+impl Hash {
+    #[inline(always)]
+    fn new(len: usize) -> Hash {
+        Hash { even: len as u64, odd: ODD }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, even: u64, odd: u64) {
+        let mix = |lane: u64, word: u64| (lane ^ word).wrapping_mul(ODD).rotate_left(29);
+        (self.even, self.odd) = (mix(self.even, even), mix(self.odd, odd));
+    }
+
+    /// Adds the bytes of `frame` from the 64th on, and returns the hash.
+    #[inline(always)]
+    fn finish(mut self, frame: &[u8]) -> u32 {
+        for pair in frame.get(64..).unwrap_or_default().chunks(16) {
+            self.add(word(pair), pair.get(8..).map_or(0, word));
+        }
+        ((self.even ^ self.odd.rotate_left(32)).wrapping_mul(ODD) >> 32) as u32
+    }
+}
+
+/// Returns the first 8 bytes as a word; bytes that are missing are 0.
 #[inline(always)]
-fn word(bytes: [u8; 8]) -> u64 {
-    u64::from_le_bytes(bytes)
+fn word(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(word) => u64::from_le_bytes(*word),
+        None => partial_word(bytes),
+    }
 }
 
 /// Returns fewer than 8 bytes as a word.
@@ -134,12 +171,12 @@ mod tests {
     fn every_changed_byte_is_found_but_the_touched_one() {
         for len in [60, 61, 67, 128] {
             let (template, mut frame) = ((0..len).map(|i| i as u8).collect::<Vec<_>>(), vec![0; len]);
-            write(&mut frame, &template, 1031, 7, 0x0000_1234_5678_9ABC);
+            Stamp::new(&template).write(&mut frame, &template, 1031, 7, 0x0000_1234_5678_9ABC);
             for at in 0..frame.len() {
                 frame[at] = frame[at].wrapping_add(1);
                 match read(&frame) {
                     Read::Stamped { flow: 7, sequence: 0x0000_1234_5678_9ABC, touched: 1 } => assert_eq!(at, TOUCHED),
-                    Read::Foreign => assert!((STAMP..FLOW).contains(&at)),
+                    Read::Foreign => assert!((STAMP..STAMP + 4).contains(&at)),
                     Read::Corrupted => assert!(at != TOUCHED),
                     Read::Stamped { .. } => panic!("a change of byte {at} of {len} was not found"),
                 }
