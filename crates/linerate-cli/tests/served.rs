@@ -47,9 +47,8 @@ fn chains_of_other_processes_are_packets() {
     let mut fwd = world.command("fwd vale0:b?mtu=9000 null: --count 40 --seconds 60 --json");
     let mut fwd = Process::start(&mut fwd);
     fwd.await_output("ports");
-    let sent = summary(
-        world.succeeds(&format!("fwd pcap:{long} vale0:a?mtu=9000 --count 40 --seconds 60 --json")).as_bytes(),
-    );
+    let sent =
+        summary(world.succeeds(&format!("fwd pcap:{long} vale0:a?mtu=9000 --count 40 --seconds 60 --json")).as_bytes());
     assert_eq!(sent["packets"], 40, "{sent}");
     let (code, said) = fwd.ended();
     let forwarded = summary(said.as_bytes());
