@@ -199,10 +199,4 @@ fn a_link_that_is_down_is_reported() {
     host.run("ip link set h0 up");
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
-    // A TAP under a model's wire is deleted.
-    let mut sink = Process::start(&mut inside(&host, "sink sim:0?wire=tap:t0 --seconds 60"));
-    sink.await_output("sim:0");
-    host.run("ip link delete t0");
-    sink.await_error("sim:0: the link is down");
-    sink.interrupt();
 }
