@@ -305,7 +305,7 @@ impl Mapping {
         let from = self.range(offset, bytes.len());
         // SAFETY: in bounds; the ranges cannot overlap, since no safe code holds a slice of memory that it does not
         // own.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { copy(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// Copies bytes to `offset`. The caller ensures that they have no other owner meanwhile.
@@ -316,7 +316,41 @@ impl Mapping {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
+        unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
+    }
+}
+
+/// Copies `len` bytes. Up to 64 are copied in blocks that do not overlap, as those of memcpy do: loads of single words that
+/// follow then get them from the store buffer, instead of waiting until the stores are done.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`].
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if len > 64 {
+        // SAFETY: by the caller's promise.
+        return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+    /// # Safety
+    /// `done` and `N` bytes more are in bounds.
+    #[inline(always)]
+    unsafe fn block<const N: usize>(from: *const u8, to: *mut u8, len: usize, done: &mut usize) {
+        if len & N != 0 {
+            // SAFETY: by the caller's promise; arrays of bytes need no alignment.
+            unsafe { to.add(*done).cast::<[u8; N]>().write(from.add(*done).cast::<[u8; N]>().read()) };
+            *done += N;
+        }
+    }
+    let mut done = 0;
+    // SAFETY: each bit of `len` is a block, so all together are `len` bytes.
+    unsafe {
+        block::<64>(from, to, len, &mut done);
+        block::<32>(from, to, len, &mut done);
+        block::<16>(from, to, len, &mut done);
+        block::<8>(from, to, len, &mut done);
+        block::<4>(from, to, len, &mut done);
+        block::<2>(from, to, len, &mut done);
+        block::<1>(from, to, len, &mut done);
     }
 }
 

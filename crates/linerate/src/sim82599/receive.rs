@@ -102,6 +102,7 @@ impl Receive {
         for place in 0..rings.enabled() {
             let ring = rings.enabled_at(place);
             let tail = board.registers.get(RDT::at(ring.queue));
+            ring.control = board.registers.get(SRRCTL::at(ring.queue));
             if tail != ring.tail {
                 ring.move_tail(tail, &board.oracle);
             }
@@ -327,7 +328,7 @@ impl Receive {
             return;
         }
         // Without DROP_EN the frame waits in the packet buffer, if there is room (8.2.3.8.7).
-        if registers.get(SRRCTL::at(queue)) & SRRCTL::DROP_EN != 0 {
+        if ring.control & SRRCTL::DROP_EN != 0 {
             return drop_at_queue(registers, queue);
         }
         let capacity = (registers.get(RXPBSIZE::at(0)) >> RXPBSIZE::KIB_SHIFT & 0x3FF) as usize * 1024;
@@ -492,11 +493,10 @@ fn deliver(
     Reported { word0, status }: Reported,
     starts: &[usize],
 ) -> Delivery {
-    let Board { registers, oracle, .. } = board;
+    let oracle = &board.oracle;
     let bytes = &frame.bytes;
-    let control = registers.get(SRRCTL::at(ring.queue));
-    let room = (control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
-    let legacy = match control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
+    let room = (ring.control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
+    let legacy = match ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
         0 => true,
         1 => false,
         _ => {

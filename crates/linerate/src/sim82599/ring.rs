@@ -28,6 +28,8 @@ pub(super) struct Ring {
     pub len: u32,
     pub head: u32,
     pub tail: u32,
+    /// `SRRCTL` or `TXDCTL`, read once for a step: it is in the cache line of the tail, which the driver's processor has.
+    pub control: u32,
     /// In strict mode only: the descriptors from `head` on as they were given, oldest first.
     given: VecDeque<Given>,
     /// Receive: the start addresses of their buffers.
@@ -78,6 +80,7 @@ impl Ring {
             len: 0,
             head: 0,
             tail: 0,
+            control: 0,
             given: VecDeque::new(),
             buffers: BTreeSet::new(),
             reports: VecDeque::new(),

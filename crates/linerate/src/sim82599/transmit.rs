@@ -103,6 +103,7 @@ impl Transmit {
             let space = path.functions.space(board, queue);
             let maps = &*space.maps();
             let tail = registers.get(TDT::at(queue));
+            ring.control = registers.get(TXDCTL::at(queue));
             if tail != ring.tail {
                 ring.move_tail(tail, &board.oracle);
             }
@@ -394,7 +395,7 @@ fn report(board: &Board, maps: &Maps, ring: &mut Ring, gathered: &Gathered) {
     ring.advance(count);
     ring.through += count;
     // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
-    let threshold = board.registers.get(TXDCTL::at(ring.queue)) >> TXDCTL::WTHRESH_SHIFT & 0x7F;
+    let threshold = ring.control >> TXDCTL::WTHRESH_SHIFT & 0x7F;
     if ring.through >= threshold || ring.owned() == 0 {
         ring.through = 0;
         if !ring.reports.is_empty() {

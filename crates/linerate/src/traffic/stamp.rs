@@ -46,13 +46,19 @@ impl Stamp {
         hash.add(port, name);
         hash.add(sequence_start, self.end | u64::from(sequence_end));
         let check = u64::from(hash.finish(template).swap_bytes());
-        frame.copy_from_slice(template);
-        if let Some(changed) = frame.get_mut(32..SHORTEST) {
-            changed[..8].copy_from_slice(&port.to_le_bytes());
-            changed[8..16].copy_from_slice(&name.to_le_bytes());
-            changed[16..24].copy_from_slice(&(sequence_start | check << 16).to_le_bytes());
-            changed[24..].copy_from_slice(&sequence_end.to_le_bytes());
-        }
+        // No byte is stored twice: loads of the frame that follow would wait.
+        let (Some((start, rest)), Some((template, end))) =
+            (frame.split_first_chunk_mut::<32>(), template.split_first_chunk::<32>())
+        else {
+            return;
+        };
+        *start = *template;
+        let (changed, rest) = rest.split_at_mut(SHORTEST - 32);
+        changed[..8].copy_from_slice(&port.to_le_bytes());
+        changed[8..16].copy_from_slice(&name.to_le_bytes());
+        changed[16..24].copy_from_slice(&(sequence_start | check << 16).to_le_bytes());
+        changed[24..].copy_from_slice(&sequence_end.to_le_bytes());
+        rest.copy_from_slice(&end[SHORTEST - 32..]);
     }
 }
 
