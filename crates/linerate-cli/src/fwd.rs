@@ -28,8 +28,10 @@ pub struct Rules {
 impl Rules {
     /// Refuses rules that let nothing through.
     fn check(&self) {
-        if self.only.is_some() && self.only == self.drop {
-            usage("--only and --drop have the same packets: nothing would be forwarded");
+        if let (Some(only), Some(drop)) = (&self.only, &self.drop)
+            && only.is_within(drop)
+        {
+            usage(&format!("--drop {drop} has all packets of --only {only}: nothing would be forwarded"));
         }
     }
 

@@ -15,13 +15,6 @@ const KINDS: [(&str, &str); 9] = [
     ("vfio-user", "vfio-user:PATH"),
 ];
 
-/// Suggestions of the library, in its words and the command's.
-const IN_OUR_WORDS: [(&str, &str); 3] = [
-    ("drop the first one, or ask for another queue", "name each port once"),
-    ("Server::join_users", "linerate serve --join-users"),
-    ("give its socket another mode or group: Server::listen", "serve it with --mode 0666, or --group GROUP"),
-];
-
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here
 /// it names commands and flags.
 pub fn with_hint(error: &Error) -> String {
@@ -30,9 +23,11 @@ pub fn with_hint(error: &Error) -> String {
     {
         return format!("{error}\n  did you mean {example}? `linerate ports` shows what is here");
     }
-    let Error::Card { card, mend, .. } = error else {
-        return IN_OUR_WORDS.iter().fold(error.with_hint(), |text, (ours, theirs)| text.replace(ours, theirs));
-    };
+    if let Error::QueueTaken { .. } = error {
+        return format!("{error}\n  name each port once");
+    }
+    let Some(mend) = error.remedy() else { return error.with_hint() };
+    let card = if let Error::Card { card, .. } = error { card } else { "" };
     let mend = match mend {
         Remedy::Choose => "linerate ports, which lists the cards".to_string(),
         Remedy::Take { address } => format!("sudo linerate bind {address}, or --bind to take it for this run only"),
@@ -43,6 +38,8 @@ pub fn with_hint(error: &Error) -> String {
         Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
         Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
         Remedy::Poll(step) => format!("{step}, or --wait poll"),
+        Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
+        Remedy::JoinUsers => "linerate serve --join-users".to_string(),
         Remedy::Serve { path } => format!("linerate sim --socket {path}"),
         _ => return error.with_hint(),
     };
@@ -52,6 +49,16 @@ pub fn with_hint(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_servers_answer_has_the_commands_words() {
+        let why = format!("no\n  {}", Remedy::JoinUsers);
+        assert_eq!(with_hint(&Error::Refused { why, errno: 1 }), "no\n  try: linerate serve --join-users");
+        let why = "no\n  try: sudo".to_string();
+        assert_eq!(with_hint(&Error::Refused { why, errno: 1 }), "no\n  try: sudo");
+        let taken = Error::QueueTaken { port: "x{1".to_string(), direction: "receive", queue: 0 };
+        assert!(with_hint(&taken).ends_with("\n  name each port once"));
+    }
 
     #[test]
     fn a_hint_of_the_command_names_its_flags_and_nothing_of_the_library() {
@@ -65,6 +72,8 @@ mod tests {
             (Remedy::TakeOverUio("boot"), "boot, or: sudo linerate bind --uio 0000:03:00.0"),
             (Remedy::Poll("use fewer queues"), "use fewer queues, or --wait poll"),
             (Remedy::Serve { path: "/s".to_string() }, "linerate sim --socket /s"),
+            (Remedy::Admit, "linerate serve --mode 0666, or --group GROUP"),
+            (Remedy::JoinUsers, "linerate serve --join-users"),
             ("sudo modprobe vfio-pci".into(), "try: sudo modprobe vfio-pci"),
         ] {
             let is_ours = !matches!(mend, Remedy::Do(_));

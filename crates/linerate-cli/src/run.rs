@@ -20,7 +20,7 @@ use crate::line_rate::{model, possible};
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
-use crate::signals::interrupts;
+use crate::signals::{ignore_file_size, interrupts};
 use crate::{Common, Wait, usage};
 
 /// One thread's counters, in a cache line of its own. Only the thread itself writes.
@@ -788,6 +788,7 @@ impl Run {
     }
 
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
+        models(&self.devices).iter().try_for_each(|card| wire_gone(card).map_or(Ok(()), Err))?;
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
@@ -907,6 +908,11 @@ fn reports(devices: &[Port]) -> Vec<Option<Report>> {
     devices.iter().map(|device| model(device)?.wire_report()).collect()
 }
 
+/// Returns the error of a port at a model's other end that is gone. A capture file that has failed is reported at the end.
+pub fn wire_gone(card: &Card) -> Option<Error> {
+    card.check_wire().err().filter(|error| !matches!(error, Error::Capture { .. } | Error::Recording { .. }))
+}
+
 /// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
@@ -924,6 +930,7 @@ fn port_summary(device: &Port, statistics: &Statistics) -> Value {
 
 /// Catches the signals, from the command's first moment on.
 pub fn catch_signals() {
+    ignore_file_size();
     if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
         note(&format!("note: Ctrl-C will not print a summary: {error}"));
     }

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use linerate::Error;
+use linerate::kernel::Interface;
+use linerate::netmap::LONGEST_NAME;
 use linerate::share::{ANY, base, folder, socket_of};
 
 use crate::show::print;
@@ -26,6 +28,7 @@ pub fn run(
                 "'{name}' is not a name: a switch or an interface has letters, digits, '-', '_' and '.', without '/'"
             ));
         }
+        check(name);
     }
     let group = group.map(group_number);
     raise_descriptors();
@@ -49,6 +52,23 @@ pub fn run(
     }
     drop(server);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a name that no port can have: it is neither a switch's nor an interface's.
+fn check(name: &str) {
+    if name.starts_with("vale") {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.len() > LONGEST_NAME || !name.chars().all(plain) {
+            usage(&format!("'{name}' is no switch: its name has at most {LONGEST_NAME} letters, digits and '_'"));
+        }
+    } else if name != ANY
+        && let Err(Error::NoInterface { known, .. }) = Interface::open(name)
+    {
+        usage(&format!(
+            "'{name}' is neither a switch, as vale0, nor an interface; there are {known}; to serve pipes of any name: \
+             linerate serve"
+        ));
+    }
 }
 
 /// Raises the limit of descriptors to its maximum: each connection takes several.

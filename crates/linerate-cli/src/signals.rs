@@ -52,6 +52,14 @@ impl Interrupts {
     }
 }
 
+/// Ignores the signal of a file that reaches the limit (`ulimit -f`), which would end the process: the write fails, as on a
+/// full disk.
+#[allow(unsafe_code)]
+pub fn ignore_file_size() {
+    // SAFETY: no handler is installed, and no other thread changes signals.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Returns the process's signals.
 pub fn interrupts() -> &'static Interrupts {
     static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {

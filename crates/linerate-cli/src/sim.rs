@@ -11,7 +11,7 @@ use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
 
-use crate::run::check_cables;
+use crate::run::{check_cables, wire_gone};
 use crate::show::{note, print};
 use crate::signals::interrupts;
 use crate::usage;
@@ -67,11 +67,15 @@ pub fn run(
         None => while !interrupts().wait(DAY) {},
     }
 
-    let mut cards = Vec::new();
+    let (mut cards, mut is_good) = (Vec::new(), true);
     for (Served { card, .. }, socket) in served.iter().zip(sockets) {
         let (from_wire, to_wire) = card.frames();
         if !json {
             print(&format!("{}: {from_wire} frames from the wire, {to_wire} to it\n", socket.display()));
+        }
+        if let Some(error) = wire_gone(card) {
+            note(&format!("error: {}: {error}", socket.display()));
+            is_good = false;
         }
         for breach in card.breaches().iter().take(SHOWN) {
             note(&format!("{}: breach: {breach}", socket.display()));
@@ -90,7 +94,7 @@ pub fn run(
     } else {
         print(&format!("sim: breaches {breaches}\n"));
     }
-    Ok(if breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_good && breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns a card's name: that of its socket's file, without characters that a name cannot have.

@@ -151,7 +151,7 @@ fn capture_files_are_ports() {
     let sent = frames(&file);
     assert!(sent.len() == 1000 && sent.iter().all(|frame| frame.len() == 96));
     // The file is read by a port, and by a port at a card's outside.
-    let nested = format!("sim:s?wire=pcap:{file}?loop=1;mtu=1500");
+    let nested = format!("sim:s?wire=pcap:{file}?loop=1;write=off");
     for port in [format!("pcap:{file}"), nested] {
         let summary = run(&["sink", &port, "--count", "1000", "--seconds", "60"]);
         let received = (number(&summary["lost"]), number(&summary["ports"][0]["rx_packets"]));

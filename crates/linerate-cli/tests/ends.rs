@@ -95,6 +95,31 @@ fn threads_that_cannot_be_made_are_an_error() {
     }
 }
 
+/// A process that may open no more files: that is the error, and not missing hugepages, however many are free.
+#[test]
+fn too_few_descriptors_are_an_error_of_that_name() {
+    let (mut failed, mut worked) = (0, 0);
+    for limit in 4..12 {
+        for arguments in ["sink sim:0 --count 1", "gen sim:0 --count 1 --pages 2M", "gen tap:d0 --count 1"] {
+            let words = format!("ulimit -n {limit}; exec \"$0\" {arguments} --seconds 60");
+            let mut command = std::process::Command::new("unshare");
+            let output = command.args(["-n", "sh", "-c", &words, env!("CARGO_BIN_EXE_linerate")]).output().unwrap();
+            let said = text(&output.stderr);
+            match output.status.code() {
+                Some(0) => worked += 1,
+                Some(1) if said.contains("Too many open files") => {
+                    assert!(said.contains("\n  try: ulimit -n 4096"), "{arguments} with {limit}: {said}");
+                    failed += 1;
+                }
+                // A machine without hugepages.
+                Some(1) if said.contains("16 2 MiB hugepages are needed") => {}
+                code => panic!("{arguments} with {limit}: {code:?} {said}"),
+            }
+        }
+    }
+    assert!(failed > 0 && worked > 0, "{failed} failed, {worked} worked");
+}
+
 /// Returns the command where all users may run it.
 fn copied() -> String {
     use std::os::unix::fs::PermissionsExt;
@@ -119,8 +144,38 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
         expect(1, &mut linerate(&["gen", "pcap:/dev/full?write", "--count", "1M", "--seconds", "100", "--json"]));
     let summary = kit::summary(&output.stdout);
     assert_eq!(summary["lost"], 0, "{summary}");
-    assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("No space left") && said.contains("; it has 0 whole frames"), "{said}");
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
+}
+
+/// A recording that reaches the limit of a file's length: the error has the number of frames that are in the file, and not
+/// those that were still to be written.
+#[test]
+fn a_recording_that_may_not_grow_ends_the_run() {
+    let folder = Folder::new("limit");
+    let file = folder.path("out.pcap");
+    // The packets' memory has a length, too: 32 MiB.
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--fsize=40000000", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("pcap:{file}?write")]);
+    let output = expect(1, command.args(["--size", "1000", "--count", "1M", "--seconds", "100", "--json"]));
+    let said = text(&output.stderr);
+    assert_eq!(kit::summary(&output.stdout)["lost"], 0, "{said}");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 40_000_000);
+    // A record has 16 bytes in front of the frame, whose CRC is not recorded.
+    let whole = (40_000_000 - 24) / (16 + 996);
+    assert!(
+        said.contains(&format!("cannot write it: File too large (os error 27); it has {whole} whole frames")),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_may_not_be_as_long_is_an_error() {
+    let mut command = std::process::Command::new("prlimit");
+    let output = expect(1, command.args(["--fsize=1000000", env!("CARGO_BIN_EXE_linerate"), "gen", "null:"]));
+    let said = text(&output.stderr);
+    assert!(said.contains("File too large") && said.contains("\n  try: ulimit -f unlimited"), "{said}");
 }
 
 /// A card of another process goes on: its frames of after the end are neither waited for nor lost, and the table and the

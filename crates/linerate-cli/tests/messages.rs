@@ -30,7 +30,25 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["gen", "null:", "--template", "x.pcap", "--size", "64"], &["cannot be used with"]);
     says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
     says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
-    says(2, &["fwd", "sim:0", "sim:1", "--only", "udp", "--drop", "udp"], &["nothing would be forwarded"]);
+    let folder = Folder::new("served-names");
+    let serve =
+        |name| linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output().unwrap();
+    for (name, why) in [
+        ("nonexist0", "is neither a switch, as vale0, nor an interface; there are lo"),
+        ("vale0123456789ab", "is no switch: its name has at most 15 letters, digits and '_'"),
+        ("vale-0", "is no switch"),
+    ] {
+        let output = serve(name);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{name}: {said}");
+    }
+    for name in ["vale0123456789a", "lo", "any"] {
+        assert_eq!(serve(name).status.code(), Some(0), "{name}");
+    }
+    for (only, drop) in [("udp", "udp"), ("udp:1-100", "udp"), ("icmp,udp:53", "ip+proto:1,udp:1-100")] {
+        let said = format!("--drop {drop} has all packets of --only {only}: nothing would be forwarded");
+        says(2, &["fwd", "sim:0", "sim:1", "--only", only, "--drop", drop], &[&said]);
+    }
     says(
         2,
         &["sink", "faulty:sim:0?drpo=1%"],
@@ -181,10 +199,4 @@ fn a_link_that_is_down_is_reported() {
     host.run("ip link set h0 up");
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
-    // A TAP under a model's wire is deleted.
-    let mut sink = Process::start(&mut inside(&host, "sink sim:0?wire=tap:t0 --seconds 60"));
-    sink.await_output("sim:0");
-    host.run("ip link delete t0");
-    sink.await_error("sim:0: the link is down");
-    sink.interrupt();
 }

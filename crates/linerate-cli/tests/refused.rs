@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Namespace, Process, alone, expect, inside, pair, summary, text};
+use kit::{Folder, Namespace, Process, alone, expect, inside, pair, summary, text};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -214,4 +214,24 @@ fn ports_that_cannot_be_opened_are_explained() {
     let said = sink.await_error("interface h0 is gone");
     assert!(!said.is_empty());
     assert_eq!(sink.ended().0, Some(1));
+}
+
+/// The interface at a model's other end is deleted while it is used.
+#[test]
+fn a_wire_that_goes_ends_the_run() {
+    let _alone = alone();
+    let host = Namespace::new("wh");
+    let mut fwd = Process::start(&mut inside(&host, "fwd sim:0?wire=tap:t0 sim:1 --seconds 60 --json"));
+    fwd.await_output("ports");
+    host.run("ip link delete t0");
+    fwd.await_error("interface t0 is gone");
+    assert_eq!(fwd.ended().0, Some(1));
+
+    let folder = Folder::new("wire-gone");
+    let mut sim = Process::start(&mut inside(&host, &format!("sim --socket {} --wire tap:t1", folder.path("card"))));
+    sim.await_error("-device");
+    host.run("ip link delete t1");
+    sim.stop();
+    sim.await_error("interface t1 is gone");
+    assert_eq!(sim.ended().0, Some(1));
 }

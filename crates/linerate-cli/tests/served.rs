@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kit::{Process, expect, linerate, summary, text};
+use kit::{Process, expect, linerate, summary, text, write_frames};
 
 mod kit;
 
@@ -37,6 +37,25 @@ impl World {
 }
 
 const COUNT: u64 = 20_000;
+
+/// A packet of several slots counts once.
+#[test]
+fn chains_of_other_processes_are_packets() {
+    let world = World::serving("");
+    let long = world.folder.path().join("long.pcap").display().to_string();
+    write_frames(&long, &vec![vec![0x55; 5000]; 40]);
+    let mut fwd = world.command("fwd vale0:b?mtu=9000 null: --count 40 --seconds 60 --json");
+    let mut fwd = Process::start(&mut fwd);
+    fwd.await_output("ports");
+    let sent =
+        summary(world.succeeds(&format!("fwd pcap:{long} vale0:a?mtu=9000 --count 40 --seconds 60 --json")).as_bytes());
+    assert_eq!(sent["packets"], 40, "{sent}");
+    let (code, said) = fwd.ended();
+    let forwarded = summary(said.as_bytes());
+    let port = &forwarded["ports"][0];
+    assert_eq!((code, &forwarded["packets"], &port["rx_packets"]), (Some(0), &40.into(), &40.into()), "{forwarded}");
+    assert_eq!(port["rx_slots"][0], 120, "they are chains: {forwarded}");
+}
 
 /// The same names are the same ports in all processes: a switch copies, a pipe loses nothing.
 #[test]

@@ -434,8 +434,8 @@ pub enum Error {
         path: std::path::PathBuf,
         /// The obstacle.
         why: String,
-        /// The command or step that mends it.
-        mend: String,
+        /// The remedy.
+        mend: Remedy,
     },
 
     /// A capture file that cannot be read.
@@ -466,7 +466,7 @@ pub enum Error {
     },
 }
 
-/// The remedy for the obstacle of an [`Error::Card`]. It is displayed in the library's words; a command knows its own.
+/// The remedy for the obstacle of an error: see [`Error::remedy`]. It is displayed in the library's words; a command knows its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -497,6 +497,10 @@ pub enum Remedy {
         /// The socket.
         path: String,
     },
+    /// Serving the ports for other users, too.
+    Admit,
+    /// Letting programs of different users meet at the server.
+    JoinUsers,
 }
 
 impl<T: Into<String>> From<T> for Remedy {
@@ -520,6 +524,8 @@ impl std::fmt::Display for Remedy {
             Remedy::TakeOverVfio => f.write_str("take it over vfio, for which root is not needed: Access::Vfio"),
             Remedy::TakeOverUio(step) => write!(f, "{step}, or take it over uio: Access::Uio"),
             Remedy::Poll(step) => write!(f, "{step}, or poll: Options::interrupts"),
+            Remedy::Admit => f.write_str("give its socket another mode or group: Server::listen"),
+            Remedy::JoinUsers => f.write_str("let programs of different users meet: Server::join_users"),
             Remedy::Serve { path } => write!(f, "start a server at {path}: vfio_user::Server"),
         }
     }
@@ -584,10 +590,28 @@ impl Error {
             Error::PortMemoryFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
             Error::NoServer { .. } => "try: linerate serve".to_string(),
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
-            Error::Serve { mend, .. } => mend.clone(),
-            Error::Refused { why, .. } => return split(why).1.map(str::to_string),
+            Error::Serve { .. } | Error::Refused { .. } => return self.remedy().map(|mend| mend.to_string()),
+            Error::System { source, .. } => match source.raw_os_error() {
+                Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
+                // A file of memory has a length, too.
+                Some(libc::EFBIG) => "try: ulimit -f unlimited".to_string(),
+                _ => return None,
+            },
             _ => return None,
         })
+    }
+
+    /// Returns the remedy of an error whose hint a command may want to give in its own words.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Card { mend, .. } | Error::Serve { mend, .. } => Some(mend.clone()),
+            // A server's answer is text.
+            Error::Refused { why, .. } => split(why).1.map(|step| match Remedy::JoinUsers.to_string() == step {
+                true => Remedy::JoinUsers,
+                false => step.into(),
+            }),
+            _ => None,
+        }
     }
 
     /// Returns the error and its [hint](Error::hint), each in one line.
@@ -596,6 +620,9 @@ impl Error {
         format!("{self}{}", hint.unwrap_or_default())
     }
 }
+
+/// The remedy for a process that may open no more files.
+pub(crate) const MORE_DESCRIPTORS: &str = "try: ulimit -n 4096";
 
 /// The error of a name without a kind.
 pub(crate) const NO_KIND: &str = "it has no kind in front";
@@ -622,6 +649,7 @@ mod tests {
         for (error, line, hint) in [
             (queue, "port 'sim:0' has no receive queue 3: it was opened with 1", Some("'sim:0?queues=4'")),
             (refused("no\n  try: sudo"), "no", Some("try: sudo")),
+            (refused(&format!("no\n  {}", Remedy::JoinUsers)), "no", Some("Server::join_users")),
             (refused("no"), "no", None),
         ] {
             assert_eq!(error.to_string(), line);

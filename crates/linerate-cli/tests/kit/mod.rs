@@ -97,7 +97,7 @@ impl Process {
 
     /// Sends Ctrl-C, and returns the exit code and the remaining output.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
-        self.signal();
+        self.stop();
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
@@ -110,7 +110,8 @@ impl Process {
         (self.child.wait().unwrap().code(), rest)
     }
 
-    fn signal(&self) {
+    /// Sends Ctrl-C.
+    pub fn stop(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::INT);
         }

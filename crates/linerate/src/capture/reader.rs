@@ -133,6 +133,8 @@ impl Format {
             0xA1B2_CD34 => (false, 1000, 24),
             0x34CD_B2A1 => (true, 1000, 24),
             0x0A0D_0D0A => return Section::begin(source).map(Format::Pcapng),
+            _ if magic.starts_with(&[0x1F, 0x8B]) => return Err(compressed("gzip", &source.name)),
+            _ if magic == [0x28, 0xB5, 0x2F, 0xFD] => return Err(compressed("zstd", &source.name)),
             _ => return Err(End::Malformed(0, "it is neither pcap nor pcapng".to_string())),
         };
         let mut rest = [0; 20];
@@ -145,6 +147,11 @@ impl Format {
         let crc = if link & 1 << 26 != 0 { (link >> 28) as usize * 2 } else { 0 };
         Ok(Format::Pcap { is_swapped, unit, header, crc })
     }
+}
+
+/// The error of a compressed file. Its name need not have the ending that the program would ask for.
+fn compressed(program: &str, name: &str) -> End {
+    End::Malformed(0, format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap"))
 }
 
 fn next_of_pcap(
@@ -231,6 +238,8 @@ mod tests {
             (pcap(0xA1B2_C3D4, false, &[good, (60, 60, &FRAME[..59])]), 1, "cut"),
             (pcap(0xA1B2_C3D4, false, &[good])[..30].to_vec(), 0, "cut"),
             (pcap(0xA1B2_C3D4, false, &[])[..20].to_vec(), 0, "too short"),
+            (b"\x1F\x8B\x08\x00".to_vec(), 0, "compressed with gzip; unpack it first: gzip -dc <'test.pcap' >NEW.pcap"),
+            (b"\x28\xB5\x2F\xFD".to_vec(), 0, "compressed with zstd; unpack it first: zstd -dc <'test.pcap' >NEW.pcap"),
             (b"nonsense".to_vec(), 0, "neither pcap nor pcapng"),
             (Vec::new(), 0, "too short"),
         ] {

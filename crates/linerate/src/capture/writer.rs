@@ -1,7 +1,7 @@
 //! Writes capture files.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -11,11 +11,19 @@ use rustix::fs::FlockOperation;
 use super::{ETHERNET, SECOND};
 use crate::error::{Error, Result};
 
+/// The most bytes that are kept before they are written, unless one frame is longer.
+const BUFFER: usize = 64 << 10;
+
 /// Writes a pcap file with times in nanoseconds. The file is complete after [`flush`](Writer::flush), or when this value is
 /// dropped.
 pub struct Writer {
-    file: BufWriter<Target>,
+    file: Target,
     name: String,
+    /// The file's header and whole records that are not in the file yet, and where each record ends.
+    buffer: Vec<u8>,
+    ends: Vec<usize>,
+    /// Frames that are in the file.
+    frames: u64,
     /// The file has been emptied, and has its header.
     has_begun: bool,
 }
@@ -41,7 +49,8 @@ impl Writer {
                 "another recording is writing it, or it is being read; choose another file".to_string(),
             ));
         }
-        Ok(Writer { file: BufWriter::with_capacity(64 << 10, Target(file)), name, has_begun: false })
+        let buffer = Vec::with_capacity(BUFFER);
+        Ok(Writer { file: Target(file), name, buffer, ends: Vec::new(), frames: 0, has_begun: false })
     }
 
     /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
@@ -57,11 +66,11 @@ impl Writer {
     }
 
     fn write_header(&mut self) -> std::io::Result<()> {
-        if self.file.get_ref().0.metadata()?.is_file() {
-            self.file.get_ref().0.set_len(0)?;
+        if self.file.0.metadata()?.is_file() {
+            self.file.0.set_len(0)?;
         }
         for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 256 << 10, ETHERNET] {
-            self.file.write_all(&word.to_le_bytes())?;
+            self.buffer.extend(word.to_le_bytes());
         }
         Ok(())
     }
@@ -75,8 +84,14 @@ impl Writer {
         let len = frame.len() as u32;
         let words = [(nanoseconds / SECOND) as u32, (nanoseconds % SECOND) as u32, len, len];
         let header: [[u8; 4]; 4] = words.map(u32::to_le_bytes);
-        let written = self.file.write_all(header.as_flattened()).and_then(|()| self.file.write_all(frame));
-        written.map_err(|error| self.error(&error))
+        let record = header.as_flattened().len() + frame.len();
+        if self.buffer.len() + record > BUFFER {
+            self.flush()?;
+        }
+        self.buffer.extend_from_slice(header.as_flattened());
+        self.buffer.extend_from_slice(frame);
+        self.ends.push(self.buffer.len());
+        Ok(())
     }
 
     /// Hands everything to the system.
@@ -84,11 +99,36 @@ impl Writer {
     /// # Errors
     /// [`Error::Recording`] if it cannot be written.
     pub fn flush(&mut self) -> Result<()> {
-        self.file.flush().map_err(|error| self.error(&error))
+        let mut written = 0;
+        let outcome = loop {
+            if written == self.buffer.len() {
+                break Ok(());
+            }
+            match self.file.write(&self.buffer[written..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.frames += self.ends.partition_point(|&end| end <= written) as u64;
+        // After an error, what is left would follow a part of a record.
+        self.buffer.clear();
+        self.ends.clear();
+        outcome.map_err(|error| self.error(&error))
     }
 
     fn error(&self, error: &std::io::Error) -> Error {
-        Error::Recording { file: self.name.clone(), why: format!("cannot write it: {error}") }
+        Error::Recording {
+            file: self.name.clone(),
+            why: format!("cannot write it: {error}; it has {} whole frames", self.frames),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.flush();
     }
 }
 
@@ -98,7 +138,8 @@ const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The file, or a pipe whose reader may stop.
 struct Target(File);
 
-impl Write for Target {
+impl Target {
+    /// Writes a part of `bytes`, and returns its length.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         loop {
             match self.0.write(bytes) {
@@ -110,10 +151,6 @@ impl Write for Target {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, "the pipe's reader has read nothing for 1 s"));
             }
         }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
     }
 }
 

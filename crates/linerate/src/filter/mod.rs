@@ -86,6 +86,18 @@ impl Filter {
         &self.any
     }
 
+    /// Returns whether each of the matches is within one of `other`'s, so that `other` matches all that this one does.
+    ///
+    /// ```
+    /// # use linerate::filter::Filter;
+    /// let filter = |text: &str| text.parse::<Filter>().unwrap();
+    /// assert!(filter("udp:53,icmp").is_within(&filter("ip,udp:1-100")));
+    /// assert!(!filter("udp").is_within(&filter("udp:53")));
+    /// ```
+    pub fn is_within(&self, other: &Filter) -> bool {
+        self.any.iter().all(|one| other.any.iter().any(|other| one.is_within(other)))
+    }
+
     /// Returns whether a frame matches.
     pub fn matches(&self, frame: &[u8]) -> bool {
         let found = Found::in_frame(frame);
@@ -166,6 +178,24 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 impl Match {
+    fn is_within(&self, other: &Match) -> bool {
+        /// A condition is within none, or within one that contains it.
+        fn part<T>(ours: &Option<T>, theirs: &Option<T>, within: impl Fn(&T, &T) -> bool) -> bool {
+            theirs.as_ref().is_none_or(|theirs| ours.as_ref().is_some_and(|ours| within(ours, theirs)))
+        }
+        let prefix = |ours: &Prefix, theirs: &Prefix| theirs.bits <= ours.bits && theirs.contains(ours.address);
+        let ports = |ours: &RangeInclusive<u16>, theirs: &RangeInclusive<u16>| {
+            theirs.contains(ours.start()) && theirs.contains(ours.end())
+        };
+        part(&self.ethertype, &other.ethertype, u16::eq)
+            && part(&self.vlan, &other.vlan, u16::eq)
+            && part(&self.protocol, &other.protocol, u8::eq)
+            && part(&self.from, &other.from, prefix)
+            && part(&self.to, &other.to, prefix)
+            && part(&self.from_port, &other.from_port, ports)
+            && part(&self.to_port, &other.to_port, ports)
+    }
+
     fn matches(&self, found: &Found) -> bool {
         let fits = |prefix: &Option<Prefix>, address: Option<IpAddr>| {
             prefix.is_none_or(|prefix| address.is_some_and(|address| prefix.contains(address)))
@@ -192,6 +222,39 @@ impl Prefix {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
             (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_within_those_that_match_all_of_its_packets() {
+        let filter = |text: &str| text.parse::<Filter>().unwrap();
+        for (ours, theirs, is_within) in [
+            ("udp", "udp", true),
+            ("udp:1-100", "udp", true),
+            ("udp", "udp:1-100", false),
+            ("udp:50-60", "udp:1-100", true),
+            ("udp:50-101", "udp:1-100", false),
+            ("udp:0-60", "udp:1-100", false),
+            ("udp+port:53", "from-port:53,to-port:1-99", true),
+            ("udp,tcp", "udp", false),
+            ("udp,tcp", "all", true),
+            ("all", "udp", false),
+            ("from:10.1.0.0/16", "from:10.0.0.0/8", true),
+            ("from:10.0.0.0/8", "from:10.1.0.0/16", false),
+            ("from:10.0.0.0/8", "to:10.0.0.0/8", false),
+            ("from:10.0.0.0/8", "from:11.0.0.0/8", false),
+            ("from:fd00::1", "ip6", true),
+            ("icmp", "ip", true),
+            ("vlan:7+arp", "arp", true),
+            ("arp", "vlan:7+arp", false),
+            ("udp", "tcp", false),
+        ] {
+            assert_eq!(filter(ours).is_within(&filter(theirs)), is_within, "{ours} in {theirs}");
         }
     }
 }

@@ -14,7 +14,7 @@ use super::bpf::Link as Attached;
 use super::interface::{Interface, mac_of, number, request_for};
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, MORE_DESCRIPTORS, Result};
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload};
 use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, Transmit};
@@ -107,6 +107,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
     let mend = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
         Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
+        Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
         _ => format!(
             "a name has up to 15 characters; an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"

@@ -51,7 +51,8 @@ impl Mapping {
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
         let len = len.max(1).next_multiple_of(pages.bytes());
         if pages != PageSize::Ordinary {
-            let (needed, free) = (len / pages.bytes(), pages.free());
+            let needed = len / pages.bytes();
+            let free = pages.read_free().map_err(|e| Error::system("counting free hugepages", e))?;
             if free < needed {
                 return Err(Error::NoHugepages { pages, needed, free });
             }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fs;
+use std::io;
 
 /// The size of the pages under a [`Mapping`](super::Mapping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +28,23 @@ impl PageSize {
     }
 
     /// Returns the count of free pages of this size (`/sys/kernel/mm/hugepages/*/free_hugepages`); 0 for ordinary
-    /// pages.
+    /// pages, and if it cannot be read.
     pub fn free(self) -> usize {
+        self.read_free().unwrap_or(0)
+    }
+
+    /// As [`free`](PageSize::free), with an error if the count is there and cannot be read.
+    pub(super) fn read_free(self) -> io::Result<usize> {
         if cfg!(miri) {
-            return 0; // Miri has only the heap
+            return Ok(0); // Miri has only the heap
         }
         let kib = self.bytes() / 1024;
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
-        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        match fs::read_to_string(path) {
+            Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
     }
 }
 

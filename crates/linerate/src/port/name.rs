@@ -89,7 +89,7 @@ const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.
-const CAPTURE: [&str; 4] = ["mtu", "write", "loop", "speed"];
+const CAPTURE: [&str; 3] = ["write", "loop", "speed"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
@@ -450,6 +450,7 @@ mod tests {
             ("sim:0?size=64&size=128", "option size=64: it is also given as size=128"),
             ("faulty:sim:0?drop=1%&drop=2%", "option drop=1%: it is also given as drop=2%"),
             ("pcap:", "path of a file"),
+            ("pcap:x?mtu=1500", "no such option; there are write, loop, speed"),
             ("sim:0?x=1", "no such option"),
             ("x{", "where N is a number"),
             ("{1", "where N is a number"),

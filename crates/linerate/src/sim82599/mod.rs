@@ -70,6 +70,7 @@ pub use runner::Runner;
 pub use trace::RegisterAccess;
 pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Watch, Watched, Wire, from_fn};
 
+use crate::error::Result;
 use crate::pci::Bus;
 use crate::port::MacAddress;
 use crate::spec::x82599::*;
@@ -255,6 +256,14 @@ impl Card {
     /// Returns what the wire has counted and checked; `None` if it does neither.
     pub fn wire_report(&self) -> Option<Report> {
         self.blocks().mac.wire.report()
+    }
+
+    /// Fails if what the cable leads to is gone, or has failed: an interface was deleted, a recording cannot be written.
+    ///
+    /// # Errors
+    /// As [`Wire::check`].
+    pub fn check_wire(&self) -> Result<()> {
+        self.blocks().mac.wire.check()
     }
 
     /// Takes the card out of its slot: reads return all ones, writes and DMA have no effect.

@@ -132,7 +132,7 @@ const LONGEST_PATH: usize = 107;
 
 /// Creates the socket, replacing one without a server.
 fn listen(path: &Path) -> Result<UnixListener> {
-    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.to_string() };
+    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         if UnixStream::connect(path).is_ok() {
             return Err(fail(

@@ -18,7 +18,7 @@ use rustix::net::{
     sockopt::socket_peercred,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::share::protocol::connection::PATIENCE;
 
 /// Connections that wait to be accepted.
@@ -57,8 +57,8 @@ pub fn own_socket_in(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(format!("any.{}", namespace.ino())))
 }
 
-fn refused(path: &Path, why: impl Into<String>, mend: &str) -> Error {
-    Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.to_string() }
+fn refused(path: &Path, why: impl Into<String>, mend: impl Into<Remedy>) -> Error {
+    Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.into() }
 }
 
 /// Returns whether a user may serve and manage: root, or the user of this process.
@@ -93,7 +93,7 @@ fn check(folder: &Path) -> Result<()> {
         let is_open = found.mode() & 0o022 != 0;
         if is_open && (depth == 0 || found.mode() & 0o1000 == 0) {
             let why = format!("others may write to {} (mode {:04o})", path.display(), found.mode() & 0o7777);
-            return Err(refused(folder, why, &format!("chmod go-w {}", path.display())));
+            return Err(refused(folder, why, format!("chmod go-w {}", path.display())));
         }
     }
     Ok(())
@@ -215,7 +215,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             }
             Err(error) => {
                 let why = io::Error::from(error).to_string();
-                return Err(refused(path, why, "give its socket another mode or group: Server::listen"));
+                return Err(refused(path, why, Remedy::Admit));
             }
         }
     }

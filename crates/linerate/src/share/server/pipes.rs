@@ -7,7 +7,7 @@ use super::State;
 use super::request_handler::{Begun, RequestHandler};
 use super::served::{MOST_EXTRA, usual};
 use super::session::{Running, Session};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::memory::Pool;
 use crate::netmap::RemotePipe;
 use crate::share::protocol::layout::{Objects, Plan, PortLayout, RingCounts};
@@ -129,8 +129,10 @@ impl RequestHandler {
         let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
             let why = format!(
-                "the other end of '{}' is user {}'s, and both ends share memory\n  to allow it: Server::join_users",
-                wanted.name, pipe.user
+                "the other end of '{}' is user {}'s, and both ends share memory\n  {}",
+                wanted.name,
+                pipe.user,
+                Remedy::JoinUsers
             );
             return Err(Error::Refused { why, errno: libc::EPERM });
         }

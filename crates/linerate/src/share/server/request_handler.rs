@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::State;
 use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
 use super::session::{Running, Session};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
 use crate::port::{is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE};
@@ -216,8 +216,9 @@ impl RequestHandler {
             return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }
         let why = format!(
-            "a monitor sees all packets, and '{name}' is not a port of user {}\n  to let users see each other's: Server::join_users",
-            self.user
+            "a monitor sees all packets, and '{name}' is not a port of user {}\n  {}",
+            self.user,
+            Remedy::JoinUsers
         );
         Err(Error::Refused { why, errno: libc::EPERM })
     }

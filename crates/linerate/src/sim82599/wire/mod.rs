@@ -18,6 +18,7 @@ pub use timed::Timed;
 pub use traffic::Traffic;
 pub use watched::{Watch, Watched};
 
+use crate::error::Result;
 pub use crate::traffic::Report;
 
 /// A frame on the wire.
@@ -73,6 +74,14 @@ pub trait Wire: Send {
     /// receives.
     fn comes_unasked(&self) -> bool {
         false
+    }
+
+    /// Fails if what the cable leads to is gone, or has failed.
+    ///
+    /// # Errors
+    /// Those of [`Port::link`](crate::port::Port::link), and [`Error::Recording`](crate::Error::Recording).
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Stops bringing new frames.

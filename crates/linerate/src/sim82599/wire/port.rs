@@ -89,6 +89,10 @@ impl Wire for Port {
         true
     }
 
+    fn check(&self) -> Result<()> {
+        self.device.link().map(drop)
+    }
+
     fn finish(&mut self) {
         self.is_finished = true;
     }

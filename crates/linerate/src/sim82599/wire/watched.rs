@@ -1,6 +1,7 @@
 //! Wires around other wires: [`Record`](super::Record) and [`Timed`](super::Timed).
 
 use super::{Frame, Report, Wire};
+use crate::error::Result;
 
 /// What a wire around another does with the frames.
 pub trait Watch: Send {
@@ -61,6 +62,10 @@ impl<W: Watch> Wire for Watched<W> {
 
     fn comes_unasked(&self) -> bool {
         self.inner.comes_unasked()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.inner.check()
     }
 
     fn finish(&mut self) {
