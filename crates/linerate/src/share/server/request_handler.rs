@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, Served, usual};
+use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
@@ -239,7 +239,7 @@ impl RequestHandler {
             Some(served) => Ok(served.rings),
             None if is_vale(name) => {
                 crate::port::PortName::parse(name)?;
-                Ok(usual(&unasked).of_card())
+                Ok(usual(&self.rings(name, &unasked)).of_card())
             }
             None => crate::kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),
         }
@@ -252,7 +252,8 @@ impl RequestHandler {
             (is_left && !self.is_in_memory(name)).then(|| crate::kernel::Interface::open(base(name)).ok()).flatten();
         let queues = interface.map_or(1, |interface| interface.queues().min(MOST_RINGS.into()) as u16);
         let count = |asked: u16| if asked == 0 { queues } else { asked };
-        RingCounts { tx: count(asked.tx), rx: count(asked.rx), ..*asked }
+        let rx_slots = if asked.rx_slots == 0 && is_vale(name) { SWITCH_SLOTS } else { asked.rx_slots };
+        RingCounts { tx: count(asked.tx), rx: count(asked.rx), rx_slots, ..*asked }
     }
 
     /// Returns the number that identifies the memory of the client's process.

@@ -14,6 +14,8 @@ use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 pub(super) const MOST_RINGS: u16 = 32;
 pub(super) const MOST_SLOTS: u32 = 4096;
 pub(super) const SLOTS: u32 = 1024;
+/// The slots of a receive ring at a switch, which drops packets while a receiver has no processor.
+pub(super) const SWITCH_SLOTS: u32 = 2048;
 /// The most buffers of a port outside its rings.
 pub(super) const MOST_EXTRA: u32 = 1 << 19;
 /// A port that one or more clients have open.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::connections::most_connections;
 use super::request_handler::RequestHandler;
-use super::served::SLOTS;
+use super::served::SWITCH_SLOTS;
 use super::session::Running;
 use super::*;
 use crate::share::protocol::errno::errno;
@@ -392,7 +392,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     let free = || user.running.as_ref().unwrap().session.memory.free_buffers();
     let before = free();
     ask(&mut first, monitor()).unwrap();
-    assert_eq!((first.opened().number, free()), (user.opened().number, before - SLOTS as usize));
+    assert_eq!((first.opened().number, free()), (user.opened().number, before - SWITCH_SLOTS as usize));
     assert_eq!(ask(&mut session(&server, own(), None), monitor()).unwrap_err(), libc::EBUSY);
     assert_eq!(ask(&mut session(&server, STRANGER, None), monitor()).unwrap_err(), libc::EPERM);
     let ring = |user: &Client| user.running.as_ref().unwrap().session.receiving().next().unwrap().1;
@@ -552,7 +552,8 @@ fn a_request_for_information_opens_nothing() {
     let server = crate::server();
     let mut user = session(&server, own(), None);
     let usual = served::usual(&RingCounts::default());
-    assert_eq!(info(&mut user, "vale88:a"), Ok(usual.of_card()));
+    let at_switch = RingCounts { rx_slots: SWITCH_SLOTS, ..usual };
+    assert_eq!(info(&mut user, "vale88:a"), Ok(at_switch.of_card()));
     assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
     assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
     assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
