@@ -8,9 +8,10 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, frames, pair, write_frames};
 
-/// Builds the library's examples, and returns the path of this one.
+/// Builds the library's examples, with what the tests were built of, and returns the path of this one.
 fn example(name: &str) -> PathBuf {
-    expect(0, Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "linerate", "--examples"]));
+    let of_tests = ["--workspace", "--profile", "test"];
+    expect(0, Command::new(env!("CARGO")).args(["build", "--quiet", "--examples"]).args(of_tests));
     Path::new(env!("CARGO_BIN_EXE_linerate")).with_file_name("examples").join(name)
 }
 
