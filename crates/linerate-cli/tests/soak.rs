@@ -57,7 +57,7 @@ impl Netmap {
         expect(
             0,
             Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "-p", "linerate-netmap", "--target-dir"])
+                .args(["build", "--quiet", "-p", "linerate-netmap", "--profile", "test", "--target-dir"])
                 .arg(&target),
         );
         let program = folder.join("program");

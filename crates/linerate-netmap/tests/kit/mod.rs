@@ -15,7 +15,7 @@ fn object() -> &'static Path {
     OBJECT.get_or_init(|| {
         let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "linerate-netmap", "--target-dir"]).arg(&target);
+        build.args(["build", "--quiet", "-p", "linerate-netmap", "--profile", "test", "--target-dir"]).arg(&target);
         assert!(build.status().unwrap().success());
         target.join("debug/liblinerate_netmap.so")
     })
