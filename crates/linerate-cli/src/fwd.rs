@@ -163,8 +163,8 @@ pub fn run(
     rules.check();
     let mut run = Run::open("fwd", &names, count, common)?;
     let filtered = start(&mut run, profile, rules, common)?;
-    run.finish(|reports| {
-        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports) };
+    run.finish(|reports, dropped| {
+        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports, dropped) };
         let filtered = filtered.load(Ordering::Relaxed);
         Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
     })
@@ -237,18 +237,19 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
             packets
         });
     }
-    run.finish(|_| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() })
+    run.finish(|_, _| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() })
 }
 
 /// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
 /// that are missing among the frames that arrived.
 fn judge_counted(reports: &[Option<Report>]) -> Outcome {
     let lost = reports.iter().take(2).flatten().map(|report| report.lost).sum();
-    Outcome { lost, ..judge(reports) }
+    Outcome { lost, ..judge(reports, 0) }
 }
 
-/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other.
-pub fn judge(reports: &[Option<Report>]) -> Outcome {
+/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. The frames that the
+/// ports dropped are among those that are missing.
+pub fn judge(reports: &[Option<Report>], _dropped: u64) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
     for (sender, receiver) in [(a, b), (b, a)] {

@@ -160,7 +160,7 @@ fn size(text: &str) -> Result<u16, String> {
 }
 
 /// Takes the report of a tester at the port's other end, if there is one.
-fn judge(reports: &[Option<Report>]) -> Outcome {
+fn judge(reports: &[Option<Report>], _dropped: u64) -> Outcome {
     let arrived = reports.iter().flatten();
     arrived.fold(Outcome::default(), |sum, report| Outcome {
         lost: sum.lost + report.lost,

@@ -110,7 +110,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     let (mut all, mut good) = (Vec::new(), true);
     for &rate in &load.rate {
         let times = measure(names, rate, load, &common)?;
-        good &= times.interrupted || !times.histogram.is_empty() && times.corrupted == 0;
+        good &= !times.histogram.is_empty() && times.corrupted == 0;
         good &= !common.strict || times.lost == 0 && times.shortfall.is_none();
         if common.json {
             print(&format!("{}\n", times.json()));
@@ -124,9 +124,16 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             break;
         }
     }
+    let (interrupted, unmeasured) = (interrupts().have_come(), &load.rate[all.len()..]);
     if common.json {
-        let interrupted = interrupts().have_come();
-        print(&format!("{}\n", json!({"summary": {"command": "latency", "interrupted": interrupted, "loads": all}})));
+        let rates: Vec<String> = unmeasured.iter().map(Rate::to_string).collect();
+        let summary = json!({"command": "latency", "interrupted": interrupted, "unmeasured": rates, "loads": all});
+        print(&format!("{}\n", json!({ "summary": summary })));
+    }
+    if interrupted {
+        let rest = unmeasured.iter().map(|rate| format!("; {rate} not measured")).collect::<String>();
+        note(&format!("linerate: interrupted at {}{rest}", load.rate[all.len() - 1]));
+        return Ok(ExitCode::FAILURE);
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -209,7 +216,7 @@ fn through_a_forwarder(
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
     let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
-    let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time);
+    let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time.packets);
     Ok(Sample { measured, asked, sent, arrived })
 }
 
@@ -281,7 +288,7 @@ fn from_port_to_port(
             warm(packets, seconds);
             in_time.set((sent.load(Ordering::SeqCst), packets));
         },
-        |_| Outcome {
+        |_, _| Outcome {
             lost: sent.load(Ordering::SeqCst).saturating_sub(received.load(Ordering::Relaxed)),
             corrupted: corrupted.load(Ordering::Relaxed),
             ..Outcome::default()

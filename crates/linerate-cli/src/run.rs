@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
+    Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue,
+    Waiter,
 };
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
@@ -83,6 +84,16 @@ impl Moved {
                 begun: self.begun.min(other.begun),
                 last_end: self.last_end.max(other.last_end),
             },
+        }
+    }
+
+    /// Returns the same with no more than this many packets, which cost as much each.
+    fn at_most(self, packets: u64) -> Moved {
+        match packets < self.packets {
+            true => {
+                Moved { packets, cycles: (self.cycles as f64 / self.packets as f64 * packets as f64) as u64, ..self }
+            }
+            false => self,
         }
     }
 
@@ -173,6 +184,8 @@ pub enum Shortfall {
     Count {
         asked: u64,
         moved: u64,
+        /// What kept the rest, if that is known.
+        bound: Option<String>,
     },
 }
 
@@ -190,20 +203,16 @@ impl Shortfall {
 
     /// Returns it as one line.
     pub fn line(&self) -> String {
-        match self {
+        let (line, bound) = match self {
             Shortfall::Rate { what, asked, sent, bound } => {
-                let bound = bound.as_ref().map(|bound| format!(": bounded by {bound}"));
-                format!(
-                    "{what}: {} were asked for, {} were sent{}",
-                    Rate::Packets(*asked),
-                    Rate::Packets(*sent),
-                    bound.unwrap_or_default()
-                )
+                let [asked, sent] = [asked, sent].map(|rate| Rate::Packets(*rate));
+                (format!("{what}: {asked} were asked for, {sent} were sent"), bound)
             }
-            Shortfall::Count { asked, moved } => {
-                format!("the count: {asked} packets were asked for, {moved} were moved")
+            Shortfall::Count { asked, moved, bound } => {
+                (format!("the count: {asked} packets were asked for, {moved} were moved"), bound)
             }
-        }
+        };
+        line + &bound.as_ref().map_or(String::new(), |bound| format!(": bounded by {bound}"))
     }
 
     pub fn json(&self) -> Value {
@@ -211,7 +220,9 @@ impl Shortfall {
             Shortfall::Rate { what, asked, sent, bound } => {
                 json!({"what": what, "asked_mpps": asked / 1e6, "sent_mpps": sent / 1e6, "bounded_by": bound})
             }
-            Shortfall::Count { asked, moved } => json!({"what": "the count", "asked": asked, "moved": moved}),
+            Shortfall::Count { asked, moved, bound } => {
+                json!({"what": "the count", "asked": asked, "moved": moved, "bounded_by": bound})
+            }
         }
     }
 }
@@ -248,8 +259,8 @@ pub struct Run {
 pub struct Measured {
     /// The run's time.
     pub seconds: f64,
-    /// Packets moved in this time; `moved` has also those that were in flight at its end.
-    pub in_time: u64,
+    /// Packets moved in this time, which make the rate; `moved` has also those that were in flight at its end.
+    pub in_time: Moved,
     pub moved: Moved,
     pub outcome: Outcome,
     /// Rates and counts that were not reached.
@@ -282,7 +293,7 @@ impl Measured {
     }
 
     pub fn mpps(&self) -> f64 {
-        self.moved.per_second() / 1e6
+        self.in_time.per_second() / 1e6
     }
 
     pub fn cycles_per_packet(&self) -> Option<f64> {
@@ -307,6 +318,8 @@ pub struct Outcome {
 const DRAIN: Duration = Duration::from_secs(2);
 /// The longest time to wait for frames that are still moving.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+/// How often it is looked for frames that are still moving.
+const LOOK: Duration = Duration::from_millis(1);
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
 const LINK: Duration = Duration::from_secs(10);
 /// How often a run checks for its end.
@@ -512,17 +525,17 @@ impl Run {
 
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary.
-    pub fn finish(self, judge: impl Fn(&[Option<Report>]) -> Outcome) -> Result<ExitCode, Error> {
+    pub fn finish(self, judge: impl Fn(&[Option<Report>], u64) -> Outcome) -> Result<ExitCode, Error> {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
         let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
-        let Measured { seconds, moved, ports, breaches, .. } = &measured;
+        let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
         let Outcome { lost, corrupted, reordered, filtered } = measured.outcome;
         let mut summary = json!({
-            "command": command, "seconds": round(*seconds), "interrupted": measured.interrupted, "ports": ports,
-            "packets": moved.packets, "active_seconds": moved.seconds(),
+            "command": command, "seconds": seconds, "interrupted": measured.interrupted, "ports": ports,
+            "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
             "breaches": breaches,
-            "mpps": moved.per_second() / 1e6,
+            "mpps": measured.mpps(),
             "cycles_per_packet": moved.cycles_per_packet().map(round),
             "bounded_by": measured.bound,
             "unreached": measured.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
@@ -546,11 +559,12 @@ impl Run {
     }
 
     /// As [`finish`](Run::finish), but returns the measurements; shows progress only if `show` is given. `look` is called
-    /// at each check for the end, with the packets moved so far and the seconds since the beginning.
+    /// at each check for the end, with the packets moved so far and the seconds since the beginning. `judge` gets the reports
+    /// of the ports' wires, and the number of frames that came and that the ports did not deliver.
     pub fn measure(
         mut self,
         look: impl Fn(u64, f64),
-        judge: impl Fn(&[Option<Report>]) -> Outcome,
+        judge: impl Fn(&[Option<Report>], u64) -> Outcome,
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
         self.await_links(show.is_some())?;
@@ -559,31 +573,34 @@ impl Run {
         }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
-        let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let start = Instant::now();
+        let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let outcome = started.and_then(|()| self.watch(start, look, &mut show));
         self.is_over.store(true, Ordering::SeqCst);
-        let (seconds, in_time) = (start.elapsed().as_secs_f64(), self.moved());
+        let (mut in_time, seconds) = (self.moved(), start.elapsed().as_secs_f64());
+        // Two clocks measure them.
+        let seconds = seconds.max(in_time.seconds());
         let (used, sent) = (Snapshot::take().since(&before, moves_packets), reports(&self.devices));
         let interrupted = interrupts().have_come();
-        // An interrupted measurement is not shown, so that it need not be complete.
-        if outcome.is_ok() && !(interrupted && show.is_none()) {
+        // An interrupted experiment is not shown, so that it need not be complete.
+        if outcome.is_ok() && !(interrupted && self.command == "bench") {
             self.drain(&judge, in_time.packets);
         }
+        // Frames of other senders that come after the threads have stopped are not lost.
+        let dropped = undelivered(&self.known_statistics().0);
         self.stop.store(true, Ordering::Relaxed);
         let thread_count = self.threads.len().max(1);
         let asked_of_wires = self.asked_of_wires(true);
-        let Run { names, devices, threads, profile, asked, held_back, count, last, .. } = self;
         // Every thread is joined, also after one that has panicked.
-        let (works, handles): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+        let (works, handles): (Vec<_>, Vec<_>) = std::mem::take(&mut self.threads).into_iter().unzip();
         let panicked = handles.into_iter().filter_map(|thread| thread.join().err()).count() > 0;
         // The packets, the ports' counters and the losses are those of one moment: now nothing moves any more.
-        let moved = sum(&works);
-        let last = last.into_inner();
-        let now = |(n, device): (usize, &Port)| {
-            device.statistics().unwrap_or_else(|_| last.get(n).copied().unwrap_or_default())
-        };
-        let statistics: Vec<Statistics> = devices.iter().enumerate().map(now).collect();
+        let (mut moved, (statistics, gone)) = (sum(&works), self.known_statistics());
+        // Packets that are still in a port's ring, or that it has dropped, are not moved.
+        if let Some(sent) = self.sent(&statistics) {
+            (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
+        }
+        let Run { names, devices, profile, asked, held_back, count, .. } = self;
         // A run that is shown has its summary also after an error.
         let failure = match outcome {
             Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
@@ -595,16 +612,18 @@ impl Run {
             wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
         let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
-        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets }));
+        let gone_end = gone.iter().position(|&gone| gone).map(|n| format!("the end of {}", devices[n].name()));
+        let link = (!devices.iter().all(is_up)).then(|| "the link, which is down".to_string());
+        let bound = || gone_end.clone().or_else(|| link.clone());
+        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: bound() }));
         // A count that was moved ends the sender's time before that of the run.
         let is_counted = count.is_some_and(|count| moved.packets >= count);
         let active = if is_counted { moved.seconds() } else { seconds };
         if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
-            let bound = match held_back.load(Ordering::Relaxed) {
+            let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
                 0 => Some("the sending threads".to_string()),
-                _ if !devices.iter().all(is_up) => Some("the link, which is down".to_string()),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
-            };
+            });
             let sent = if is_counted { moved.packets } else { in_time.packets };
             shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
         }
@@ -617,10 +636,10 @@ impl Run {
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
         let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
-        let bound =
-            (!is_paced && seconds >= JUDGED && moved.packets > 0).then(|| used.bound_of_fastest(busy)).flatten();
+        let fastest = || used.bound_of_fastest(busy).filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
+        let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);
-        let outcome = judge(&reports);
+        let outcome = judge(&reports, dropped);
         let mut has_cut_capture = false;
         for (device, report) in devices.iter().zip(&reports) {
             let (name, report) = (device.name(), report.unwrap_or_default());
@@ -651,10 +670,11 @@ impl Run {
         if show.is_some() {
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
-        let ports = devices.iter().zip(&statistics).map(|(device, statistics)| port_summary(device, statistics));
+        let ports = devices.iter().zip(statistics.iter().zip(&gone));
+        let ports = ports.map(|(device, (statistics, gone))| port_summary(device, statistics, *gone));
         Ok(Measured {
             seconds,
-            in_time: in_time.packets,
+            in_time,
             moved,
             outcome,
             shortfalls,
@@ -794,16 +814,21 @@ impl Run {
 
     /// Stops the models' wires and lets the threads go on until the ports have sent the `moved` packets and all frames of
     /// testers have arrived, or nothing has moved for [`DRAIN`].
-    fn drain(&self, judge: &impl Fn(&[Option<Report>]) -> Outcome, moved: u64) {
+    fn drain(&self, judge: &impl Fn(&[Option<Report>], u64) -> Outcome, moved: u64) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
-        let is_quiet = matches!(self.command, "gen" | "latency")
-            || self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
-        let is_settled = || self.has_sent(moved) && (!is_quiet || judge(&reports(&self.devices)).lost == 0);
+        let is_ours = self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
+        let is_quiet = is_ours || matches!(self.command, "gen" | "latency");
+        let is_settled = || {
+            // Frames that the ports have dropped are not waited for; what other senders' frames met is no measure.
+            let dropped = if is_ours { undelivered(&self.known_statistics().0) } else { 0 };
+            self.has_sent(moved) && (!is_quiet || judge(&reports(&self.devices), dropped).lost <= dropped)
+        };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let begin = Instant::now();
         while !is_settled() && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
-            std::thread::yield_now();
+            // The frames need the processors.
+            std::thread::sleep(LOOK);
             let now = (self.moved().packets, reports(&self.devices));
             if now != last {
                 (last, since) = (now, Instant::now());
@@ -814,9 +839,33 @@ impl Run {
     /// True if the ports have sent this many packets.
     fn has_sent(&self, moved: u64) -> bool {
         let Ok(statistics) = self.statistics() else { return true };
+        let too_long: u64 = statistics.iter().map(|port| port.drops.tx_too_long).sum();
+        self.sent(&statistics).is_none_or(|sent| sent + too_long >= moved)
+    }
+
+    /// Returns the packets that the ports have sent, with those that `faulty:` may have dropped instead; `None` if they were
+    /// given none.
+    fn sent(&self, statistics: &[Statistics]) -> Option<u64> {
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
-        let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.tx_too_long).sum();
-        given == 0 || sent >= moved
+        (given > 0).then(|| statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum())
+    }
+
+    /// Returns the ports' counters, and whether each port is gone. Of a port that is gone they are the last ones read, with
+    /// the packets that its queues have moved.
+    fn known_statistics(&self) -> (Vec<Statistics>, Vec<bool>) {
+        let last = self.last.borrow();
+        let known = self.devices.iter().enumerate().map(|(n, device)| match device.statistics() {
+            Ok(statistics) => (statistics, false),
+            Err(_) => {
+                let mut known = last.get(n).copied().unwrap_or_default();
+                if !self.may_have_chains() {
+                    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
+                    (known.rx_packets, known.tx_packets) = (rx_slots.iter().sum(), tx_slots.iter().sum());
+                }
+                (known, true)
+            }
+        });
+        known.unzip()
     }
 
     /// Returns the packets per second that each model's wire is asked for, without an end. Prints how the rates are
@@ -913,17 +962,36 @@ pub fn wire_gone(card: &Card) -> Option<Error> {
     card.check_wire().err().filter(|error| !matches!(error, Error::Capture { .. } | Error::Recording { .. }))
 }
 
+/// Returns the number of frames that came and that the ports did not deliver. Packets wait for a buffer, and are not lost.
+fn undelivered(statistics: &[Statistics]) -> u64 {
+    let of =
+        |Drops {
+             no_descriptor,
+             no_buffer: _,
+             bad_crc,
+             undersize,
+             oversize,
+             bad_frame,
+             malformed,
+             tx_too_long: _,
+             injected,
+         }: Drops| { no_descriptor + bad_crc + undersize + oversize + bad_frame + malformed + injected };
+    statistics.iter().map(|port| of(port.drops)).sum()
+}
+
 /// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-fn port_summary(device: &Port, statistics: &Statistics) -> Value {
+fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool) -> Value {
+    // A port's bytes are counted where it was served.
+    let bytes = |bytes: u64| (!is_gone).then_some(bytes);
     let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
     json!({
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
-        "rx_bytes": statistics.rx_bytes, "tx_bytes": statistics.tx_bytes,
+        "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
         "drops": drops(&statistics.drops),
     })
 }

@@ -194,10 +194,12 @@ fn summary_table(summary: &Value) -> String {
     let mut text = format!("\n{:<room$}{:>14}{:>17}\n", "", "packets", "bytes");
     for port in ports {
         let number = |key: &str| port[key].as_u64().unwrap_or(0);
-        for (direction, packets, bytes) in
-            [("received", number("rx_packets"), number("rx_bytes")), ("sent", number("tx_packets"), number("tx_bytes"))]
-        {
+        for (direction, packets, bytes) in [
+            ("received", number("rx_packets"), port["rx_bytes"].as_u64()),
+            ("sent", number("tx_packets"), port["tx_bytes"].as_u64()),
+        ] {
             let name = if direction == "received" { shortened(&name(port), room) } else { String::new() };
+            let bytes = bytes.map_or("unknown".to_string(), |bytes| bytes.to_string());
             text += &format!("{name:<room$} {direction:<8}{packets:>13}{bytes:>17}\n");
         }
         let drops: Vec<String> = port["drops"]
@@ -214,7 +216,11 @@ fn summary_table(summary: &Value) -> String {
     let count = |key: &str| number(key).as_u64().unwrap_or(0);
     let packets = if count("packets") == 1 { "packet" } else { "packets" };
     text += &format!("{}: {} {packets}", summary["command"].as_str().unwrap_or(""), number("packets"));
-    if count("packets") > 0 {
+    let after_end = count("after_end");
+    if after_end > 0 {
+        text += &format!(" ({after_end} of them after the end)");
+    }
+    if count("packets") > after_end {
         text += &format!(
             " in {}: {} Mpps, {} cycles/packet",
             time(number("active_seconds").as_f64().unwrap_or(0.0)),

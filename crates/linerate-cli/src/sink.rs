@@ -45,15 +45,23 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         });
     }
     let unnumbered = Cell::new(0);
-    let code = run.finish(|_| {
+    let code = run.finish(|senders, dropped| {
         let mut outcome = Outcome::default();
-        let mut foreign = 0;
+        let (mut received, mut foreign) = (0, 0);
         for report in &reports {
             let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.lost += report.lost;
             outcome.corrupted += report.corrupted;
             outcome.reordered += report.reordered;
+            received += report.received;
             foreign += report.foreign;
+        }
+        // Of a count that was received, the frames that came later are not lost.
+        if count.is_none_or(|count| received < count) {
+            if let [Some(sender)] = senders {
+                outcome.lost = sender.sent.saturating_sub(received);
+            }
+            outcome.lost = outcome.lost.max(dropped);
         }
         unnumbered.set(foreign);
         outcome

@@ -160,10 +160,15 @@ fn a_recording_that_may_not_grow_ends_the_run() {
     command.args(["--fsize=40000000", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("pcap:{file}?write")]);
     let output = expect(1, command.args(["--size", "1000", "--count", "1M", "--seconds", "100", "--json"]));
     let said = text(&output.stderr);
-    assert_eq!(kit::summary(&output.stdout)["lost"], 0, "{said}");
+    let summary = kit::summary(&output.stdout);
+    assert_eq!(summary["lost"], 0, "{said}");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 40_000_000);
     // A record has 16 bytes in front of the frame, whose CRC is not recorded.
     let whole = (40_000_000 - 24) / (16 + 996);
+    // What was given to the port afterwards, or was still to be written, is not sent.
+    let port = &summary["ports"][0];
+    assert_eq!((&summary["packets"], &port["tx_packets"]), (&whole.into(), &whole.into()), "{summary}");
+    assert_eq!(port["tx_bytes"], whole * 996, "{summary}");
     assert!(
         said.contains(&format!("cannot write it: File too large (os error 27); it has {whole} whole frames")),
         "{said}"
@@ -222,7 +227,55 @@ fn a_card_that_goes_leaves_a_summary() {
     let summary = kit::summary(shown.as_bytes());
     assert_eq!(code, Some(1));
     assert!(summary["packets"].as_u64() > Some(0), "{summary}");
-    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(0), "the last counters: {summary}");
+    assert_eq!(summary["ports"][0]["rx_packets"], summary["packets"], "one number: {summary}");
+    assert_eq!(summary["bounded_by"], format!("the end of vfio-user:{socket}"), "{summary}");
+}
+
+/// The server of a port ends: the port's row and the total are one number, and its end is the reason.
+#[test]
+fn a_served_port_that_goes_leaves_one_number() {
+    let folder = Folder::new("server-goes");
+    let start = |arguments: &[&str]| Process::start(linerate(arguments).env("LINERATE_PORTS", folder.path("ports")));
+    let mut server = start(&["serve"]);
+    server.await_output("ports");
+    let mut sender = start(&["gen", "vale0:a", "--rate", "99G", "--seconds", "60", "--json"]);
+    // A second with packets.
+    sender.await_output("\"ports\"");
+    assert_eq!(server.interrupt().0, Some(0));
+    let said = sender.await_error("the rate: ");
+    let (code, shown) = sender.ended();
+    let summary = kit::summary(shown.as_bytes());
+    assert_eq!(code, Some(1), "{summary}");
+    assert!(summary["packets"].as_u64() > Some(0), "{summary}");
+    assert_eq!(summary["ports"][0]["tx_packets"], summary["packets"], "{summary}");
+    assert_eq!(summary["bounded_by"], "the end of vale0:a", "{summary}");
+    assert!(said.contains("bounded by the end of vale0:a"), "{said}");
+}
+
+/// `latency` ends as `bench` does: frames in flight arrive, and what was not measured is named.
+#[test]
+fn an_interrupted_latency_is_marked() {
+    for rates in ["30", "10,20", "30,20,3"] {
+        let rates: Vec<String> = rates.split(',').map(|rate| format!("{rate}Mbit")).collect();
+        let mut command = linerate(&["latency", "sim:0", "sim:1", "--seconds", "60", "--json"]);
+        command.args(["--rate", &rates.join(",")]);
+        let mut latency = Process::start(&mut command);
+        latency.await_error("packets/s of 64 bytes");
+        // A time with frames in flight.
+        std::thread::park_timeout(Duration::from_millis(300));
+        latency.stop();
+        let said = latency.await_error("interrupted at ");
+        let (code, shown) = latency.ended();
+        let summary = kit::summary(shown.as_bytes());
+        assert_eq!((code, &summary["interrupted"]), (Some(1), &true.into()), "{summary}");
+        let [first, rest @ ..] = &rates[..] else { unreachable!() };
+        let first = first.replace("Mbit", " Mbit/s");
+        assert!(said.contains(&format!("interrupted at {first}")), "{said}");
+        assert_eq!(said.matches("not measured").count(), rest.len(), "{said}");
+        assert_eq!(summary["unmeasured"].as_array().unwrap().len(), rest.len(), "{summary}");
+        let [load] = &summary["loads"].as_array().unwrap()[..] else { panic!("{summary}") };
+        assert_eq!((&load["lost"], &load["interrupted"]), (&0.into(), &true.into()), "{summary}");
+    }
 }
 
 /// `bench` ends at any point, and what it writes is marked.
@@ -266,8 +319,8 @@ fn signals_at_once_are_one() {
 /// The second Ctrl-C ends a command that the first one did not end yet.
 #[test]
 fn the_second_signal_ends_a_command_at_once() {
-    // Frames that never arrive, for which the end of the run waits for two seconds.
-    let mut process = Process::start(&mut linerate(&["fwd", "sim:0", "faulty:sim:1?drop=50%", "--json"]));
+    // Packets that are never sent, for which the end of the run waits for two seconds.
+    let mut process = Process::start(&mut linerate(&["gen", "sim:0?wire=none", "--json"]));
     process.await_output("ports");
     let pid = Pid::from_raw(process.id() as i32).unwrap();
     // Signals within the first 100 ms are one.

@@ -150,11 +150,11 @@ fn drops_are_words_in_a_table_and_names_in_json() {
     write_frames(&file, &vec![vec![0x55; 3000]; 70]);
     let port = format!("sim:d?wire=pcap:{file}");
     let arguments = ["sink", &port, "--seconds", "1"];
-    let output = expect(0, &mut linerate(&arguments));
+    let output = expect(1, &mut linerate(&arguments));
     let (shown, said) = (text(&output.stdout), text(&output.stderr));
     assert!(shown.contains("dropped  70 too long") && !shown.contains('{'), "{shown}");
     assert!(said.contains("all 70 frames were longer than the port takes; allow longer ones with --mtu"), "{said}");
-    let output = expect(0, linerate(&arguments).arg("--json"));
+    let output = expect(1, linerate(&arguments).arg("--json"));
     assert_eq!(summary(&output.stdout)["ports"][0]["drops"]["oversize"], 70);
     let wires = include_str!("../../../docs/wires.md");
     for (cause, _) in linerate::port::Drops::default().by_cause() {

@@ -73,6 +73,63 @@ fn counts_have_prefixes() {
     }
 }
 
+/// Frames that the port dropped are lost, also after the last one that arrived, and all others arrive.
+#[test]
+fn what_a_port_dropped_is_lost_for_a_sink() {
+    for (port, cause, least) in [
+        ("faulty:sim:0?drop=100%&count=1k&size=64", "injected", 1000),
+        ("sim:0?size=9000&count=1k", "oversize", 1000),
+        ("faulty:sim:0?drop=10%&count=1k", "injected", 60),
+    ] {
+        let (sunk, _) = run(1, &["sink", port, "--seconds", "0.5"]);
+        assert_eq!(sunk["ports"][0]["drops"][cause], sunk["lost"], "{sunk}");
+        assert!(number(&sunk["lost"]) >= least, "{sunk}");
+    }
+    // More than one processor can receive.
+    let mut command = std::process::Command::new("taskset");
+    command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate"), "sink", "sim:0?rate=14M", "--seconds", "0.5", "--json"]);
+    let sunk = summary(&expect(1, &mut command).stdout);
+    let port = &sunk["ports"][0];
+    assert_eq!((&sunk["lost"], &sunk["packets"]), (&port["drops"]["no_descriptor"], &port["rx_packets"]), "{sunk}");
+    assert!(number(&sunk["lost"]) > 0, "{sunk}");
+}
+
+/// A corrupted frame has arrived.
+#[test]
+fn corrupted_frames_are_not_lost() {
+    let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--count", "9999", "--seconds", "60"]);
+    assert!(number(&sunk["corrupted"]) > 800, "{sunk}");
+    // Those of which the stamp is no longer one have no number.
+    assert!(number(&sunk["lost"]) < 100, "{sunk}");
+    let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--seconds", "1"]);
+    assert_eq!((number(&sunk["packets"]), number(&sunk["lost"])), (10_000, 0), "{sunk}");
+}
+
+/// A card without a link takes packets into its ring, and sends none.
+#[test]
+fn what_a_card_has_not_sent_is_not_moved() {
+    let (sent, said) = run(0, &["gen", "sim:0?wire=none", "--count", "100", "--seconds", "1"]);
+    assert_eq!((number(&sent["packets"]), number(&sent["ports"][0]["tx_packets"])), (0, 0), "{sent}");
+    let line = "the count: 100 packets were asked for, 0 were moved: bounded by the link, which is down";
+    assert!(said.contains(line), "{said}");
+    assert_eq!(sent["unreached"][0]["bounded_by"], "the link, which is down", "{sent}");
+}
+
+/// Frames that arrive after the end of a run make it no longer, and its rate no smaller.
+#[test]
+fn rates_are_those_of_the_time_of_the_run() {
+    // Two threads on one processor, so that frames wait in the models.
+    let mut command = std::process::Command::new("taskset");
+    let ports = ["fwd", "sim:0?rate=10M", "sim:1?rate=10M", "--ring", "64", "--seconds", "0.5", "--json"];
+    let output = command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(ports).output().unwrap();
+    let forwarded = summary(&output.stdout);
+    let number = |key: &str| forwarded[key].as_f64().unwrap();
+    assert!(number("after_end") > 0.0, "{forwarded}");
+    assert!(number("active_seconds") <= number("seconds"), "{forwarded}");
+    let rate = (number("packets") - number("after_end")) / number("active_seconds") / 1e6;
+    assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "{forwarded}");
+}
+
 /// A thousand packets take no time, and not that until the main thread looks.
 #[test]
 fn rates_are_those_from_the_first_packet_to_the_last() {

@@ -271,9 +271,10 @@ struct CaptureTx {
 }
 
 impl Transmit for CaptureTx {
-    /// All are taken: those that cannot be written are dropped, and counted.
+    /// All are taken: those that cannot be written are dropped, and counted. After an error these are also the packets that
+    /// were sent and are not in the file.
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (mut packets, mut total) = (0, 0);
+        let (mut packets, mut total, mut unwritten) = (0, 0, (0, 0));
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         for packet in batch.packets() {
             self.bytes.clear();
@@ -282,6 +283,7 @@ impl Transmit for CaptureTx {
                 && let Err(error) = writer.write(packet.timestamp().unwrap_or(now), &self.bytes)
             {
                 self.failure.note(error);
+                unwritten = writer.unwritten();
                 self.writer = None;
             }
             if self.is_written && self.writer.is_none() {
@@ -293,14 +295,18 @@ impl Transmit for CaptureTx {
         let slots = batch.len();
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
+        self.counters.take_back(unwritten);
         slots
     }
 }
 
 impl Drop for CaptureTx {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.flush()
+        {
             self.failure.note(error);
+            self.counters.take_back(writer.unwritten());
         }
     }
 }

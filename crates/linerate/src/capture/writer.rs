@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 
 /// The most bytes that are kept before they are written, unless one frame is longer.
 const BUFFER: usize = 64 << 10;
+/// The bytes in front of each frame: its time and its length, twice.
+const RECORD: usize = 16;
 
 /// Writes a pcap file with times in nanoseconds. The file is complete after [`flush`](Writer::flush), or when this value is
 /// dropped.
@@ -24,6 +26,10 @@ pub struct Writer {
     ends: Vec<usize>,
     /// Frames that are in the file.
     frames: u64,
+    /// Frames that were accepted and could not be written, and their bytes.
+    unwritten: (usize, usize),
+    /// Bytes of the file's header in front of the first record in `buffer`.
+    header: usize,
     /// The file has been emptied, and has its header.
     has_begun: bool,
 }
@@ -50,7 +56,16 @@ impl Writer {
             ));
         }
         let buffer = Vec::with_capacity(BUFFER);
-        Ok(Writer { file: Target(file), name, buffer, ends: Vec::new(), frames: 0, has_begun: false })
+        Ok(Writer {
+            file: Target(file),
+            name,
+            buffer,
+            ends: Vec::new(),
+            frames: 0,
+            unwritten: (0, 0),
+            header: 0,
+            has_begun: false,
+        })
     }
 
     /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
@@ -72,6 +87,7 @@ impl Writer {
         for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 256 << 10, ETHERNET] {
             self.buffer.extend(word.to_le_bytes());
         }
+        self.header = self.buffer.len();
         Ok(())
     }
 
@@ -83,9 +99,8 @@ impl Writer {
         self.begin()?;
         let len = frame.len() as u32;
         let words = [(nanoseconds / SECOND) as u32, (nanoseconds % SECOND) as u32, len, len];
-        let header: [[u8; 4]; 4] = words.map(u32::to_le_bytes);
-        let record = header.as_flattened().len() + frame.len();
-        if self.buffer.len() + record > BUFFER {
+        let header: [[u8; 4]; RECORD / 4] = words.map(u32::to_le_bytes);
+        if self.buffer.len() + RECORD + frame.len() > BUFFER {
             self.flush()?;
         }
         self.buffer.extend_from_slice(header.as_flattened());
@@ -111,11 +126,23 @@ impl Writer {
                 Err(error) => break Err(error),
             }
         };
-        self.frames += self.ends.partition_point(|&end| end <= written) as u64;
+        let whole = self.ends.partition_point(|&end| end <= written);
+        self.frames += whole as u64;
+        if let [.., last] = self.ends[whole..] {
+            let frames = self.ends.len() - whole;
+            let first = self.ends[..whole].last().copied().unwrap_or(self.header);
+            self.unwritten = (frames, last - first - frames * RECORD);
+        }
+        self.header = 0;
         // After an error, what is left would follow a part of a record.
         self.buffer.clear();
         self.ends.clear();
         outcome.map_err(|error| self.error(&error))
+    }
+
+    /// Returns the frames that were accepted and that an error has kept from the file, and their bytes.
+    pub(super) fn unwritten(&self) -> (usize, usize) {
+        self.unwritten
     }
 
     fn error(&self, error: &std::io::Error) -> Error {

@@ -102,6 +102,17 @@ impl QueueCounters {
         Self::add(&self.dropped, 1);
     }
 
+    /// Counts packets that [`moved_packets`](Self::moved_packets) has counted, and their bytes, as dropped.
+    #[cold]
+    pub(crate) fn take_back(&self, (packets, bytes): (usize, usize)) {
+        let take = |counter: &AtomicU64, count: usize| {
+            counter.store(counter.load(Ordering::Relaxed).saturating_sub(count as u64), Ordering::Relaxed);
+        };
+        take(&self.packets, packets);
+        take(&self.bytes, bytes);
+        Self::add(&self.dropped, packets as u64);
+    }
+
     /// Returns the count of slots received or sent.
     pub fn slots(&self) -> u64 {
         self.slots.load(Ordering::Relaxed)
