@@ -126,7 +126,9 @@ mod tests {
         assert_eq!(check(&[(11, false)]), (4, 3));
         let mut checker = Checker::default();
         frames[0][20] ^= 1;
-        [0, 1, 3].map(|index| checker.check(&frames[index]));
+        for index in [0, 1, 3] {
+            checker.check(&frames[index]);
+        }
         assert_eq!(checker.report().lost, 1, "the first frame of a flow takes no other's place");
     }
 }
