@@ -389,6 +389,10 @@ pub enum Error {
         why: &'static str,
     },
 
+    /// Code at the other end of a model's cable that has panicked.
+    #[error("the code at the other end of the model's cable has panicked: it has no link any more")]
+    WirePanicked,
+
     /// A program that has set a ring's head or cur to an invalid position; both were reset.
     #[error("head or cur of a ring is not between the last head and tail: both were reset (netmap(4))")]
     BadRing,

@@ -36,8 +36,8 @@
 //!
 //! # Read it
 //!
-//! The rooms. Each uses only rooms of lines above its own, which `tests/rooms.rs` checks; those of the first line use each
-//! other:
+//! The modules. Each uses only modules of lines above its own, which `tests/rooms.rs` checks; those of the first line use
+//! each other:
 //!
 //! ```text
 //! slot  packet  batch  memory  offload  error

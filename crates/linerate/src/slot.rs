@@ -5,7 +5,8 @@ mod words;
 
 /// Bytes left free in front of a packet's data when it is received or allocated.
 ///
-/// Two cache lines: room for headers that a program pushes, and for the results of offloads.
+/// Two cache lines: room for headers that a program pushes, and 24 bytes for the results of offloads. So
+/// [`Packet::push`](crate::Packet::push) has 104 bytes at first.
 pub const HEADROOM: usize = 128;
 
 /// One buffer of a [`Region`](crate::memory::Region), and the place of its data.

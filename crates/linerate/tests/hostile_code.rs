@@ -311,6 +311,42 @@ fn a_card_has_one_user() {
     assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may return");
 }
 
+/// Code at the other end of a cable is a program's: its panic takes the link of one card.
+#[test]
+fn a_wire_that_panics_takes_only_its_card_s_link() {
+    let panicking = sim82599::Card::new("panics", sim82599::from_fn(|_| panic!("a wire"), |_| panic!("a wire")));
+    let traffic = sim82599::Traffic::new(linerate::traffic::Generator::default(), None, None);
+    let other = sim82599::Card::new("goes on", Box::new(traffic));
+    let runner = Arc::new(sim82599::Runner::start().unwrap());
+    [&panicking, &other].into_iter().for_each(|card| runner.run(card));
+    let config = |name| Options { ring: Some(64), ..Options::default() }.of_port(name, pool_of(512, 2048));
+    let drive = |card: &Arc<sim82599::Card>, runner| linerate::drive_model(card, runner, config("wires")).unwrap();
+    let (mut port, mut neighbour) = (drive(&panicking, Some(runner.clone())), drive(&other, Some(runner.clone())));
+    let (rx, mut received) = (port.rx(0).unwrap(), neighbour.rx(0).unwrap());
+    let (mut batch, mut count) = (Batch::new(), 0);
+    while panicking.check_wire().is_ok() {
+        std::thread::yield_now();
+    }
+    while count < 1000 {
+        count += received.recv(&mut batch);
+        batch.clear();
+    }
+    assert!(matches!(panicking.check_wire(), Err(linerate::Error::WirePanicked)));
+    assert_eq!(port.link().unwrap(), linerate::port::Link::Down);
+    drop((rx, port, received, neighbour, runner));
+
+    // In the driver's own thread the panic is the caller's, once; the queue that is dropped meets none.
+    let card = sim82599::Card::new("by hand", sim82599::from_fn(|_| panic!("a wire"), |_| false));
+    let pool = pool(512);
+    let mut device = linerate::drive_model(&card, None, config("by hand")).unwrap();
+    let mut tx = device.tx(0).unwrap();
+    assert!(batch.push(&pool, &[2; 60]));
+    tx.send(&mut batch);
+    let outcome = catch_unwind(AssertUnwindSafe(|| card.step(64)));
+    assert_eq!(outcome.unwrap_err().downcast_ref::<&str>(), Some(&"a wire"));
+    assert_eq!(card.step(64), 0);
+}
+
 /// netmap(4): at most 64 slots. Longer and endless packets go no further than their ring.
 #[test]
 fn a_packet_of_too_many_slots_is_dropped_and_counted() {

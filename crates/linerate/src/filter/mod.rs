@@ -217,7 +217,10 @@ impl Match {
 impl Prefix {
     /// Returns whether the prefix contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let same = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0;
+        // More bits than an address has are all of them.
+        let same = |a: u128, b: u128, width: u32| {
+            (a ^ b).checked_shr(width.saturating_sub(self.bits.into())).unwrap_or(0) == 0
+        };
         match (self.address, address) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
             (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),

@@ -66,7 +66,7 @@ impl Waiter {
         Waiter { waker: Some(waker), ..self }
     }
 
-    /// Waits after one turn of a thread's loop, which moved `moved` packets. Returns at once while there is work; otherwise
+    /// Waits after one turn of a thread's loop, which moved `packets`. Returns at once while there is work; otherwise
     /// sleeps as configured, if the queues can wake the thread.
     ///
     /// Between arming the queues and the sleep there is one more turn, so that no packet is missed.

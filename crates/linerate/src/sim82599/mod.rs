@@ -58,6 +58,7 @@ mod trace;
 mod transmit;
 mod wire;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,6 +69,7 @@ pub use kind::Kind;
 pub use named::{OpenWire, named, open_named};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
+use wire::Broken;
 pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Watch, Watched, Wire, from_fn};
 
 use crate::error::Result;
@@ -189,11 +191,20 @@ impl Card {
     }
 
     /// Moves at most `budget` frames each way, and returns the number moved.
+    ///
+    /// # Panics
+    /// If the code of its wire does, for example a program's own port. The card has no link from then on.
     pub fn step(&self, budget: usize) -> usize {
         if self.board.is_unplugged() {
             return 0;
         }
-        self.blocks().step(&self.board, budget)
+        let mut blocks = self.blocks();
+        let moved = catch_unwind(AssertUnwindSafe(|| blocks.step(&self.board, budget)));
+        moved.unwrap_or_else(|panic| {
+            // The next step would call the same code: also when a queue is dropped while this panic unwinds.
+            blocks.mac.rewire(|_| Box::new(Broken));
+            resume_unwind(panic)
+        })
     }
 
     /// Pulls the cable out, or puts it back.

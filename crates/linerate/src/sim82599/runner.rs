@@ -1,5 +1,6 @@
 //! The thread that runs cards.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -63,7 +64,9 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
         let (mut moved, mut all_served) = (0, true);
         cards.lock().unwrap_or_else(PoisonError::into_inner).retain(|card| {
             let card = card.upgrade();
-            moved += card.as_ref().map_or(0, |card| card.step(BUDGET));
+            // A panic in one card's wire takes only that card's link.
+            let step = |card: &Arc<Card>| catch_unwind(AssertUnwindSafe(|| card.step(BUDGET))).unwrap_or_default();
+            moved += card.as_ref().map_or(0, step);
             all_served &= card.as_ref().is_none_or(|card| card.is_served());
             card.is_some()
         });

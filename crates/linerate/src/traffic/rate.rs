@@ -24,7 +24,7 @@ impl Rate {
 
     /// Returns packets per second for frames of `len` bytes without CRC.
     pub fn packets_per_second(self, len: usize) -> f64 {
-        let per_second = |bits: f64| bits / ((len + FRAMING) * 8) as f64;
+        let per_second = |bits: f64| bits / ((len as f64 + FRAMING as f64) * 8.0);
         match self {
             Rate::Packets(packets) => packets,
             Rate::Bits(bits) => per_second(bits),

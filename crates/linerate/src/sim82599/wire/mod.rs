@@ -4,6 +4,7 @@
 //! leads to another model, [`Traffic`] to a generator and a checking sink, [`Port`] to any port of this library: a
 //! TAP interface, a capture file, another card; [`from_fn`] to a test. [`Record`] and [`Timed`] wrap any of them.
 
+mod broken;
 mod cable;
 mod port;
 mod record;
@@ -11,6 +12,7 @@ mod timed;
 mod traffic;
 mod watched;
 
+pub(super) use broken::Broken;
 pub use cable::Cable;
 pub use port::Port;
 pub use record::Record;

@@ -1,0 +1,23 @@
+//! What is left of a wire whose code has panicked.
+
+use super::{Frame, Wire};
+use crate::error::{Error, Result};
+
+/// An end without a link, whose check says why.
+pub(in crate::sim82599) struct Broken;
+
+impl Wire for Broken {
+    fn link(&self) -> bool {
+        false
+    }
+
+    fn transmit(&mut self, _: &Frame) {}
+
+    fn receive(&mut self, _: &mut Frame) -> bool {
+        false
+    }
+
+    fn check(&self) -> Result<()> {
+        Err(Error::WirePanicked)
+    }
+}
