@@ -54,6 +54,18 @@ mod tests {
     fn a_servers_answer_has_the_commands_words() {
         let why = format!("no\n  {}", Remedy::JoinUsers);
         assert_eq!(with_hint(&Error::Refused { why, errno: 1 }), "no\n  try: linerate serve --join-users");
+        for (mend, words) in [
+            (Remedy::Choose, "linerate ports, which lists the cards"),
+            (Remedy::Take { address: "0000:03:00.0".to_string() }, "sudo linerate bind 0000:03:00.0, or --bind"),
+            (
+                Remedy::TakeOthers { first: "0000:03:00.0".to_string() },
+                "sudo linerate bind 0000:03:00.0, and the others",
+            ),
+        ] {
+            let why = Error::Card { card: "0000:03:00.0".to_string(), why: "no".to_string(), mend }.with_hint();
+            let hint = with_hint(&Error::Refused { why, errno: 1 });
+            assert!(hint.contains(&format!("\n  try: {words}")), "{hint}");
+        }
         let why = "no\n  try: sudo".to_string();
         assert_eq!(with_hint(&Error::Refused { why, errno: 1 }), "no\n  try: sudo");
         let taken = Error::QueueTaken { port: "x{1".to_string(), direction: "receive", queue: 0 };

@@ -705,7 +705,7 @@ impl Run {
             if link == Link::Down {
                 let look_at = match device.name().split_once(':') {
                     Some(("xdp" | "packet", interface)) => {
-                        format!("is the interface up? sudo ip link set {interface} up")
+                        format!("is the interface up? sudo ip link set dev {interface} up")
                     }
                     _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
                     Some(("vfio-user", _)) => "is the wire of the served card plugged in?".to_string(),

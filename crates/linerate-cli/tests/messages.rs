@@ -59,6 +59,14 @@ fn wrong_names_and_options_are_usage() {
         &["sink", "faulty:recorded:sim:0?to=/dev/null&drpo=1%"],
         &["port 'faulty:recorded:sim:0'", "recorded has to", "faulty has drop"],
     );
+    for (option, why) in [("reorder=60%", "it is at most 50 %"), ("drop=200%", "it must be a probability")] {
+        says(2, &["sink", &format!("faulty:sim:0?{option}")], &[&format!("option {option}: {why}")]);
+    }
+    // The command of a switch has a port of a switch.
+    for (name, port) in [("foo", "vale0:foo"), ("0000:99:00.0", "vale0:a")] {
+        says(2, &["switch", "attach", name], &["a port of a switch is named valeS:P", &format!("try: {port}")]);
+    }
+    says(2, &["gen", "vale-:a"], &["a port of a switch is named valeS:P", "try: vale0:a"]);
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["latency has its own --rate and --size"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
@@ -191,7 +199,7 @@ fn a_link_that_is_down_is_reported() {
     pair((&host, "h0"), (&far, "f0"), 3);
     host.run("ip link set h0 down");
     let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
-    sink.await_error("packet:h0: waiting for the link, at most 10 s; is the interface up? sudo ip link set h0 up");
+    sink.await_error("packet:h0: waiting for the link, at most 10 s; is the interface up? sudo ip link set dev h0 up");
     host.run("ip link set h0 up");
     sink.await_error("link up");
     host.run("ip link set h0 down");

@@ -195,7 +195,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 60000", namespace.1));
     }
-    says("xdp:h0?flow=udp:1", &["its MTU of 60000", "sudo ip link set h0 mtu 30"]);
+    says("xdp:h0?flow=udp:1", &["its MTU of 60000", "sudo ip link set dev h0 mtu 30"]);
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 1500", namespace.1));
     }

@@ -76,6 +76,19 @@ fn a_server_of_another_user_is_not_used() {
     assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
 }
 
+/// Another user could replace the socket of a server that is trusted.
+#[test]
+fn a_folder_that_others_can_write_to_is_not_used() {
+    let place = Place::new();
+    let _server = place.started(0, "serve --mode 0666", "ports/any");
+    std::fs::set_permissions(place.ports(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    for words in ["gen vale0:a --count 1 --pages ordinary", "switch list", "serve vale1"] {
+        let said = place.fails(0, words);
+        let mend = format!("chmod go-w {}", place.ports().display());
+        assert!(said.contains("others may write to") && said.contains(&mend), "{words}: {said}");
+    }
+}
+
 #[test]
 fn ends_of_a_pipe_are_of_one_user() {
     let place = Place::new();

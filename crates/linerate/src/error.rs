@@ -547,6 +547,9 @@ impl Error {
                 let name = name.split('?').next().unwrap_or(name);
                 format!("did you mean xdp:{name} or packet:{name}? `linerate ports` shows what is here")
             }
+            Error::BadName { name, why } if why.starts_with(SWITCH_PORT) => {
+                format!("try: vale0:{}", if is_like_an_interface(name) { name } else { "a" })
+            }
             Error::BadName { .. } => {
                 "try: sim:0 (an 82599 model inside this process), or `linerate ports` for what is here".to_string()
             }
@@ -594,7 +597,8 @@ impl Error {
             Error::PortMemoryFull { .. } => "ask for fewer or shorter rings, or close other ports".to_string(),
             Error::NoServer { .. } => "try: linerate serve".to_string(),
             Error::NotServed { .. } => "try: linerate switch list".to_string(),
-            Error::Serve { .. } | Error::Refused { .. } => return self.remedy().map(|mend| mend.to_string()),
+            Error::Serve { mend, .. } => mend.to_string(),
+            Error::Refused { why, .. } => return split(why).1.map(str::to_string),
             Error::System { source, .. } => match source.raw_os_error() {
                 Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
                 // A file of memory has a length, too.
@@ -610,9 +614,12 @@ impl Error {
         match self {
             Error::Card { mend, .. } | Error::Serve { mend, .. } => Some(mend.clone()),
             // A server's answer is text.
-            Error::Refused { why, .. } => split(why).1.map(|step| match Remedy::JoinUsers.to_string() == step {
-                true => Remedy::JoinUsers,
-                false => step.into(),
+            Error::Refused { why, .. } => split(why).1.map(|step| {
+                let words = step.strip_prefix("try: ").unwrap_or(step);
+                let address = words.split(' ').nth(1).unwrap_or_default().to_string();
+                let (take, others) = (Remedy::Take { address: address.clone() }, Remedy::TakeOthers { first: address });
+                let mut known = [Remedy::JoinUsers, Remedy::Choose, take, others].into_iter();
+                known.find(|known| known.to_string() == words).unwrap_or(step.into())
             }),
             _ => None,
         }
@@ -630,6 +637,9 @@ pub(crate) const MORE_DESCRIPTORS: &str = "try: ulimit -n 4096";
 
 /// The error of a name without a kind.
 pub(crate) const NO_KIND: &str = "it has no kind in front";
+
+/// The error of a name that is not a port of a switch.
+pub(crate) const SWITCH_PORT: &str = "a port of a switch is named valeS:P";
 
 /// Returns whether a name without a kind may be that of one of the kernel's interfaces.
 fn is_like_an_interface(name: &str) -> bool {

@@ -147,6 +147,56 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
+/// Frames that the kernel has not taken, since the interface is down or has no carrier, are not counted as sent. They
+/// wait in the ring, also in a full one, and are sent once the interface is up.
+#[test]
+fn frames_are_counted_as_sent_when_the_kernel_has_taken_them() {
+    over_a_pair("untaken", send_while_down);
+}
+
+fn send_while_down() {
+    const RING: usize = 64;
+    let pool = pool();
+    let config = |name: &str| Options { ring: Some(RING), ..Options::default() }.of_port(name, pool.clone());
+    // The tenth number of the interface's line (proc_net(5)).
+    let in_kernel = || {
+        let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("v0:")).unwrap();
+        line.split_whitespace().nth(9).unwrap().parse::<u64>().unwrap()
+    };
+    for (kind, down) in [("packet", "v0"), ("packet", "v1"), ("xdp", "v0")] {
+        let interface = Interface::open("v0").unwrap();
+        let mut port: Box<dyn Device> = match kind {
+            "packet" => Box::new(PacketPort::open(interface, None, config("packet:v0")).unwrap()),
+            _ => Box::new(Xdp::open(interface, &XdpOptions::default(), config("xdp:v0")).unwrap()),
+        };
+        let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
+        let before = in_kernel();
+        run(&format!("ip link set dev {down} down"));
+        let mut taken = 0;
+        for _ in 0..RING / 16 + 1 {
+            (0..16).for_each(|_| assert!(batch.push(&pool, &[0xFF; 60])));
+            taken += tx.send(&mut batch);
+            batch.clear();
+        }
+        assert_eq!((taken, tx.unsent()), (RING, RING), "{kind}, {down} down: the ring is full");
+        let sent = |port: &dyn Device| port.statistics().map(|counted| (counted.tx_packets, counted.tx_bytes)).unwrap();
+        assert_eq!((sent(&*port), in_kernel()), ((0, 0), before), "{kind}, {down} down");
+        // The next owner of a packet socket's queue sends them; an AF_XDP socket ends with its queues.
+        if kind == "packet" {
+            drop(tx);
+            tx = port.tx(0).unwrap();
+        }
+        assert_eq!(tx.unsent(), RING, "{kind}, {down} down");
+        run(&format!("ip link set dev {down} up"));
+        while tx.unsent() > 0 {
+            tx.send(&mut batch);
+        }
+        assert_eq!(sent(&*port), (RING as u64, RING as u64 * 60), "{kind}, {down} up");
+        assert_eq!(in_kernel() - before, RING as u64, "{kind}, {down} up");
+    }
+}
+
 /// Packet sockets deliver matching packets, with tags and receive times.
 #[test]
 fn packet_sockets_filter_and_stamp() {

@@ -234,7 +234,7 @@ impl Interface {
             io::ErrorKind::PermissionDenied => "run it as root, or with the capabilities CAP_NET_RAW (which suffices \
                 for packet:) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
                 .to_string(),
-            io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set {} up", self.name),
+            io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set dev {} up", self.name),
             _ => format!("see: ip -d link show {}; dmesg", self.name),
         };
         Error::Interface { name: self.name.clone(), why: format!("cannot {what}: {error}"), mend }

@@ -34,8 +34,8 @@ struct Rates {
     reorder: u32,
 }
 
-/// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, since the overtaking one
-/// is not held back itself.
+/// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, at most half of them, since
+/// the overtaking one is not held back itself.
 fn of_candidates(wanted: u32) -> u32 {
     let (wanted, all) = (u64::from(wanted), u64::from(u32::MAX));
     if wanted >= all / 2 { u32::MAX } else { (wanted * all / (all - wanted)) as u32 }
@@ -88,7 +88,11 @@ impl Faults {
             corrupt: rate("corrupt")?,
             truncate: rate("truncate")?,
             duplicate: rate("duplicate")?,
-            reorder: of_candidates(rate("reorder")?),
+            reorder: match rate("reorder")? {
+                // A rounded 50 % is half of all.
+                wanted if wanted > u32::MAX / 2 + 1 => return Err(name.bad_option("reorder", "it is at most 50 %")),
+                wanted => of_candidates(wanted),
+            },
         };
         let seed = name.number("seed", 1, 0..=usize::MAX)? as u64;
         Ok(Faults { rates, seed, counts: Arc::default() })

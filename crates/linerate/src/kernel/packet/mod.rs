@@ -110,9 +110,9 @@ impl Sockets for PacketSockets {
         if self.started.iter().any(|started| !*started) {
             socket.aim(&on.interface)?;
         }
-        let next = *socket.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = *socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = on.interface.longest_frame(on.config.options.max_frame)?;
-        Ok(Box::new(PacketTx { socket, next, oldest: next, counters, longest }))
+        Ok(Box::new(PacketTx { socket, place, counters, longest }))
     }
 
     fn drops(&self) -> Drops {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
-use super::socket::{BLOCK, HEADER, Receiving, Socket};
+use super::socket::{BLOCK, HEADER, Receiving, Socket, Transmitting};
 use crate::batch::Batch;
 use crate::filter::Filter;
 use crate::kernel::interface::LongestFrame;
@@ -255,35 +255,49 @@ impl Drop for PacketRx {
 /// A transmit queue.
 pub(super) struct PacketTx {
     pub(super) socket: Arc<Socket>,
-    pub(super) next: usize,
-    /// The oldest frame not known to be taken by the kernel.
-    pub(super) oldest: usize,
+    pub(super) place: Transmitting,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: LongestFrame,
 }
 
 impl PacketTx {
-    fn place(&self, frame: usize) -> usize {
+    fn offset(&self, frame: usize) -> usize {
         self.socket.sending + frame * self.socket.frame
     }
 
     fn status(&self, frame: usize) -> u32 {
-        self.socket.memory.word(self.place(frame) + STATUS).load(Acquire)
+        self.socket.memory.word(self.offset(frame) + STATUS).load(Acquire)
+    }
+
+    /// Counts the frames that the kernel has taken, which are not checked again. The others are not sent: the interface
+    /// is down, has no carrier, or no room.
+    fn count_taken(&mut self, slots: usize) {
+        let (mut packets, mut bytes) = (0, 0);
+        while self.place.untaken > 0 {
+            let frame = (self.place.next + self.socket.frames - self.place.untaken) % self.socket.frames;
+            if self.status(frame) & libc::TP_STATUS_SEND_REQUEST != 0 {
+                break;
+            }
+            let len = self.socket.memory.word(self.offset(frame) + LENGTH).load(Relaxed) as usize;
+            (packets, bytes) = (packets + 1, bytes + len.saturating_sub(Offload::LEN));
+            self.place.untaken -= 1;
+        }
+        self.counters.moved_packets(packets, slots, bytes);
     }
 }
 
 impl Transmit for PacketTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        let mut slots = 0;
         for packet in batch.packets() {
             let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
-            if self.status(self.next) & busy != 0 {
+            if self.status(self.place.next) & busy != 0 {
                 break;
             }
             let (len, offload) = (packet.len(), packet.offload());
             slots += packet.slots();
             let fits = if offload.is_some() { len <= LONGEST } else { self.longest.fits(len, &packet) };
-            let mut at = self.place(self.next) + HEADER;
+            let mut at = self.offset(self.place.next) + HEADER;
             if !fits || HEADER + Offload::LEN + len > self.socket.frame {
                 self.counters.dropped();
                 continue;
@@ -299,35 +313,30 @@ impl Transmit for PacketTx {
                 memory.write(at, segment);
                 at += segment.len();
             }
-            let place = self.place(self.next);
+            let place = self.offset(self.place.next);
             memory.word(place + NEXT).store(0, Relaxed);
             memory.word(place + HERE).store((Offload::LEN + len) as u32, Relaxed);
             memory.word(place + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
             memory.word(place + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
-            self.next = (self.next + 1) % self.socket.frames;
-            packets += 1;
-            total += len;
+            self.place.next = (self.place.next + 1) % self.socket.frames;
+            self.place.untaken += 1;
         }
         batch.drop_front(slots);
-        self.counters.moved_packets(packets, slots, total);
-        if self.unsent() > 0 {
+        if self.place.untaken > 0 {
             self.socket.push();
         }
-        // Frames that the kernel has taken are not checked again.
-        while self.oldest != self.next && self.status(self.oldest) & libc::TP_STATUS_SEND_REQUEST == 0 {
-            self.oldest = (self.oldest + 1) % self.socket.frames;
-        }
+        self.count_taken(slots);
         slots
     }
 
     fn unsent(&self) -> usize {
-        (self.next + self.socket.frames - self.oldest) % self.socket.frames
+        self.place.untaken
     }
 }
 
 impl Drop for PacketTx {
     fn drop(&mut self) {
-        *self.socket.next.lock().unwrap_or_else(PoisonError::into_inner) = self.next;
+        *self.socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner) = self.place;
     }
 }
 
@@ -712,8 +721,7 @@ mod tests {
         (socket.frames, socket.frame) = (frames, frame);
         let tx = PacketTx {
             socket: Arc::new(socket),
-            next: 0,
-            oldest: 0,
+            place: Transmitting::default(),
             counters: Arc::default(),
             longest: LongestFrame::any(1900),
         };
@@ -733,7 +741,11 @@ mod tests {
         tx.socket.memory.read(BLOCK + HEADER + Offload::LEN, &mut there);
         assert_eq!(there, bytes);
         assert_eq!(tx.socket.memory.word(BLOCK + NEXT).load(Relaxed), 0, "no packet follows it");
-        assert_eq!((tx.counters.packets(), tx.counters.slots(), tx.counters.bytes()), (1, 2, 3000));
+        let counted = |tx: &PacketTx| (tx.counters.packets(), tx.counters.slots(), tx.counters.bytes());
+        assert_eq!(counted(&tx), (0, 2, 0), "the kernel has not taken it");
+        tx.socket.memory.word(BLOCK + STATUS).store(libc::TP_STATUS_AVAILABLE, Relaxed);
+        tx.send(&mut batch);
+        assert_eq!(counted(&tx), (1, 2, 3000));
     }
 
     #[test]
@@ -770,7 +782,7 @@ mod tests {
             batch.push(&pool, &[n + 1; 100]);
         }
         // Four frames are free.
-        assert_eq!((tx.send(&mut batch), tx.unsent(), batch.len()), (4, 0, 2));
+        assert_eq!((tx.send(&mut batch), tx.unsent(), batch.len()), (4, 4, 2));
         for n in 0..4 {
             let words = [STATUS, NEXT, HERE, LENGTH].map(|at| frame(&tx, n, at));
             assert_eq!(words, [libc::TP_STATUS_SEND_REQUEST, 0, 110, 110]);
@@ -803,7 +815,7 @@ mod tests {
         status(&tx, 0, libc::TP_STATUS_AVAILABLE);
         status(&tx, 1, libc::TP_STATUS_SENDING);
         tx.send(&mut batch);
-        assert_eq!((tx.oldest, tx.unsent()), (2, 1), "the last one is not taken yet");
+        assert_eq!((tx.place.next, tx.unsent()), (3, 1), "the last one is not taken yet");
         assert_eq!(tx.buffers(), 0);
         status(&tx, 2, libc::TP_STATUS_WRONG_FORMAT);
         tx.send(&mut batch);
@@ -811,7 +823,7 @@ mod tests {
         // The next queue continues at the same position.
         let socket = tx.socket.clone();
         drop(tx);
-        assert_eq!(*socket.next.lock().unwrap(), 3);
+        assert_eq!(socket.transmitting.lock().unwrap().next, 3);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Socket {
     pub sending: usize,
     /// The positions of dropped queues.
     pub receiving: Mutex<Receiving>,
-    pub next: Mutex<usize>,
+    pub transmitting: Mutex<Transmitting>,
 }
 
 /// The read position in a socket's blocks.
@@ -35,6 +35,15 @@ pub struct Receiving {
     /// Packets of the block not yet read, and the offset of the next.
     pub left: u32,
     pub next: usize,
+}
+
+/// The position in a socket's send ring.
+#[derive(Clone, Copy, Default)]
+pub struct Transmitting {
+    /// The next frame to be written.
+    pub next: usize,
+    /// The frames before it that the kernel has not taken, as far as known.
+    pub untaken: usize,
 }
 
 /// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
@@ -93,15 +102,15 @@ impl Socket {
         let sending = blocks * BLOCK;
         let file = fd.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
         let memory = Mapping::of_device(file, 0, sending + to_send)?;
-        let (receiving, next) = (Mutex::default(), Mutex::default());
-        Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, next })
+        let (receiving, transmitting) = (Mutex::default(), Mutex::default());
+        Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, transmitting })
     }
 
     /// Wraps blocks that no kernel fills.
     #[cfg(test)]
     pub fn over(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
-        let (receiving, next) = (Mutex::default(), Mutex::default());
-        Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, next }
+        let (receiving, transmitting) = (Mutex::default(), Mutex::default());
+        Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, transmitting }
     }
 
     /// Starts receiving the interface's packets: all of them, or the socket's share of flows in a

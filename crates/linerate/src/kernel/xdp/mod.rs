@@ -184,7 +184,7 @@ impl Xdp {
         if mtu + FRAME_HEADERS > most {
             let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
             let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
-            return Err(cannot(why, format!("sudo ip link set {name} mtu {}", most - FRAME_HEADERS)));
+            return Err(cannot(why, format!("sudo ip link set dev {name} mtu {}", most - FRAME_HEADERS)));
         }
         let driver = interface.driver();
         // The other end of a pair, and any sender before the generic path, may leave checksums to a card.

@@ -290,7 +290,6 @@ impl RegionTx for XdpTx {
             bytes += len;
         }
         batch.sent(taken);
-        self.counters.moved_packets(packets, taken, bytes);
         end.ring.submit();
         // The kernel may have left some of the last call's frames, too.
         for _ in 0..=total / AT_ONCE {
@@ -300,6 +299,8 @@ impl RegionTx for XdpTx {
             // The kernel is busy, or the interface is down: the next call tries again (see `unsent`).
             let _ = wake(self.socket.fd(), true);
         }
+        let (packets, bytes) = end.untaken.add(packets, bytes, &end.ring);
+        self.counters.moved_packets(packets, taken, bytes);
         taken
     }
 

@@ -98,6 +98,11 @@ impl Producer {
         is_new
     }
 
+    /// Returns the count of descriptors written, modulo 2³².
+    pub fn written(&self) -> u32 {
+        self.next
+    }
+
     /// Returns the count of descriptors that the kernel has not taken yet.
     pub fn waiting(&self) -> u32 {
         self.next.wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))

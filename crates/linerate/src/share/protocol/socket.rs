@@ -197,7 +197,7 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// [`Error::Serve`] if the server does not admit this user, does not answer, or belongs to another user, which could keep
-/// the ports and read the packets.
+/// the ports and read the packets; also if other users can replace the socket.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
@@ -228,6 +228,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             "let root serve it, or serve it yourself; LINERATE_PORTS=PATH names another folder",
         ));
     }
+    check(path.parent().unwrap_or(Path::new("/")))?;
     rustix::io::ioctl_fionbio(socket, false).map_err(failed)?;
     Ok(true)
 }
@@ -291,7 +292,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_may_change_is_refused() {
         let (keep, path) = folder();
-        listen_at(&path.join("any"), 0o600, None).unwrap();
+        let _server = listen_at(&path.join("any"), 0o600, None).unwrap();
         assert_eq!(fs::metadata(path.join(".lock")).unwrap().mode() & 0o777, 0o600);
         for (folder, mode, is_fit) in [
             (&*path, 0o777, false),
@@ -302,8 +303,12 @@ mod tests {
             (keep.path(), 0o1777, true),
         ] {
             fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
-            let outcome = listen_at(&path.join("again"), 0o600, None).map(drop);
-            assert_eq!(outcome.is_ok(), is_fit, "{} {mode:o}: {outcome:?}", folder.display());
+            let outcomes =
+                [connect_to(&path.join("any")).map(drop), listen_at(&path.join("again"), 0o600, None).map(drop)];
+            for outcome in outcomes {
+                assert_eq!(outcome.is_ok(), is_fit, "{} {mode:o}: {outcome:?}", folder.display());
+                assert!(is_fit || message(outcome).contains(&format!("chmod go-w {}", folder.display())));
+            }
             fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
             let _ = fs::remove_file(path.join("again"));
         }
