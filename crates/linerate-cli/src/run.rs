@@ -184,7 +184,7 @@ pub enum Shortfall {
     Count {
         asked: u64,
         moved: u64,
-        /// What kept the rest, if that is known.
+        /// The reason why the others were not, if it is known.
         bound: Option<String>,
     },
 }

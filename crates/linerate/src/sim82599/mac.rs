@@ -197,10 +197,7 @@ impl Received {
         self.good += 1;
         self.good_octets += len as u64;
         self.sizes[size_class(len)] += 1;
-        if is_group(frame) {
-            self.broadcast += u64::from(is_broadcast(frame));
-            self.multicast += u64::from(!is_broadcast(frame));
-        }
+        count_group(frame, &mut self.multicast, &mut self.broadcast);
     }
 }
 
@@ -210,18 +207,14 @@ impl Sent {
         self.packets += 1;
         self.octets += frame.len() as u64 + 4;
         self.sizes[size_class(frame.len() + 4)] += 1;
-        if is_group(frame) {
-            self.broadcast += u64::from(is_broadcast(frame));
-            self.multicast += u64::from(!is_broadcast(frame));
-        }
+        count_group(frame, &mut self.multicast, &mut self.broadcast);
     }
 }
 
-/// Returns whether a frame is for several receivers.
-fn is_group(frame: &[u8]) -> bool {
-    frame.first().is_some_and(|first| first & 1 != 0)
-}
-
-fn is_broadcast(frame: &[u8]) -> bool {
-    frame.starts_with(&[0xFF; 6])
+/// Counts a frame that is for several receivers.
+#[inline]
+fn count_group(frame: &[u8], multicast: &mut u64, broadcast: &mut u64) {
+    if frame.first().is_some_and(|first| first & 1 != 0) {
+        *(if frame.starts_with(&[0xFF; 6]) { broadcast } else { multicast }) += 1;
+    }
 }

@@ -1,4 +1,4 @@
-//! What is left of a wire whose code has panicked.
+//! The wire of a card after the code of its own has panicked.
 
 use super::{Frame, Wire};
 use crate::error::{Error, Result};
