@@ -374,10 +374,32 @@ fn share_the_card(kernel: Kernel) {
         (&Value::from(3000), &Value::from(0)),
         "{summary}"
     );
+
+    if kernel == Kernel::Default {
+        counts_what_the_card_drops(&mut guest, &far);
+    }
     // When the program ends, Linux's driver restarts the card at a later time.
     ping_until_answered(&mut guest, &far, "10.84.0.1", 1400);
     assert_content(&mut guest);
     served.assert_silent("Linux");
+}
+
+/// While a program is stopped, its buffers run out, and the card drops. Only the card's driver knows that.
+fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
+    let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 1 --seconds 600", 1);
+    guest.wait_for_link("", "eth0");
+    let before = guest.counter("", "eth0", "rx_missed_errors");
+    let child = sink.child(guest);
+    guest.run(&format!("kill -STOP {child}"));
+    while guest.counter("", "eth0", "rx_missed_errors") == before {
+        guest.run(&format!("{far} linerate gen packet:eth1 --count 1000 --rate 20k --seconds 60 --json >/dev/null"));
+    }
+    let missed = guest.counter("", "eth0", "rx_missed_errors") - before;
+    guest.run(&format!("kill -CONT {child}"));
+    let summary = guest.wait(sink).summary();
+    // The last frames may have come after that.
+    let counted = summary["ports"][0]["drops"]["no_descriptor"].as_u64().unwrap_or(0);
+    assert!((missed..missed + 1000).contains(&counted), "{missed}: {summary}");
 }
 
 /// The card's own filters direct a flow to a queue; they are removed at the end, or after `kill -9` by the next

@@ -223,6 +223,13 @@ impl Interface {
         }
     }
 
+    /// Returns the number of frames that the card has dropped without a free descriptor, in all queues (`struct
+    /// rtnl_link_stats64`, `rx_missed_errors`); 0 where the driver does not count them.
+    pub fn missed(&self) -> u64 {
+        let count = std::fs::read_to_string(format!("/sys/class/net/{}/statistics/rx_missed_errors", self.name));
+        count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
     /// Returns the error for an interface that is gone.
     pub fn gone(&self) -> Error {
         Error::InterfaceGone { name: self.name.clone() }

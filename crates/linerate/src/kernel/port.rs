@@ -23,8 +23,8 @@ pub trait Sockets: Send + Sized {
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue, which has no owner.
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
-    /// Returns the kernel's drops since the port was opened.
-    fn drops(&self) -> Drops {
+    /// Returns the kernel's and the card's drops since the port was opened.
+    fn drops(&self, _: &Interface) -> Drops {
         Drops::default()
     }
 
@@ -110,6 +110,6 @@ impl<S: Sockets> PortKind for OnInterface<S> {
     }
 
     fn drops(&self) -> Drops {
-        self.sockets.drops()
+        self.sockets.drops(&self.on.interface)
     }
 }

@@ -115,7 +115,7 @@ impl Sockets for PacketSockets {
         Ok(Box::new(PacketTx { socket, place, counters, longest }))
     }
 
-    fn drops(&self) -> Drops {
+    fn drops(&self, _: &Interface) -> Drops {
         let new: u64 = self.sockets.iter().map(|socket| socket.drops()).sum();
         let no_descriptor = self.dropped.fetch_add(new, Ordering::Relaxed) + new;
         Drops { no_descriptor, ..Drops::default() }

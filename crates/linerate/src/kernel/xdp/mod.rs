@@ -73,6 +73,9 @@ pub struct XdpSockets {
     sockets: Vec<Place>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
+    /// What the card had dropped when the port was opened, where the kernel does not copy: there the socket does not
+    /// know of frames that found no descriptor.
+    missed: Option<u64>,
     /// Packets may come without checksums.
     finishes: bool,
     _link: bpf::Link,
@@ -208,6 +211,7 @@ impl Xdp {
             sockets,
             shared: Arc::new(Shared { map, started }),
             past,
+            missed: zero_copy.then(|| interface.missed()),
             finishes,
             _link: link,
             _alone: alone,
@@ -340,8 +344,10 @@ impl Sockets for XdpSockets {
         })))
     }
 
-    fn drops(&self) -> Drops {
+    fn drops(&self, interface: &Interface) -> Drops {
         let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        // A driver may start its counters anew.
+        drops.no_descriptor += self.missed.map_or(0, |before| interface.missed().saturating_sub(before));
         for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
             let now = socket.drops();
             drops.no_descriptor += now.no_descriptor;

@@ -400,15 +400,15 @@ impl Socket {
         *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// Returns the kernel's drops on this socket.
+    /// Returns the kernel's drops on this socket, without those of the card ([`Interface::missed`]).
     pub fn drops(&self) -> Drops {
         let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
+        // `rx_fill_ring_empty_descs` is left out: where the kernel copies, such a packet is in `rx_dropped` as well
+        // (net/xdp/xsk.c, `__xsk_rcv`). A card's driver counts each look at the empty ring, while its descriptors have
+        // buffers (`xp_alloc`).
         let ring_full = counted.rx_ring_full.unwrap_or(0);
-        // Where the kernel copies, a packet without a buffer is in `rx_dropped` as well (net/xdp/xsk.c, `__xsk_rcv`). A
-        // card's driver only counts that the fill ring was empty.
-        let fill_empty = counted.rx_fill_ring_empty_descs.filter(|_| self.zero_copy).unwrap_or(0);
         Drops {
-            no_descriptor: counted.rx_dropped + ring_full + fill_empty,
+            no_descriptor: counted.rx_dropped + ring_full,
             malformed: counted.rx_invalid_descs + counted.tx_invalid_descs,
             ..Drops::default()
         }
