@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use linerate::capture::Reader;
@@ -13,7 +14,7 @@ use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 
 use crate::line_rate::possible;
-use crate::run::{Outcome, Run, send};
+use crate::run::{Outcome, REST, Run, send};
 use crate::show::note;
 use crate::{Common, packets, usage};
 
@@ -50,6 +51,8 @@ struct Sender {
     pacer: Option<Pacer>,
     /// Paced frames are sent in bursts of at least this many.
     least: usize,
+    /// How long the thread sleeps when no burst is due: where the other side is a process, it needs the processor.
+    rest: Option<Duration>,
     left: u64,
     /// Turns in which the port had no room.
     held_back: Arc<AtomicU64>,
@@ -64,6 +67,9 @@ impl Sender {
                 None => wanted,
             };
             self.fill(allowed);
+            if let (0, Some(rest)) = (allowed, self.rest) {
+                std::thread::sleep(rest);
+            }
         }
         let chains = self.generator.frame_len() > self.pool.region().room();
         let sent = send(&mut self.tx, &mut self.batch, chains);
@@ -135,14 +141,14 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
         let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
         let most = common.batch.packets().min(Pacer::BURST as usize);
-        let (least, pacer) = match run.is_served() {
-            true => ((per_look as usize).clamp(1, most), pacer.map(|pacer| pacer.with_burst(RING))),
-            false => (1, pacer),
+        let (least, rest, pacer) = match run.is_served() {
+            true => ((per_look as usize).clamp(1, most), Some(REST), pacer.map(|pacer| pacer.with_burst(RING))),
+            false => (1, None, pacer),
         };
         let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
         let batch = Batch::with_capacity(common.batch.packets());
         let (generator, held_back) = (generator.with_flows(flows), held_back.clone());
-        let mut sender = Sender { tx, pool, batch, generator, pacer, least, left, held_back };
+        let mut sender = Sender { tx, pool, batch, generator, pacer, least, rest, left, held_back };
         run.spawn(move || sender.turn());
     }
     run.finish(judge)

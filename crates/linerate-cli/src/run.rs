@@ -344,7 +344,7 @@ pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
 
 /// How long a thread polls a port of another process before it rests, and how long it rests.
 const PATIENCE: Duration = Duration::from_micros(100);
-const REST: Duration = Duration::from_micros(20);
+pub const REST: Duration = Duration::from_micros(20);
 
 impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.

@@ -18,7 +18,7 @@ pub struct Options {
     pub rx_queues: u16,
     /// Transmit queues, at least 1.
     pub tx_queues: u16,
-    /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 4,096 to receive from a switch of another
+    /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 8,192 to receive from a switch of another
     /// process.
     pub ring: Option<usize>,
     /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](super::FRAME_HEADERS). A frame longer than a buffer arrives as a chain.

@@ -43,13 +43,13 @@ pub struct Plan {
     pub zones: usize,
 }
 
-/// 128 ports, 512 rings of up to 4,096 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Unused memory
+/// 128 ports, 512 rings of up to 8,192 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Unused memory
 /// costs nothing.
 impl Default for Plan {
     fn default() -> Plan {
         Plan {
             ports: Objects { count: 128, size: 1024 },
-            rings: Objects { count: 512, size: (STATE + SLOTS + 4096 * SLOT).next_multiple_of(4096) },
+            rings: Objects { count: 512, size: (STATE + SLOTS + 8192 * SLOT).next_multiple_of(4096) },
             buffers: Objects { count: 163_840, size: 2048 },
             zones: 0,
         }

@@ -12,7 +12,7 @@ use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
 
 /// The most rings and slots that a client may ask for.
 pub(super) const MOST_RINGS: u16 = 32;
-pub(super) const MOST_SLOTS: u32 = 4096;
+pub(super) const MOST_SLOTS: u32 = 8192;
 pub(super) const SLOTS: u32 = 1024;
 /// The slots of a receive ring at a switch, which drops packets while a receiver has no processor.
 pub(super) const SWITCH_SLOTS: u32 = 2048;
