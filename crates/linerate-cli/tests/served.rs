@@ -101,6 +101,29 @@ fn ports_of_other_processes_are_monitored() {
     assert!(world.fails("sink vale0:absent/r --seconds 1").contains("not open"));
 }
 
+/// Each packet that was sent to a receiver is received, or counted by cause at the receiver.
+#[test]
+fn packets_that_a_slow_program_misses_are_its_drops() {
+    let world = World::serving("");
+    let longer = world.folder.path().join("longer.pcap").display().to_string();
+    write_frames(&longer, &vec![vec![0x55; 3000]; 7]);
+    // Of 8,192 slots one is never filled, and each longer packet has two.
+    const RECEIVED: u64 = 8191 - 7 * 2;
+    let sink = format!("sink vale0:b --count {RECEIVED} --seconds 60 --json");
+    let mut sink = Process::start(&mut world.command(&sink));
+    sink.await_output("ports");
+    sink.pause(true);
+    let sent = world.succeeds(&format!("fwd pcap:{longer} vale0:a?mtu=9000 --count 7 --seconds 30 --json"));
+    assert_eq!(summary(sent.as_bytes())["packets"], 7, "{sent}");
+    world.succeeds(&format!("gen vale0:a --count {COUNT} --seconds 30"));
+    sink.pause(false);
+    let (code, said) = sink.ended();
+    let got = summary(said.as_bytes());
+    let port = &got["ports"][0];
+    let drops = serde_json::json!({"no_descriptor": COUNT - RECEIVED, "oversize": 7});
+    assert_eq!((&port["rx_packets"], &port["drops"]), (&RECEIVED.into(), &drops), "{code:?} {got}");
+}
+
 #[test]
 fn served_ports_are_listed_and_managed() {
     let world = World::serving("");

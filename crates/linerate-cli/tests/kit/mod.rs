@@ -110,6 +110,17 @@ impl Process {
         (self.child.wait().unwrap().code(), rest)
     }
 
+    /// Stops it until it is to go on; returns when none of its threads runs.
+    pub fn pause(&self, stops: bool) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, if stops { Signal::STOP } else { Signal::CONT }).unwrap();
+        let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
+        let tasks = || std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        while stops && !tasks().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped)) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Sends Ctrl-C.
     pub fn stop(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {

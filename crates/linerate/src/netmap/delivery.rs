@@ -43,6 +43,9 @@ pub trait Recipient: Send {
     /// Copies all packets of a batch, and clears it.
     fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
 
+    /// Tells the receiver of packets without room, and of packets that were too long.
+    fn dropped(&mut self, full: u64, too_long: u64);
+
     /// Publishes the copied packets to the receiver. Returns whether it sleeps and is still to be woken
     /// ([`wake`](Recipient::wake)).
     fn publish(&mut self) -> bool;
@@ -153,8 +156,7 @@ impl Delivery {
             full += entry.flush();
         }
         if full + too_long > 0 {
-            self.full.fetch_add(full, Ordering::Relaxed);
-            self.too_long.fetch_add(too_long, Ordering::Relaxed);
+            self.dropped(entry, full, too_long);
         }
         match &mut entry.recipient {
             Some(recipient) => recipient.publish(),
@@ -162,6 +164,16 @@ impl Delivery {
                 lane.wake.notify();
                 false
             }
+        }
+    }
+
+    /// Counts packets without room, and packets that were too long.
+    #[cold]
+    fn dropped(&self, entry: &mut Entry, full: u64, too_long: u64) {
+        self.full.fetch_add(full, Ordering::Relaxed);
+        self.too_long.fetch_add(too_long, Ordering::Relaxed);
+        if let Some(recipient) = &mut entry.recipient {
+            recipient.dropped(full, too_long);
         }
     }
 
@@ -180,14 +192,15 @@ impl Delivery {
     pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(lane) = self.lane(number.into()) else { return };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch = Batch::with_capacity(CHUNK);
+        let (mut batch, mut missed) = (Batch::with_capacity(CHUNK), 0);
         while queue.recv(&mut batch) > 0 {
             // The queue has counted these.
-            self.full.fetch_add(recipient.take_all(&mut batch).missed, Ordering::Relaxed);
+            missed += recipient.take_all(&mut batch).missed;
         }
         recipient.publish();
         recipient.wake();
         entry.recipient = Some(recipient);
+        self.dropped(entry, missed, 0);
     }
 }
 

@@ -71,6 +71,8 @@ pub struct QueueCounters {
     bytes: AtomicU64,
     no_buffer: AtomicU64,
     dropped: AtomicU64,
+    no_descriptor: AtomicU64,
+    oversize: AtomicU64,
 }
 
 impl QueueCounters {
@@ -100,6 +102,13 @@ impl QueueCounters {
     #[cold]
     pub(crate) fn dropped(&self) {
         Self::add(&self.dropped, 1);
+    }
+
+    /// Counts packets that did not come into the queue: it had no descriptor for them, or they were too long.
+    #[cold]
+    pub(crate) fn missed(&self, no_descriptor: u32, oversize: u32) {
+        Self::add(&self.no_descriptor, no_descriptor.into());
+        Self::add(&self.oversize, oversize.into());
     }
 
     /// Counts packets that [`moved_packets`](Self::moved_packets) has counted, and their bytes, as dropped.
@@ -136,6 +145,16 @@ impl QueueCounters {
     /// Returns the count of packets that the queue dropped.
     pub fn drops(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Returns the count of packets for which the queue had no descriptor; 0 where the port counts them.
+    pub fn no_descriptors(&self) -> u64 {
+        self.no_descriptor.load(Ordering::Relaxed)
+    }
+
+    /// Returns the count of packets that were too long for the queue; 0 where the port counts them.
+    pub fn oversizes(&self) -> u64 {
+        self.oversize.load(Ordering::Relaxed)
     }
 }
 

@@ -100,7 +100,8 @@ impl PortKind for Remote {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
-        Ok(Box::new(ServedRx { opened, queue: queue.into(), pool, counters, sleeps, longest, parts: Vec::new() }))
+        let (queue, parts) = (queue.into(), Vec::new());
+        Ok(Box::new(ServedRx { opened, queue, pool, counters, sleeps, longest, parts, dropped: [0; 2] }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -145,6 +146,25 @@ struct ServedRx {
     longest: usize,
     /// Offset and length of each part of the current packet.
     parts: Vec<(usize, usize)>,
+    /// The ring's counts of dropped packets at the last look.
+    dropped: [u32; 2],
+}
+
+impl ServedRx {
+    /// Counts the packets that the server has dropped since the last look.
+    fn count_dropped(&mut self) {
+        let now = self.opened.port.dropped(self.queue);
+        let before = std::mem::replace(&mut self.dropped, now);
+        if now != before {
+            self.counters.missed(now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1]));
+        }
+    }
+}
+
+impl Drop for ServedRx {
+    fn drop(&mut self) {
+        self.count_dropped();
+    }
 }
 
 impl Receive for ServedRx {
@@ -153,7 +173,11 @@ impl Receive for ServedRx {
         let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
         opened.port.take(opened.socket(), *queue, parts, |memory, parts| {
             let len: usize = parts.iter().map(|(_, len)| len).sum();
-            if len == 0 || len > *longest {
+            if len > *longest {
+                counters.missed(0, 1);
+                return true;
+            }
+            if len == 0 {
                 counters.dropped();
                 return true;
             }
@@ -173,6 +197,7 @@ impl Receive for ServedRx {
             is_pushed
         });
         self.counters.moved_packets(packets, batch.len() - before, total);
+        self.count_dropped();
         batch.len() - before
     }
 

@@ -200,6 +200,16 @@ impl SharedPort {
         taken
     }
 
+    /// Returns the packets that a receive ring had no room for, and those that were too long, each modulo 2^32.
+    #[inline(always)]
+    pub(super) fn dropped(&self, number: usize) -> [u32; 2] {
+        self.client_rings
+            .rx
+            .get(number)
+            .and_then(Option::as_ref)
+            .map_or([0; 2], |receive| receive.client.ring.dropped())
+    }
+
     /// Puts packets of about `count` slots in all on a transmit ring. `next` is called with the free room in bytes, and
     /// returns the next packet, or `None` if there is none that fits.
     pub(super) fn put<'a>(

@@ -154,6 +154,10 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         taken
     }
 
+    fn dropped(&mut self, full: u64, too_long: u64) {
+        self.ring.ring.add_dropped(full, too_long);
+    }
+
     fn publish(&mut self) -> bool {
         self.ring.publish_tail();
         self.ring.ring.is_armed()
@@ -298,6 +302,7 @@ mod tests {
         bench.send(&[5000, 60, 9001]);
         assert_eq!(bench.lens(), [2048, 2048, 904, 60]);
         assert_eq!((drops(&bench).no_descriptor, drops(&bench).oversize), (6, 1));
+        assert_eq!(bench.ring.dropped(), [6, 1], "the client counts them as well");
         // A chain without room, and a slot without a buffer.
         bench.send(&[60; 10]);
         bench.send(&[5000, 62]);

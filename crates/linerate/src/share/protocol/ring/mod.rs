@@ -12,6 +12,7 @@
 //!                waits       whether a token is wanted, or sent
 //!     server:    hwtail      up to where slots are the client's
 //!                kick        whether the server wants a token when head has moved
+//!                full        packets without room in a receive ring, and too long ones
 //! ```
 //!
 //! All of a ring's state is in the ring, so that any process that has the memory can continue where another one
@@ -68,6 +69,9 @@ const SERVER_WAITS: usize = 64 + 8;
 const SERVER_SHADOW: usize = 64 + 12;
 /// Offset of the ring of a zero-copy monitor, in units of 64 bytes; 0: none.
 const SERVER_MONITOR: usize = 64 + 16;
+/// Packets that a receive ring had no room for, and packets that were too long for its port.
+const SERVER_FULL: usize = 64 + 20;
+const SERVER_TOO_LONG: usize = 64 + 24;
 
 // Values of `CLIENT_WAITS`.
 /// The client wants a token when tail moves.
@@ -336,6 +340,20 @@ impl Ring {
 
     pub fn lose(&self) {
         self.state(CLIENT_LOST).fetch_add(1, Relaxed);
+    }
+
+    /// As the client: returns the number of packets that the ring had no room for, and of those that were too long for
+    /// its port, each modulo 2^32.
+    #[inline(always)]
+    pub fn dropped(&self) -> [u32; 2] {
+        [SERVER_FULL, SERVER_TOO_LONG].map(|field| self.state(field).load(Relaxed))
+    }
+
+    /// As the server: adds to these numbers.
+    #[cold]
+    pub fn add_dropped(&self, full: u64, too_long: u64) {
+        self.state(SERVER_FULL).fetch_add(full as u32, Relaxed);
+        self.state(SERVER_TOO_LONG).fetch_add(too_long as u32, Relaxed);
     }
 
     /// Returns the ring of this ring's zero-copy monitor.
