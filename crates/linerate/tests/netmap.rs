@@ -311,6 +311,17 @@ fn a_slow_port_does_not_block_others() {
 /// Two switches with three cables between them: a broadcast circulates, and multiplies at each turn. Packets
 /// without room are dropped and counted; other ports of the same switch go on; and the storm ends when the loop is
 /// cut.
+/// A packet shorter than an Ethernet header has no destination.
+#[test]
+fn packets_too_short_for_a_switch_are_counted_at_their_port() {
+    let pool = pool(256);
+    let [mut a, mut b] = ["a", "b"].map(|name| End::open(&format!("vale8:{name}"), &pool));
+    a.send(&[13, 14, 1, 60].map(|len| vec![0xFF; len]));
+    assert_eq!(b.receive().iter().map(Vec::len).collect::<Vec<_>>(), [14, 60]);
+    let drops = |end: &End| end.device.statistics().unwrap().drops;
+    assert_eq!((drops(&a).undersize, drops(&b).undersize), (2, 0));
+}
+
 #[test]
 fn a_storm_ends_with_its_loop() {
     let pool = pool(4096);

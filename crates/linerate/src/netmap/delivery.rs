@@ -26,6 +26,8 @@ pub struct Delivery {
     /// Packets without room, and packets that were too long.
     full: AtomicU64,
     too_long: AtomicU64,
+    /// Packets from the port itself that were too short for the switch to decide on.
+    too_short: AtomicU64,
 }
 
 struct Lane {
@@ -103,12 +105,20 @@ impl Delivery {
             lanes: (0..config.options.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
             full: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
+            too_short: AtomicU64::new(0),
         })
     }
 
     pub fn drops(&self) -> Drops {
-        let (no_descriptor, oversize) = (self.full.load(Ordering::Relaxed), self.too_long.load(Ordering::Relaxed));
-        Drops { no_descriptor, oversize, ..Drops::default() }
+        let [no_descriptor, oversize, undersize] =
+            [&self.full, &self.too_long, &self.too_short].map(|counter| counter.load(Ordering::Relaxed));
+        Drops { no_descriptor, oversize, undersize, ..Drops::default() }
+    }
+
+    /// Counts packets from the port that were shorter than an Ethernet header.
+    #[cold]
+    pub fn count_too_short(&self, packets: u64) {
+        self.too_short.fetch_add(packets, Ordering::Relaxed);
     }
 
     fn lane(&self, queue: usize) -> Option<&Lane> {

@@ -151,6 +151,7 @@ impl<K: PortKind> Device for SoftwarePort<K> {
         let (mut sum, drops) = (self.counters.sum(), self.kind.drops());
         sum.drops.no_descriptor += drops.no_descriptor;
         sum.drops.oversize += drops.oversize;
+        sum.drops.undersize += drops.undersize;
         sum.drops.malformed += drops.malformed;
         Ok(sum)
     }

@@ -29,7 +29,7 @@ pub struct Drops {
     pub no_buffer: u64,
     /// The checksum at its end was wrong.
     pub bad_crc: u64,
-    /// Shorter than 64 bytes with CRC.
+    /// Shorter than 64 bytes with CRC; at a port of a switch, packets from it that are shorter than an Ethernet header.
     pub undersize: u64,
     /// Longer than the port's longest frame.
     pub oversize: u64,

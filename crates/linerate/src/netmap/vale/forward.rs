@@ -3,6 +3,9 @@
 use super::table::{Address, Table};
 use crate::netmap::frames::Frames;
 
+/// Bytes of an Ethernet header.
+pub const HEADER: usize = 14;
+
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
@@ -77,7 +80,7 @@ impl Forward for Learning {
         let (mut learned, mut found) = (None, (None, Destination::Drop));
         for (n, (packet, to)) in packets.iter().zip(to).enumerate() {
             // A packet shorter than an Ethernet header is dropped.
-            let Some(header) = packet.first_chunk().filter(|_| packet.len() >= 14) else { continue };
+            let Some(header) = packet.first_chunk().filter(|_| packet.len() >= HEADER) else { continue };
             let (destination, origin) = Address::of(header);
             if learned != Some(origin) && !origin.is_multicast() && packets.is_learned_from(n) {
                 self.table.learn(origin, source, now);

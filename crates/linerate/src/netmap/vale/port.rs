@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::forward::HEADER;
 use super::{Destination, MAX_PORTS, Snapshot, Switch};
 use crate::batch::Batch;
 use crate::memory::Pool;
@@ -51,7 +52,7 @@ impl ValeTx {
         let mut to = [Destination::Drop; CHUNK];
         let to = &mut to[..frames.len()];
         self.snapshot.forward.forward(self.source, &frames, to);
-        let (mut everywhere, mut used, mut ports) = (0u64, [0u8; CHUNK], 0);
+        let (mut everywhere, mut used, mut ports, mut too_short) = (0u64, [0u8; CHUNK], 0, 0);
         for (packet, to) in to.iter().enumerate() {
             let bit = 1 << packet;
             match to {
@@ -64,8 +65,14 @@ impl ValeTx {
                     *wanted |= bit;
                 }
                 Destination::Broadcast => everywhere |= bit,
-                _ => {}
+                // A packet shorter than an Ethernet header has no destination.
+                _ => too_short += u64::from(frames.get(packet).len() < HEADER),
             }
+        }
+        if too_short > 0
+            && let Some(source) = &self.snapshot.ports[usize::from(self.source)]
+        {
+            source.delivery.count_too_short(too_short);
         }
         if everywhere == 0 {
             for &port in &used[..ports] {
