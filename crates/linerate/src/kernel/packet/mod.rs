@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::offload::LONGEST;
 use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
-use queue::{PacketRx, PacketTx};
+use queue::{PacketRx, PacketTx, Retry};
 use socket::Socket;
 
 /// An interface, over packet sockets.
@@ -112,7 +112,7 @@ impl Sockets for PacketSockets {
         }
         let place = *socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = on.interface.longest_frame(on.config.options.max_frame)?;
-        Ok(Box::new(PacketTx { socket, place, counters, longest }))
+        Ok(Box::new(PacketTx { socket, place, counters, longest, retry: Retry::default() }))
     }
 
     fn drops(&self, _: &Interface) -> Drops {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::socket::{BLOCK, HEADER, Receiving, Socket, Transmitting};
 use crate::batch::Batch;
@@ -33,6 +34,8 @@ const TAG_TYPE: usize = 36;
 /// Frames up to this length are declared as headers entirely: the kernel copies headers, and passes the rest as
 /// pages, which costs more than a copy.
 const COPIED: usize = 1518;
+/// Bytes of an Ethernet header, without which the kernel refuses a frame.
+const SHORTEST: usize = 14;
 
 /// A receive queue.
 pub(super) struct PacketRx {
@@ -258,6 +261,34 @@ pub(super) struct PacketTx {
     pub(super) place: Transmitting,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: LongestFrame,
+    pub(super) retry: Retry,
+}
+
+/// The time of the next attempt to send a frame that the interface did not take: it is down, has no carrier, or no room.
+/// The kernel counts each attempt without a carrier as a dropped packet.
+#[derive(Default)]
+pub(super) struct Retry {
+    /// `None` while frames are taken.
+    at: Option<Instant>,
+    pause: Duration,
+}
+
+/// The first pause: some packets' time. A card's ring has room again.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
+/// The longest pause: an interface that is up again is noticed.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+impl Retry {
+    fn is_due(&self) -> bool {
+        self.at.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// Doubles the pause after an attempt that failed.
+    #[cold]
+    fn failed(&mut self) {
+        self.pause = (self.pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        self.at = Some(Instant::now() + self.pause);
+    }
 }
 
 impl PacketTx {
@@ -269,14 +300,40 @@ impl PacketTx {
         self.socket.memory.word(self.offset(frame) + STATUS).load(Acquire)
     }
 
+    /// Returns the frame `count` frames before the next one.
+    fn before_next(&self, count: usize) -> usize {
+        (self.place.next + self.socket.frames - count) % self.socket.frames
+    }
+
+    /// Drops the oldest frame, which the kernel refuses because its offloads are malformed. The kernel's position stays
+    /// there, so that the frames behind it move up.
+    #[cold]
+    fn remove_refused(&mut self) {
+        let memory = &self.socket.memory;
+        let mut bytes = vec![0; self.socket.frame];
+        for count in (1..self.place.untaken).rev() {
+            memory.read(self.offset(self.before_next(count)), &mut bytes);
+            memory.write(self.offset(self.before_next(count + 1)), &bytes);
+        }
+        self.place.next = self.before_next(1);
+        self.place.untaken -= 1;
+        memory.word(self.offset(self.place.next) + STATUS).store(libc::TP_STATUS_AVAILABLE, Release);
+        self.counters.dropped();
+    }
+
     /// Counts the frames that the kernel has taken, which are not checked again. The others are not sent: the interface
     /// is down, has no carrier, or no room.
     fn count_taken(&mut self, slots: usize) {
         let (mut packets, mut bytes) = (0, 0);
         while self.place.untaken > 0 {
-            let frame = (self.place.next + self.socket.frames - self.place.untaken) % self.socket.frames;
-            if self.status(frame) & libc::TP_STATUS_SEND_REQUEST != 0 {
+            let frame = self.before_next(self.place.untaken);
+            let status = self.status(frame);
+            if status & libc::TP_STATUS_SEND_REQUEST != 0 {
                 break;
+            }
+            if status & libc::TP_STATUS_WRONG_FORMAT != 0 {
+                self.remove_refused();
+                continue;
             }
             let len = self.socket.memory.word(self.offset(frame) + LENGTH).load(Relaxed) as usize;
             (packets, bytes) = (packets + 1, bytes + len.saturating_sub(Offload::LEN));
@@ -298,7 +355,7 @@ impl Transmit for PacketTx {
             slots += packet.slots();
             let fits = if offload.is_some() { len <= LONGEST } else { self.longest.fits(len, &packet) };
             let mut at = self.offset(self.place.next) + HEADER;
-            if !fits || HEADER + Offload::LEN + len > self.socket.frame {
+            if !fits || len < SHORTEST || HEADER + Offload::LEN + len > self.socket.frame {
                 self.counters.dropped();
                 continue;
             }
@@ -322,10 +379,14 @@ impl Transmit for PacketTx {
             self.place.untaken += 1;
         }
         batch.drop_front(slots);
-        if self.place.untaken > 0 {
-            self.socket.push();
-        }
+        let untaken = self.place.untaken;
+        let is_refused = untaken > 0 && self.retry.is_due() && !self.socket.push();
         self.count_taken(slots);
+        if is_refused && self.place.untaken == untaken {
+            self.retry.failed();
+        } else if self.place.untaken < untaken {
+            self.retry = Retry::default();
+        }
         slots
     }
 
@@ -724,6 +785,7 @@ mod tests {
             place: Transmitting::default(),
             counters: Arc::default(),
             longest: LongestFrame::any(1900),
+            retry: Retry::default(),
         };
         (tx, rx.pool.clone(), kernel)
     }
@@ -817,13 +879,42 @@ mod tests {
         tx.send(&mut batch);
         assert_eq!((tx.place.next, tx.unsent()), (3, 1), "the last one is not taken yet");
         assert_eq!(tx.buffers(), 0);
-        status(&tx, 2, libc::TP_STATUS_WRONG_FORMAT);
+        status(&tx, 2, libc::TP_STATUS_AVAILABLE);
         tx.send(&mut batch);
         assert_eq!(tx.unsent(), 0);
         // The next queue continues at the same position.
         let socket = tx.socket.clone();
         drop(tx);
         assert_eq!(socket.transmitting.lock().unwrap().next, 3);
+    }
+
+    /// The kernel stays at a frame that it refuses: those behind it move up, in order.
+    #[test]
+    fn a_frame_that_the_kernel_refuses_is_dropped_and_delays_no_other() {
+        let (mut tx, pool) = sender(4);
+        let mut batch = Batch::new();
+        (1..=4u8).for_each(|n| assert!(batch.push(&pool, &[n; 60])));
+        tx.send(&mut batch);
+        let status = |tx: &PacketTx, n: usize, value: u32| {
+            tx.socket.memory.word(BLOCK + n * 2048 + STATUS).store(value, Relaxed)
+        };
+        status(&tx, 0, libc::TP_STATUS_AVAILABLE);
+        status(&tx, 1, libc::TP_STATUS_WRONG_FORMAT);
+        tx.send(&mut batch);
+        let counted = |tx: &PacketTx| (tx.counters.packets(), tx.counters.drops(), tx.unsent(), tx.place.next);
+        assert_eq!(counted(&tx), (1, 1, 2, 3));
+        let frame = |n: usize| {
+            let (place, mut bytes) = (BLOCK + n * 2048, [0; 60]);
+            tx.socket.memory.read(place + HEADER + Offload::LEN, &mut bytes);
+            (tx.socket.memory.word(place + STATUS).load(Relaxed), bytes)
+        };
+        let is_to_send = libc::TP_STATUS_SEND_REQUEST;
+        assert_eq!([1, 2].map(frame), [(is_to_send, [3; 60]), (is_to_send, [4; 60])]);
+        assert_eq!(frame(3).0, libc::TP_STATUS_AVAILABLE);
+        // Without an Ethernet header the kernel would refuse it.
+        assert!(batch.push(&pool, &[5; 13]));
+        tx.send(&mut batch);
+        assert_eq!((counted(&tx), batch.len()), ((1, 2, 2, 3), 0));
     }
 
     #[test]

@@ -160,10 +160,10 @@ impl Socket {
             .map_or(0, |counted| counted.tp_drops.into())
     }
 
-    /// Sends the frames that are marked.
-    pub fn push(&self) {
-        // An error concerns one frame, which is marked; or the interface is down, and the next call tries again.
-        let _ = rustix::net::send(&self.fd, &[], rustix::net::SendFlags::DONTWAIT);
+    /// Sends the frames that are marked; returns false if one could not be sent. The kernel waits at that frame for the
+    /// next call, unless it is malformed.
+    pub fn push(&self) -> bool {
+        rustix::net::send(&self.fd, &[], rustix::net::SendFlags::DONTWAIT).is_ok()
     }
 }
 
