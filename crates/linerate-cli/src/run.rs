@@ -926,7 +926,21 @@ fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
 
 /// Prints a note if nothing could have moved.
 fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome) {
-    for (device, Statistics { rx_packets, drops, .. }) in devices.iter().zip(statistics) {
+    for (device, Statistics { rx_packets, tx_packets, drops, .. }) in devices.iter().zip(statistics) {
+        let given: u64 = device.queue_statistics().tx_slots.iter().sum();
+        let name = device.name();
+        match device.info().driver {
+            _ if is_up(device) || given == 0 => {}
+            // Of chains the packets are not known.
+            "packet" if device.info().max_frame <= device.pool().region().room() => {
+                let unsent = given.saturating_sub(tx_packets + drops.tx_too_long);
+                note(&format!("note: {name}: the link is down: {unsent} packets were not sent"));
+            }
+            "xdp" => {
+                note(&format!("note: {name}: the link is down: packets that the kernel took and dropped count as sent"))
+            }
+            _ => {}
+        }
         if *rx_packets == 0 && drops.oversize > 0 {
             note(&format!(
                 "note: {}: all {} frames were longer than the port takes; allow longer ones with --mtu",

@@ -191,6 +191,30 @@ fn help_lists_the_wires() {
     }
 }
 
+/// What an interface without a carrier does not send is said, and is not tried again without a pause. AF_XDP does not
+/// report that the kernel drops packets.
+#[test]
+fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ldg"), Namespace::new("lde"));
+    pair((&host, "h0"), (&far, "f0"), 4);
+    for (port, note) in [("packet:h0", "packets were not sent"), ("xdp:h0", "dropped count as sent")] {
+        let mut generator = Process::start(&mut inside(&host, &format!("gen {port} --rate 1k --seconds 60 --json")));
+        generator.await_output("ports");
+        far.run("ip link set f0 down");
+        let begin = std::time::Instant::now();
+        generator.await_error(&format!("note: {port}: the link is down: nothing comes and goes here"));
+        generator.stop();
+        generator.await_error(note);
+        generator.ended();
+        let dropped: u64 = host.run("cat /sys/class/net/h0/statistics/tx_dropped").trim().parse().unwrap();
+        // One attempt in 20 ms, and the first ones.
+        let most = 100 + begin.elapsed().as_millis() as u64 / 20;
+        assert!(port != "packet:h0" || dropped <= most, "{dropped} of {most}");
+        far.run("ip link set f0 up");
+    }
+}
+
 /// A port that is down, and one whose link goes: a line at once, not ten seconds of silence.
 #[test]
 fn a_link_that_is_down_is_reported() {
