@@ -141,7 +141,7 @@ pub fn moves_packets(name: &str) -> bool {
     name.starts_with("linerate ") || name == MODEL
 }
 
-/// The shortest time that is judged: threads wait for their first processor when they start.
+/// The shortest time that is judged by its parts: threads wait for their first processor when they start.
 const JUDGED: f64 = 0.2;
 
 /// The use of processors over a time.
@@ -190,10 +190,20 @@ impl Use {
         self.bound().map(|model| format!("{model} (the run's threads moved packets {percent} % of the time)"))
     }
 
+    /// Returns whether the time is long enough to tell a busy machine from the threads' start: a part of it is, or what a
+    /// thread waited is as much as would matter in a longer one.
+    fn is_judged(&self) -> bool {
+        self.seconds >= JUDGED || self.waited * self.seconds > WAITED * JUDGED
+    }
+
+    fn has_waited(&self) -> bool {
+        self.waited > WAITED || self.stolen > STOLEN
+    }
+
     /// Returns a warning if processors were taken away; then times and rates are not those of a quiet machine.
     pub fn warning(&self) -> Option<String> {
         let percent = |part: f64| (part * 100.0).round();
-        match self.seconds >= JUDGED && (self.waited > WAITED || self.stolen > STOLEN) {
+        match self.is_judged() && self.has_waited() {
             true => Some(format!(
                 "processors were taken away: a thread was ready without one for {} % of the time, and a \
                  hypervisor took {} %; the figures are those of a busy machine",
@@ -204,11 +214,13 @@ impl Use {
         }
     }
 
+    /// Returns the same for programs. `taken_away` is null where the time is too short to tell.
     pub fn json(&self) -> Value {
+        let is_taken_away = (self.is_judged() || !self.has_waited()).then(|| self.has_waited());
         let percent = |part: f64| (part * 1000.0).round() / 10.0;
         json!({
             "used": self.processors, "waited_percent": percent(self.waited),
-            "stolen_percent": percent(self.stolen), "taken_away": self.warning().is_some(),
+            "stolen_percent": percent(self.stolen), "taken_away": is_taken_away,
         })
     }
 }
@@ -260,7 +272,19 @@ mod tests {
         assert!(stolen.warning().unwrap().contains("took 10 %"));
         assert_eq!(stolen.json()["taken_away"], true);
         let short = snapshot(0, thread(0, u64::MAX), 90, 1400).since(&before(), moves_packets);
-        assert_eq!(short.warning(), None, "a start");
+        assert_eq!((short.warning(), &short.json()["taken_away"]), (None, &Value::Null), "a start");
+        // The machine was busy, however short the time.
+        for (seconds, waited, taken_away) in [
+            (0.05, 0.95, json!(true)),
+            (0.05, 0.1, Value::Null),
+            (0.05, 0.04, json!(false)),
+            (0.2, 0.04, json!(false)),
+            (0.2, 0.06, json!(true)),
+        ] {
+            let used = Use { seconds, waited, ..Use::default() };
+            assert_eq!(used.json()["taken_away"], taken_away, "{waited} of {seconds} s");
+            assert_eq!(used.warning().is_some(), taken_away == json!(true), "{waited} of {seconds} s");
+        }
         assert!(snapshot(2, thread(0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
     }
 
