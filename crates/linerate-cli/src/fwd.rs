@@ -163,8 +163,8 @@ pub fn run(
     rules.check();
     let mut run = Run::open("fwd", &names, count, common)?;
     let filtered = start(&mut run, profile, rules, common)?;
-    run.finish(|reports, dropped| {
-        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports, dropped) };
+    run.finish(|reports, _| {
+        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports) };
         let filtered = filtered.load(Ordering::Relaxed);
         Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
     })
@@ -244,12 +244,12 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 /// that are missing among the frames that arrived.
 fn judge_counted(reports: &[Option<Report>]) -> Outcome {
     let lost = reports.iter().take(2).flatten().map(|report| report.lost).sum();
-    Outcome { lost, ..judge(reports, 0) }
+    Outcome { lost, ..judge(reports) }
 }
 
 /// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. The frames that the
 /// ports dropped are among those that are missing.
-pub fn judge(reports: &[Option<Report>], _dropped: u64) -> Outcome {
+pub fn judge(reports: &[Option<Report>]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
     for (sender, receiver) in [(a, b), (b, a)] {

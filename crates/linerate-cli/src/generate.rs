@@ -151,7 +151,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let mut sender = Sender { tx, pool, batch, generator, pacer, least, rest, left, held_back };
         run.spawn(move || sender.turn());
     }
-    run.finish(judge)
+    run.finish(|reports, _| judge(reports))
 }
 
 /// Reads a frame's size.
@@ -166,7 +166,7 @@ fn size(text: &str) -> Result<u16, String> {
 }
 
 /// Takes the report of a tester at the port's other end, if there is one.
-fn judge(reports: &[Option<Report>], _dropped: u64) -> Outcome {
+fn judge(reports: &[Option<Report>]) -> Outcome {
     let arrived = reports.iter().flatten();
     arrived.fold(Outcome::default(), |sum, report| Outcome {
         lost: sum.lost + report.lost,

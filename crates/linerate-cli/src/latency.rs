@@ -116,7 +116,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             print(&format!("{}\n", times.json()));
         } else {
             print(&times.line());
-            times.shortfall.iter().for_each(|shortfall| note(&format!("note: {}", shortfall.line())));
+            times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
         all.push(times.json());
@@ -215,7 +215,7 @@ fn through_a_forwarder(
         }
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
-    let measured = run.measure(warmed_up(latency), fwd::judge, None)?;
+    let measured = run.measure(warmed_up(latency), |reports, _| fwd::judge(reports), None)?;
     let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time.packets);
     Ok(Sample { measured, asked, sent, arrived })
 }

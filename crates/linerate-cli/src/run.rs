@@ -215,6 +215,11 @@ impl Shortfall {
         line + &bound.as_ref().map_or(String::new(), |bound| format!(": bounded by {bound}"))
     }
 
+    /// Prints it: an error if the run is strict, otherwise a note.
+    pub fn print(&self, strict: bool) {
+        note(&format!("{}: {}", if strict { "error" } else { "note" }, self.line()));
+    }
+
     pub fn json(&self) -> Value {
         match self {
             Shortfall::Rate { what, asked, sent, bound } => {
@@ -545,9 +550,7 @@ impl Run {
             summary["profile"] = parts.json();
         }
         show.summary(&json!({ "summary": summary }));
-        for shortfall in &measured.shortfalls {
-            note(&format!("{}: {}", if strict { "error" } else { "note" }, shortfall.line()));
-        }
+        measured.shortfalls.iter().for_each(|shortfall| shortfall.print(strict));
         if let Some(warning) = measured.used.warning() {
             note(&format!("note: {warning}"));
         }
@@ -575,6 +578,7 @@ impl Run {
         let turns = std::mem::take(&mut self.turns);
         let start = Instant::now();
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
+        let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, look, &mut show));
         self.is_over.store(true, Ordering::SeqCst);
         let (mut in_time, seconds) = (self.moved(), start.elapsed().as_secs_f64());
@@ -601,9 +605,9 @@ impl Run {
             (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
         }
         let Run { names, devices, profile, asked, held_back, count, .. } = self;
-        // A run that is shown has its summary also after an error.
+        // A run that is shown has its summary also after an error, once all of its threads run.
         let failure = match outcome {
-            Err(error) if show.is_none() || moved.packets == 0 => return Err(error),
+            Err(error) if show.is_none() || moved.packets == 0 || !has_started => return Err(error),
             outcome => outcome.err(),
         };
 

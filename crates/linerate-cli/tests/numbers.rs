@@ -161,6 +161,14 @@ fn a_rate_that_is_not_reached_is_reported() {
     );
     let (_, said) = run(1, &[&much[..], &["--strict"]].concat());
     assert!(said.contains("error: the rate: "), "{said}");
+    for (code, strict, said) in [(0, "--batch=32", "note: the rate: "), (1, "--strict", "error: the rate: ")] {
+        let latency = ["latency", "rate{1", "rate}1", "--rate", "999M", "--seconds", "0.3", strict];
+        let output = expect(code, &mut linerate(&latency));
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
+    // One packet in two seconds.
+    let (sent, _) = run(0, &["gen", "null:", "--rate", "0.5", "--count", "1", "--seconds", "60", "--strict"]);
+    assert!(sent["packets"] == 1 && sent["seconds"].as_f64() > Some(1.9), "{sent}");
     // Two packets are due, and one of them may be on its way.
     let (sent, said) = run(0, &["gen", "null:", "--rate", "4", "--seconds", "0.5", "--strict"]);
     assert_eq!((&sent["unreached"], said.contains("asked for")), (&serde_json::json!([]), false), "{said}");
@@ -184,7 +192,7 @@ fn a_rate_that_is_not_reached_is_reported() {
     // A model's wire: three of them, whose thread shares one processor with that of the run.
     let mut three = std::process::Command::new("taskset");
     three.args(["-c", "0", env!("CARGO_BIN_EXE_linerate"), "fwd", "sim:0?rate=14.8M", "sim:1?rate=14.8M"]);
-    three.args(["--rest", "sim:2?rate=14.8M", "--seconds", "0.5", "--strict", "--json"]);
+    three.args(["--rest", "sim:2?rate=14.8M", "--drop", "icmp", "--seconds", "0.5", "--strict", "--json"]);
     let output = expect(1, &mut three);
     let (sunk, said) = (summary(&output.stdout), text(&output.stderr));
     assert_eq!(sunk["unreached"][0]["what"], "sim:0's wire", "{sunk}");
