@@ -57,7 +57,7 @@ enum Command {
         /// The second port
         b: String,
         /// Port for packets from A that --only/--drop reject; its replies go back to A. Example: host:
-        #[arg(long, value_name = "PORT")]
+        #[arg(long, value_name = "PORT", requires = "Rules")]
         rest: Option<String>,
         /// Stop after exactly this many packets; with k, M or G
         #[arg(long, value_parser = packets)]
@@ -285,12 +285,7 @@ fn cores(text: &str) -> Result<Cores, String> {
 
 /// Reads a number of packets.
 fn packets(text: &str) -> Result<u64, String> {
-    // As rates: 1e3 and 1K, too.
-    let exponent = || {
-        let value = text.parse::<f64>().ok().filter(|value| text.contains(['e', 'E']) && value.fract() == 0.0)?;
-        (0.0..1e19).contains(&value).then_some(value as u64)
-    };
-    match port::count(&text.replace('K', "k")).or_else(exponent) {
+    match port::count(text) {
         Some(0) => Err("it must be at least 1".to_string()),
         Some(count) => Ok(count),
         None => Err("it must be a whole number of packets, such as 1000 or 1M".to_string()),

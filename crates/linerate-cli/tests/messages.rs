@@ -28,6 +28,11 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["gen", "null:", "--cores", "1-0"], &["not a processor, and not a range such as 0-3"]);
     says(2, &["sink", "sim:0?size=64&size=128"], &["option size=64: it is also given as size=128"]);
     says(2, &["gen", "null:", "--template", "x.pcap", "--size", "64"], &["cannot be used with"]);
+    says(2, &["fwd", "sim:0", "sim:1", "--rest", "null:"], &["required arguments", "--only <ONLY>", "--drop <DROP>"]);
+    for count in ["1e3", "1K", "1k", "1000"] {
+        expect(0, &mut linerate(&["sink", &format!("sim:0?count={count}"), "--count", "1000", "--seconds", "30"]));
+    }
+    says(2, &["sink", "sim:0?count=1x"], &["it must be a number from ", ", such as 1000, 1k, 1M or 1e6"]);
     says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
     says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
     let folder = Folder::new("served-names");

@@ -84,5 +84,13 @@ fn names_of_a_custom_kind_are_checked() {
     assert!(error("loop:x?los=1").contains("there is no such option; there are mtu"));
     assert!(error("loop:x?mtu=10").contains("46 to"));
     assert!(error("lop:x").contains("there is no kind of port 'lop:'"));
+    assert!(error("lop:x").contains("there are loop:, PCI addresses, sim:"), "{}", error("lop:x"));
     assert!(Options::default().open(["loop:x"]).is_err(), "only these options have this kind");
+    // No name begins with these.
+    for kind in ["", "a:b", "x?y"] {
+        let options = Options::default().with_port_kind(kind, |_, _| panic!("it is never opened"));
+        for name in ["eth0", ":x", "a:b:x", "x?y:x", &format!("{kind}:x"), kind] {
+            assert!(options.open([name]).is_err(), "'{name}' with kind '{kind}'");
+        }
+    }
 }

@@ -59,8 +59,7 @@ impl Options {
     /// # Errors
     /// As [`open`].
     pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
-        let is_own = |kind: &str| self.kinds.get(kind).is_some();
-        let names = names.iter().map(|name| PortName::parse_among(name, &is_own)).collect::<Result<Vec<_>>>()?;
+        let names = names.iter().map(|name| PortName::parse_among(name, &self.kinds)).collect::<Result<Vec<_>>>()?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => default_pool()?,
@@ -105,8 +104,7 @@ impl Options {
 
     /// Opens a port around another, whose name has the options that are not the wrapper's.
     fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
-        let is_own = |kind: &str| self.kinds.get(kind).is_some();
-        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &is_own)
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &self.kinds)
             .and_then(|inner| self.open_device(&inner, pool))
             .map_err(|error| meant_for::<W>(name, error))?;
         Ok(Box::new(Wrapped::new(name.short(), inner, wrapper)))

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::PortKinds;
 use crate::error::{Error, NO_KIND, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
@@ -99,11 +100,11 @@ impl PortName {
     /// # Errors
     /// [`Error::BadName`] for text that is not a port's name, [`Error::BadOption`] for an option that the kind lacks.
     pub fn parse(text: &str) -> Result<PortName> {
-        PortName::parse_among(text, &|_| false)
+        PortName::parse_among(text, &PortKinds::default())
     }
 
     /// As [`parse`](PortName::parse), with kinds of the program's own.
-    pub(crate) fn parse_among(text: &str, is_own: &dyn Fn(&str) -> bool) -> Result<PortName> {
+    pub(crate) fn parse_among(text: &str, own: &PortKinds) -> Result<PortName> {
         let bad = |why: String| Error::BadName { name: text.to_string(), why };
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
@@ -111,8 +112,8 @@ impl PortName {
         let rest = monitored.map_or(rest, |(port, _)| port);
         let kind = match monitored {
             Some((_, kind)) => kind,
-            None if is_own(prefix) => Kind::Own,
-            None => kind_of(address, prefix).map_err(bad)?,
+            None if own.get(prefix).is_some() => Kind::Own,
+            None => kind_of(address, prefix, own).map_err(bad)?,
         };
         if kind == Kind::Pipe {
             let parts = address.split_once(['{', '}']);
@@ -266,7 +267,10 @@ impl PortName {
         let Some(text) = self.option(option) else { return Ok(default) };
         let value = count(text).and_then(|value| usize::try_from(value).ok());
         value.filter(|value| allowed.contains(value)).ok_or_else(|| {
-            self.bad_option(option, &format!("it must be a number from {} to {}", allowed.start(), allowed.end()))
+            let (first, last) = (allowed.start(), allowed.end());
+            // Short ranges need no prefix.
+            let examples = if *last >= 1_000_000 { ", such as 1000, 1k, 1M or 1e6" } else { "" };
+            self.bad_option(option, &format!("it must be a number from {first} to {last}{examples}"))
         })
     }
 
@@ -282,15 +286,21 @@ impl fmt::Display for PortName {
     }
 }
 
-/// Reads a count: digits, perhaps with a fraction, and `k`, `M` or `G`; `None` if it is none, or not whole.
+/// Reads a count: digits, perhaps with a fraction, and `k` or `K`, `M` or `G`, or an exponent; `None` if it is none, or
+/// not whole.
 ///
 /// ```
 /// use linerate::port::count;
 /// assert_eq!((count("64"), count("1M"), count("1.5k"), count("1.5")), (Some(64), Some(1_000_000), Some(1500), None));
+/// assert_eq!((count("1e6"), count("1.5e3"), count("1e-1")), (Some(1_000_000), Some(1500), None));
 /// ```
 pub fn count(text: &str) -> Option<u64> {
+    if text.contains(['e', 'E']) && text.starts_with(|first: char| first.is_ascii_digit()) {
+        let value: f64 = text.parse().ok()?;
+        return ((0.0..1e19).contains(&value) && value.fract() == 0.0).then_some(value as u64);
+    }
     let (digits, zeros) = match text.as_bytes().last()? {
-        b'k' => (&text[..text.len() - 1], 3),
+        b'k' | b'K' => (&text[..text.len() - 1], 3),
         b'M' => (&text[..text.len() - 1], 6),
         b'G' => (&text[..text.len() - 1], 9),
         _ => (text, 0),
@@ -321,7 +331,7 @@ const KINDS: &str = "PCI addresses, sim:, vfio-user:, xdp:, packet:, tap:, host:
     X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
-fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
+fn kind_of(address: &str, prefix: &str, own: &PortKinds) -> std::result::Result<Kind, String> {
     Ok(match prefix {
         _ if is_pci_address(address) => Kind::Pci,
         "faulty" => Kind::Faulty,
@@ -342,7 +352,7 @@ fn kind_of(address: &str, prefix: &str) -> std::result::Result<Kind, String> {
         "null" => Kind::Null,
         _ if is_vale(prefix) => Kind::Vale,
         "" => return Err(format!("{NO_KIND}, as in kind:name")),
-        _ => return Err(format!("there is no kind of port '{prefix}:'; there are {KINDS}")),
+        _ => return Err(format!("there is no kind of port '{prefix}:'; there are {}{KINDS}", own.list())),
     })
 }
 
@@ -388,7 +398,9 @@ mod tests {
         ] {
             assert_eq!(count(text), value, "{text}");
         }
-        for text in ["k", "-1", "+1", "1.0001k", "1.k", ".5k", "1kk", "1é", "é"] {
+        for text in [
+            "e6", "1e", "1e999", "1e19", "infinite", "-1e3", "k", "-1", "+1", "1.0001k", "1.k", ".5k", "1kk", "1é", "é",
+        ] {
             assert_eq!(count(text), None, "{text}");
         }
         assert_eq!(PortName::parse("sim:0?count=2k").unwrap().number("count", 0, 0..=9999).unwrap(), 2000);

@@ -54,7 +54,14 @@ type OpenKind = dyn Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sy
 
 impl PortKinds {
     pub(crate) fn get(&self, kind: &str) -> Option<&OpenKind> {
-        self.0.get(kind).map(|open| &**open)
+        self.0.get(kind).filter(|_| !kind.is_empty()).map(|open| &**open)
+    }
+
+    /// Returns the kinds in front of others of a list, for messages.
+    pub(crate) fn list(&self) -> String {
+        let mut kinds: Vec<String> = self.0.keys().map(|kind| format!("{kind}:, ")).collect();
+        kinds.sort();
+        kinds.concat()
     }
 }
 
@@ -106,7 +113,8 @@ impl Options {
     }
 
     /// Adds a kind of port: names that begin with `kind` and a colon are opened by `open`, which gets the name and the
-    /// options. It takes precedence over a kind of the library of the same name.
+    /// options. It takes precedence over a kind of the library of the same name. No name begins with a kind that is
+    /// empty, or that has a colon or a question mark: it is never opened.
     ///
     /// ```
     /// # use linerate::{Options, Result, port::Device};
