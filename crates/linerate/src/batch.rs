@@ -53,6 +53,9 @@ impl Batch {
     }
 
     /// Creates a batch for `capacity` slots, at least one.
+    ///
+    /// # Panics
+    /// If memory cannot hold as many slots, as [`Vec::with_capacity`].
     pub fn with_capacity(capacity: usize) -> Batch {
         let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
         Batch { slots, start: 0, end: 0, has_chains: false, cache: None }

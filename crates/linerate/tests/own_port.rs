@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::Pool;
-use linerate::port::{Device, PortName, Receive, Transmit};
+use linerate::port::{Device, Info, PortName, Receive, Transmit};
 use linerate::{Batch, Options, Result};
 
 /// A port whose packets come back.
@@ -16,6 +16,9 @@ impl Device for Loopback {
     }
     fn pool(&self) -> &Arc<Pool> {
         &self.1
+    }
+    fn info(&self) -> Info {
+        Info { ring: 1 << 40, ..Info::default() }
     }
     fn rx(&mut self, _: u16) -> Result<Box<dyn Receive>> {
         Ok(Box::new(self.clone()))
@@ -76,6 +79,14 @@ fn packets_cross_a_custom_port_and_its_monitor() {
     assert_eq!(rx.recv(&mut batch), 32);
     assert_eq!((port.info().driver, port.mac().0[0]), ("own", 2));
     assert!(port.set_mac(other.mac()).unwrap_err().to_string().contains("loop:x"));
+}
+
+/// A ring that no memory can hold is not the size of netmap's rings.
+#[test]
+fn netmap_s_rings_of_a_custom_port_are_bounded() {
+    let [port] = options().open(["loop:x"]).unwrap();
+    let port = linerate::netmap::NetmapPort::new(port).unwrap();
+    assert_eq!((port.tx[0].ring.slots(), port.rx[0].ring.slots()), (65_536, 65_536));
 }
 
 #[test]

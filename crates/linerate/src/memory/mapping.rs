@@ -42,6 +42,12 @@ unsafe impl Send for Mapping {}
 // owner, or a device that has the buffer).
 unsafe impl Sync for Mapping {}
 
+/// Returns the bytes of the pages, at least one, that `len` bytes need.
+fn whole_pages(len: usize, pages: PageSize) -> Result<usize> {
+    let whole = len.max(1).checked_next_multiple_of(pages.bytes());
+    whole.ok_or_else(|| Error::system("mmap", io::Error::from_raw_os_error(libc::ENOMEM)))
+}
+
 impl Mapping {
     /// Maps at least `len` zeroed bytes, rounded up to whole pages, on NUMA node `node` if given.
     ///
@@ -49,7 +55,7 @@ impl Mapping {
     /// [`Error::NoHugepages`] if too few are free, [`Error::NumaNode`] if the machine does not have the node,
     /// [`Error::System`] if the kernel refuses.
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
-        let len = len.max(1).next_multiple_of(pages.bytes());
+        let len = whole_pages(len, pages)?;
         if pages != PageSize::Ordinary {
             let needed = len / pages.bytes();
             let free = pages.read_free().map_err(|e| Error::system("counting free hugepages", e))?;
@@ -81,7 +87,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::System`] if the kernel refuses.
     pub(crate) fn lazy(len: usize) -> Result<Mapping> {
-        let len = len.max(1).next_multiple_of(PageSize::Ordinary.bytes());
+        let len = whole_pages(len, PageSize::Ordinary)?;
         #[cfg(miri)]
         return Mapping::of_heap(len);
         #[cfg(not(miri))]
@@ -404,6 +410,14 @@ mod tests {
         let mapping = Mapping::new(1, PageSize::Ordinary, None).unwrap();
         // SAFETY: no slice of this memory is lent.
         let _ = unsafe { mapping.words(mapping.len() - 8, 2) };
+    }
+
+    #[test]
+    fn a_length_beyond_all_memory_is_an_error() {
+        for pages in [PageSize::Ordinary, PageSize::Huge2M, PageSize::Huge1G] {
+            assert!(Mapping::new(usize::MAX, pages, None).is_err(), "{pages:?}");
+        }
+        assert!(Mapping::lazy(usize::MAX).is_err());
     }
 
     #[test]

@@ -22,6 +22,9 @@ use crate::memory::Pool;
 use crate::port::{Port, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
 
+/// The most slots of a ring, whatever a port of the program's own reports.
+const MOST_SLOTS: usize = 65_536;
+
 /// Slots and indices of a ring, in either direction.
 pub struct Ring {
     slots: Box<[Slot]>,
@@ -431,12 +434,12 @@ impl NetmapPort {
         NetmapPort::of(device, 0..queues)
     }
 
-    /// Takes some rings of a port.
+    /// Takes some rings of a port. They have as many slots as the port's, at most 65,536.
     ///
     /// # Errors
     /// [`Error::NoSuchQueue`], [`Error::QueueTaken`], and others of [`Port::rx`] and [`Port::tx`].
     pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<NetmapPort> {
-        let (pool, slots) = (device.pool().clone(), device.info().ring);
+        let (pool, slots) = (device.pool().clone(), device.info().ring.min(MOST_SLOTS));
         let (mut tx, mut rx) = (Vec::new(), Vec::new());
         for queue in queues {
             tx.push(TxRing::new(device.tx(queue)?, &pool, slots));
