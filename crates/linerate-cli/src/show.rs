@@ -87,8 +87,10 @@ impl Show {
         if self.json {
             return print(&format!("{}\n", tick.json()));
         }
-        let width = if self.terminal { terminal_width() } else { usize::MAX };
+        let (width, height) = if self.terminal { terminal_size() } else { (usize::MAX, usize::MAX) };
         let table = tick.table(width);
+        // The cursor has the line behind the table, and cannot move above the screen.
+        let table: String = table.split_inclusive('\n').take(height - 1).collect();
         let back = match self.terminal && self.lines > 0 {
             true => format!("\x1b[{}A\x1b[J", self.lines),
             false => String::new(),
@@ -106,10 +108,11 @@ impl Show {
     }
 }
 
-/// Returns the columns of the terminal; 80 if it does not report them.
-fn terminal_width() -> usize {
-    let size = rustix::termios::tcgetwinsize(stdout());
-    size.ok().map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0).unwrap_or(80)
+/// Returns the columns of the terminal, 80 if it does not report them, and its rows, at least 2.
+fn terminal_size() -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(stdout()).ok();
+    let reported = |count: Option<u16>, usual: usize| count.filter(|&count| count > 0).map_or(usual, usize::from);
+    (reported(size.map(|size| size.ws_col), 80), reported(size.map(|size| size.ws_row), 24).max(2))
 }
 
 /// The columns of the live table, without the name: title, width, and the narrowest terminal that shows it.

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use kit::expect;
 
 /// Runs a command on a pseudo-terminal, which script(1) makes, and returns all that it printed there.
-fn on_a_terminal(arguments: &[&str], columns: u16) -> Vec<u8> {
+fn on_a_terminal(arguments: &[&str], columns: u16, rows: u16) -> Vec<u8> {
     let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
     let program = env!("CARGO_BIN_EXE_linerate");
-    let line = format!("stty cols {columns} rows 24; exec '{program}' {} 2>/dev/null", words.join(" "));
+    let line = format!("stty cols {columns} rows {rows}; exec '{program}' {} 2>/dev/null", words.join(" "));
     expect(0, Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null())).stdout
 }
 
@@ -64,7 +64,7 @@ fn without_numbers(line: &str) -> String {
 #[test]
 fn the_live_view_is_redrawn_in_place_on_80_columns() {
     let long = format!("faulty:sim:{}", "long-name-".repeat(6));
-    let printed = on_a_terminal(&["fwd", &long, "sim:1", "--seconds", "3", "--profile"], 80);
+    let printed = on_a_terminal(&["fwd", &long, "sim:1", "--seconds", "3", "--profile"], 80, 24);
     // The summary is not redrawn and may be longer.
     let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
     let (lines, redrawn) = shown(&printed[..end], 80);
@@ -87,10 +87,21 @@ fn the_live_view_is_redrawn_in_place_on_80_columns() {
 
 #[test]
 fn the_live_view_fits_a_narrow_terminal() {
-    let printed = on_a_terminal(&["fwd", "sim:0", "sim:1", "--seconds", "2"], 30);
+    let printed = on_a_terminal(&["fwd", "sim:0", "sim:1", "--seconds", "2"], 30, 24);
     // The summary is not redrawn and may be longer.
     let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
     let (lines, redrawn) = shown(&printed[..end], 30);
     assert!(redrawn > 0 && redrawn % 4 == 0, "{redrawn}");
     assert!(lines[0].contains("rx Mpps") && lines[0].contains("tx Mpps"), "{lines:#?}");
+}
+
+/// The cursor cannot move above the screen: a table that is higher than it would leave a torn copy each second.
+#[test]
+fn the_live_view_fits_a_low_terminal() {
+    let printed = on_a_terminal(&["fwd", "sim:0", "sim:1", "--seconds", "2"], 80, 3);
+    let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let (lines, redrawn) = shown(&printed[..end], 80);
+    assert!(redrawn > 0 && redrawn % 2 == 0, "{redrawn}");
+    assert!(lines.len() <= 3, "two lines and the cursor's: {lines:#?}");
+    assert!(lines[0].contains("rx Mpps") && lines[1].starts_with("sim:0 "), "{lines:#?}");
 }
