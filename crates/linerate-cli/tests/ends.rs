@@ -72,9 +72,12 @@ fn a_closed_standard_output_ends_the_run() {
 #[test]
 fn threads_that_cannot_be_made_are_an_error() {
     for limit in 0..6 {
-        for arguments in
-            ["fwd sim:0 sim:1 --seconds 0.2", "gen null: --queues 4 --seconds 0.2", "latency L{0 L}0 --seconds 0.2"]
-        {
+        for arguments in [
+            "fwd sim:0 sim:1 --seconds 0.2",
+            "fwd sim:0 sim:1 --queues 8 --seconds 0.2",
+            "gen null: --queues 4 --seconds 0.2",
+            "latency L{0 L}0 --seconds 0.2",
+        ] {
             // The limit counts all threads of the user, so that it needs a user without any.
             let words = format!("prlimit --nproc={limit} setpriv --reuid 64123 --regid 64123 --clear-groups");
             let mut words = words.split(' ');
