@@ -114,7 +114,7 @@ fn packets_that_are_too_long_are_dropped_and_counted() {
     assert_eq!(lens, [60, 100, 99]);
     let (sent, come) = (a.statistics().unwrap(), b.statistics().unwrap());
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.drops.tx_too_long), (5, 60 + 3000 + 100 + 101 + 99, 1));
-    assert_eq!((come.rx_packets, come.rx_bytes, come.drops.malformed), (3, 259, 2));
+    assert_eq!((come.rx_packets, come.rx_bytes, come.drops.oversize), (3, 259, 2));
     // Only one packet, and too long: nothing is sent. It does not wait either where there is no room.
     assert_eq!(send(&mut *tx, &pool, &[3001]), 0);
     assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));

@@ -59,7 +59,8 @@ impl Options {
     /// # Errors
     /// As [`open`].
     pub fn open_all(&self, names: &[&str]) -> Result<Vec<Port>> {
-        let names = names.iter().map(|name| PortName::parse_among(name, &self.kinds)).collect::<Result<Vec<_>>>()?;
+        let own = self.kinds.names();
+        let names = names.iter().map(|name| PortName::parse_among(name, &own)).collect::<Result<Vec<_>>>()?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => default_pool()?,
@@ -104,7 +105,7 @@ impl Options {
 
     /// Opens a port around another, whose name has the options that are not the wrapper's.
     fn wrap<W: Wrapper + 'static>(&self, name: &PortName, pool: &Arc<Pool>, wrapper: W) -> Result<Box<dyn Device>> {
-        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &self.kinds)
+        let inner = PortName::parse_among(&Wrapped::<W>::inner_name(name), &self.kinds.names())
             .and_then(|inner| self.open_device(&inner, pool))
             .map_err(|error| meant_for::<W>(name, error))?;
         Ok(Box::new(Wrapped::new(name.short(), inner, wrapper)))

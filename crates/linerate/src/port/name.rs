@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::PortKinds;
 use crate::error::{Error, NO_KIND, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
@@ -100,11 +99,11 @@ impl PortName {
     /// # Errors
     /// [`Error::BadName`] for text that is not a port's name, [`Error::BadOption`] for an option that the kind lacks.
     pub fn parse(text: &str) -> Result<PortName> {
-        PortName::parse_among(text, &PortKinds::default())
+        PortName::parse_among(text, &[])
     }
 
     /// As [`parse`](PortName::parse), with kinds of the program's own.
-    pub(crate) fn parse_among(text: &str, own: &PortKinds) -> Result<PortName> {
+    pub(crate) fn parse_among(text: &str, own: &[&str]) -> Result<PortName> {
         let bad = |why: String| Error::BadName { name: text.to_string(), why };
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
@@ -112,7 +111,7 @@ impl PortName {
         let rest = monitored.map_or(rest, |(port, _)| port);
         let kind = match monitored {
             Some((_, kind)) => kind,
-            None if own.get(prefix).is_some() => Kind::Own,
+            None if own.contains(&prefix) => Kind::Own,
             None => kind_of(address, prefix, own).map_err(bad)?,
         };
         if kind == Kind::Pipe {
@@ -331,7 +330,7 @@ const KINDS: &str = "PCI addresses, sim:, vfio-user:, xdp:, packet:, tap:, host:
     X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
-fn kind_of(address: &str, prefix: &str, own: &PortKinds) -> std::result::Result<Kind, String> {
+fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kind, String> {
     Ok(match prefix {
         _ if is_pci_address(address) => Kind::Pci,
         "faulty" => Kind::Faulty,
@@ -352,7 +351,10 @@ fn kind_of(address: &str, prefix: &str, own: &PortKinds) -> std::result::Result<
         "null" => Kind::Null,
         _ if is_vale(prefix) => Kind::Vale,
         "" => return Err(format!("{NO_KIND}, as in kind:name")),
-        _ => return Err(format!("there is no kind of port '{prefix}:'; there are {}{KINDS}", own.list())),
+        _ => {
+            let own: String = own.iter().map(|kind| format!("{kind}:, ")).collect();
+            return Err(format!("there is no kind of port '{prefix}:'; there are {own}{KINDS}"));
+        }
     })
 }
 

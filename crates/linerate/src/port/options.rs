@@ -54,14 +54,14 @@ type OpenKind = dyn Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sy
 
 impl PortKinds {
     pub(crate) fn get(&self, kind: &str) -> Option<&OpenKind> {
-        self.0.get(kind).filter(|_| !kind.is_empty()).map(|open| &**open)
+        self.0.get(kind).map(|open| &**open)
     }
 
-    /// Returns the kinds in front of others of a list, for messages.
-    pub(crate) fn list(&self) -> String {
-        let mut kinds: Vec<String> = self.0.keys().map(|kind| format!("{kind}:, ")).collect();
-        kinds.sort();
-        kinds.concat()
+    /// Returns the kinds that a name can have.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.0.keys().map(String::as_str).filter(|kind| !kind.is_empty()).collect();
+        names.sort_unstable();
+        names
     }
 }
 
