@@ -32,7 +32,7 @@
 //! - [`netmap`]: rings of slots, pipes, the switch; [`share`]: a server of ports for other processes
 //! - [`capture`]: capture files; [`filter`]: packets by what is in them; [`traffic`]: frames that can be recognised again
 //!
-//! Each kind of port has a cargo feature: `capture`, `kernel`, `model`, `netmap`, `vfio-user`; all are on by default.
+//! Each kind of port has a cargo feature: `capture`, `kernel`, `model`, `netmap`, `vfio-user`, `vhost`; all are on by default.
 //!
 //! # Read it
 //!
@@ -43,16 +43,17 @@
 //! slot  packet  batch  memory  offload  error
 //! port
 //! spec  traffic  filter  capture
-//! pci
-//! vfio_user  kernel  netmap
+//! pci  unix_socket
+//! vfio_user  vhost  kernel  netmap
 //! nic  share
 //! sim82599
 //! open
 //! ```
 //!
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO `nic/virtio/queue.rs`
-//! - [`spec`]: registers and descriptors of Intel's cards, by their datasheets' names; [`pci`]: reaching a card over vfio or uio
+//! - [`spec`]: registers and descriptors of cards, by their datasheets' names; [`pci`]: reaching a card over vfio or uio
 //! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
+//! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`
 //! - [`kernel`]: ports on the kernel's interfaces; receive and send over AF_XDP are `kernel/xdp/queue.rs`
 //! - [`netmap`]: the switch's queues are `netmap/vale/port.rs`; [`share`]: a packet's way between processes is
 //!   `share/server/pump.rs`
@@ -94,8 +95,12 @@ pub mod sim82599;
 mod slot;
 pub mod spec;
 pub mod traffic;
+#[cfg(any(feature = "vfio-user", feature = "vhost"))]
+mod unix_socket;
 #[cfg(feature = "vfio-user")]
 pub mod vfio_user;
+#[cfg(feature = "vhost")]
+pub mod vhost;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Remedy, Result};

@@ -244,7 +244,7 @@ impl Packet<'_> {
 
     /// Computes a checksum left to the hardware, since its offset counts from the packet's first byte.
     #[inline(always)]
-    fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
     }
 

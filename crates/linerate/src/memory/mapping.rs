@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::PageSize;
+use super::fault::Guard;
 use crate::error::{Error, Result};
 
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
@@ -25,11 +26,17 @@ pub struct Mapping {
     backing: Backing,
 }
 
+/// File systems in memory, as statfs(2) reports them.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+
 /// The source of a mapping's memory.
 enum Backing {
     File(OwnedFd),
     /// Another process's file; its descriptor is not kept.
     OfPeer,
+    /// The same, of memory that the process may take away; `None` when it is about to be unmapped.
+    Guarded(Option<Guard>),
     /// Own memory for Miri, which supports neither memfd_create(2) nor a shared mmap(2), but checks each access.
     #[cfg(miri)]
     Heap(std::alloc::Layout),
@@ -148,6 +155,31 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// As [`of_peer`](Mapping::of_peer), for memory that need not be sealed: if the process takes it away, it reads as zeros,
+    /// and [`is_broken`](Mapping::is_broken) returns true.
+    ///
+    /// # Errors
+    /// [`Error::System`] for a file that may not be read and written.
+    pub(crate) fn of_unsealed_peer(file: OwnedFd) -> Result<Mapping> {
+        let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
+        let kind = rustix::fs::fstatfs(&file).map_err(|e| Error::system("fstatfs", e))?.f_type;
+        // Pages of other file systems may take as long to come as their owner likes.
+        if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&(kind as u64)) || len <= 0 {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "it is not in memory");
+            return Err(Error::system("mapping another process's memory", why));
+        }
+        let len = len as usize;
+        let mut mapping = Mapping::map(file, 0, len, PageSize::Ordinary, MapFlags::SHARED)?;
+        mapping.backing = Backing::Guarded(Some(Guard::new(mapping.base, len)?));
+        Ok(mapping)
+    }
+
+    /// Returns whether another process has taken the memory away.
+    #[inline(always)]
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(&self.backing, Backing::Guarded(Some(guard)) if guard.is_broken())
+    }
+
     /// Returns the address in this process, for the kernel; a device address is different.
     pub(crate) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
@@ -216,7 +248,7 @@ impl Mapping {
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         match &self.backing {
             Backing::File(file) => file.as_fd(),
-            Backing::OfPeer => panic!("another process's memory has no descriptor here"),
+            Backing::OfPeer | Backing::Guarded(_) => panic!("another process's memory has no descriptor here"),
             #[cfg(miri)]
             Backing::Heap(_) => panic!("memory of Miri's has no file"),
         }
@@ -362,8 +394,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Once unmapped, the addresses may be another mapping's, which is not to be replaced.
+        if let Backing::Guarded(guard) = &mut self.backing {
+            *guard = None;
+        }
         match &self.backing {
-            Backing::File(_) | Backing::OfPeer => {
+            Backing::File(_) | Backing::OfPeer | Backing::Guarded(_) => {
                 // SAFETY: mapped here with this length, and nothing borrows from it any more.
                 let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
             }

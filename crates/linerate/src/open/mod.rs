@@ -26,6 +26,8 @@ use crate::offload::LONGEST;
 use crate::port::{
     Config, Device, FRAME_HEADERS, Faults, Kind, NO_OPTION, Options, Port, PortName, Vectors, Wrapped, Wrapper,
 };
+#[cfg(feature = "vhost")]
+use crate::vhost::Vhost;
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -87,6 +89,11 @@ impl Options {
             Kind::Faulty => self.wrap(name, pool, Faults::of(name)?),
             #[cfg(feature = "vfio-user")]
             Kind::VfioUser => vfio_user::open(name, self.config(name, pool)?),
+            #[cfg(feature = "vhost")]
+            Kind::Vhost => {
+                let (is_client, config) = (name.switch("client", false)?, self.config(name, pool)?);
+                Ok(Box::new(Vhost::open(name.rest(), is_client, config)?))
+            }
             #[cfg(feature = "model")]
             Kind::Sim => model::open(self, name, self.config(name, pool)?),
             #[cfg(feature = "kernel")]

@@ -11,6 +11,7 @@ use crate::error::{Error, NO_KIND, Result};
 /// 0000:03:00.0          a PCI card, by address
 /// sim:NAME              an 82599 model inside the process
 /// vfio-user:PATH        a PCI device that is served at a socket
+/// vhost:PATH            the card of a virtual machine that connects to a socket; ?client=on connects to it
 /// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
 /// tap:NAME              a TAP interface, whose other end is Linux
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
@@ -40,6 +41,7 @@ pub(crate) enum Kind {
     Pci,
     Sim,
     VfioUser,
+    Vhost,
     Xdp,
     Tap,
     Host,
@@ -69,6 +71,7 @@ impl Kind {
             Kind::Pci | Kind::Own | Kind::Faulty => "",
             Kind::Sim => "model",
             Kind::VfioUser => "vfio-user",
+            Kind::Vhost => "vhost",
             Kind::Xdp | Kind::Tap | Kind::Host | Kind::Packet | Kind::Netmap | Kind::Stack => "kernel",
             Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => "netmap",
             Kind::Capture | Kind::Recorded => "capture",
@@ -86,6 +89,8 @@ const OPTIONS: [&str; 13] = [
 const CARD: usize = 5;
 /// Those of `xdp:`.
 const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer", "alone"];
+/// Those of `vhost:`.
+const VHOST: [&str; 4] = ["queues", "mtu", "offloads", "client"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.
@@ -133,8 +138,8 @@ impl PortName {
         if kind == Kind::Capture && rest.is_empty() {
             return Err(bad("it needs the path of a file: pcap:in.pcap".to_string()));
         }
-        if kind == Kind::VfioUser && rest.is_empty() {
-            return Err(bad("it needs the path of a socket: vfio-user:/run/card".to_string()));
+        if matches!(kind, Kind::VfioUser | Kind::Vhost) && rest.is_empty() {
+            return Err(bad(format!("it needs the path of a socket: {prefix}:/run/card")));
         }
         let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
         for part in query.split('&').filter(|part| !part.is_empty()) {
@@ -151,6 +156,7 @@ impl PortName {
             let known = match kind {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser => &OPTIONS[..CARD],
+                Kind::Vhost => &VHOST,
                 Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
@@ -326,7 +332,7 @@ pub(crate) fn is_vale(name: &str) -> bool {
 }
 
 /// The kinds of ports, for messages.
-const KINDS: &str = "PCI addresses, sim:, vfio-user:, xdp:, packet:, tap:, host:, pcap:, null:, valeS:P, netmap:, X{N, \
+const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, xdp:, packet:, tap:, host:, pcap:, null:, valeS:P, netmap:, X{N, \
     X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
@@ -338,6 +344,7 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
         _ if is_pipe(address) => Kind::Pipe,
         "sim" => Kind::Sim,
         "vfio-user" => Kind::VfioUser,
+        "vhost" => Kind::Vhost,
         "xdp" => Kind::Xdp,
         "packet" => Kind::Packet,
         "tap" => Kind::Tap,
@@ -361,8 +368,8 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
 /// Returns the monitored port and the directions of `X+rt` or netmap's `X/rt`; a `z` (zero copy) is allowed.
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
-    let has_path = |kind: &str| address.starts_with(kind) || address.contains(&format!(":{kind}"));
-    let marks: &[char] = if has_path("vfio-user:") || has_path("pcap:") { &['+'] } else { &['+', '/'] };
+    let has_path = |kind: &&str| address.starts_with(*kind) || address.contains(&format!(":{kind}"));
+    let marks: &[char] = if ["vfio-user:", "vhost:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);

@@ -1,4 +1,4 @@
-//! The specifications of Intel's cards: registers and descriptors, by their datasheets' names, bits and sections.
+//! The specifications of cards: registers and descriptors, by their datasheets' names, bits and sections.
 //!
 //! Drivers ([`nic`](crate::nic)) and the model ([`sim82599`](crate::sim82599)) name registers only through this room. It
 //! knows neither of them, and contains no unsafe code.
@@ -7,6 +7,7 @@
 //! - [`x82576`]: registers of the 82576
 //! - [`descriptor`]: the words of descriptors, which all these cards share
 //! - [`phy`]: what lies between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: its words
+//! - [`virtio`]: VirtIO's network devices
 //! - here: what a register is, and the macro that defines one per line
 //!
 //! A register is a type. `RXDCTL::ENABLE` is one of its bits, `RXDCTL(3)` the register of queue 3 as a [`Register`],
@@ -17,6 +18,7 @@
 pub mod descriptor;
 pub mod eeprom;
 pub mod phy;
+pub mod virtio;
 pub mod virtual_function;
 pub mod x82576;
 pub mod x82599;

@@ -7,8 +7,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -22,6 +21,7 @@ use super::message::*;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::pci::Interrupt;
+use crate::unix_socket::{MOST_DESCRIPTORS, listen};
 
 /// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
 /// 7.
@@ -125,37 +125,6 @@ impl Drop for Server {
         }
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// The longest path of a socket, in bytes (unix(7)).
-const LONGEST_PATH: usize = 107;
-
-/// Creates the socket, replacing one without a server.
-fn listen(path: &Path) -> Result<UnixListener> {
-    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        if UnixStream::connect(path).is_ok() {
-            return Err(fail(
-                "a server is listening there already".to_string(),
-                "choose another path, or stop that server",
-            ));
-        }
-        std::fs::remove_file(path)
-            .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
-    }
-    let listener = UnixListener::bind(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
-        }
-        // unix(7): `sun_path` has 108 bytes, of which the last is 0.
-        _ if path.as_os_str().len() > LONGEST_PATH => fail(
-            format!("its path has {} bytes, and that of a socket at most {LONGEST_PATH}", path.as_os_str().len()),
-            "choose a shorter path",
-        ),
-        _ => fail(e.to_string(), "choose a path in a folder that you may write to"),
-    })?;
-    listener.set_nonblocking(true).map_err(|e| Error::system("fcntl", e))?;
-    Ok(listener)
 }
 
 /// The state of the server's thread.
@@ -781,7 +750,7 @@ mod tests {
 
     #[test]
     fn replies_have_their_request_s_id_and_are_sent_if_wanted() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let (server, mut client) = (Connection::new(ours), Connection::new(theirs));
         let mut bench = Bench::new();
         let mut take = |command: u16, flags: u32| {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::registers::control;
 use super::ring::{Part, Ring};
 use super::transport::{Notify, wait_until};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceAddress, Mapping};
+use crate::spec::virtio::control;
 
 /// Bytes of a command beside the ring: class and command, data, acknowledgement.
 pub(super) const ROOM: usize = 64;

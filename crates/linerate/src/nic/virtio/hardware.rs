@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
-use super::registers::{config as device_config, control as command, feature, header, status};
 use super::ring::{HeaderLayout, Layout, Ring};
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport, wait_until};
@@ -16,6 +15,7 @@ use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt, PciDevice};
 use crate::port::Counters;
+use crate::spec::virtio::{config as device_config, control as command, feature, header, status};
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
 /// memory that it can reach is freed.

@@ -8,7 +8,7 @@
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, starting and stopping queues, the state that queues share
-//! - `transport`: the device's registers, modern or legacy; `registers`: their names
+//! - `transport`: the device's registers, modern or legacy; [`spec::virtio`](crate::spec::virtio): their names
 //! - here: the control side, [`Virtio`]
 #![allow(unsafe_code)]
 
@@ -16,7 +16,6 @@ mod control;
 mod hardware;
 mod packed;
 mod queue;
-mod registers;
 mod ring;
 mod sent;
 mod split;
@@ -31,9 +30,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, Locate, Pool};
 use crate::pci::PciDevice;
 use crate::port::{Device, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
+use crate::spec::virtio::{config as device_config, control as command, feature};
 use hardware::Hardware;
 use packed::Packed;
-use registers::{config as device_config, control as command, feature};
 use split::Split;
 
 /// The most queue pairs of a port.

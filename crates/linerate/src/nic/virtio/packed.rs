@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{AVAILABLE, Asked, AvailableRun, DONE, ID, Layout, NEXT, Part, Ring, USED, UsedRun, WRITE};
+use super::ring::{AVAILABLE, Asked, AvailableRun, DONE, ID, Layout, Part, Ring, USED, UsedRun};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
+use crate::spec::virtio::ring::{NEXT, WRITE};
 
 /// Event suppression (2.8.14): the mode is in the high half. The low half holds an event index, which is not
 /// negotiated for packed queues: QEMU (10.0) leaves a stale index behind when its backend was busy for a while, and

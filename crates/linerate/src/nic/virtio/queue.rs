@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::hardware::Hardware;
-use super::registers::{feature, header};
 use super::ring::{HeaderLayout, Part, Ring};
 use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
@@ -32,6 +31,7 @@ use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
+use crate::spec::virtio::{feature, header};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;

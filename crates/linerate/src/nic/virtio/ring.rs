@@ -276,26 +276,10 @@ pub(super) struct Layout {
     pub len: usize,
 }
 
-/// Descriptor flag: the chain continues (2.7.5, 2.8.7).
-pub(super) const NEXT: u16 = 1;
-/// Descriptor flag: the device writes the buffer.
-pub(super) const WRITE: u16 = 2;
-
-/// Returns whether an event is due when the index moves past `event` on its way from `old` to `new` (2.7.10).
-pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::memory::PageSize;
-
-    #[test]
-    fn an_event_is_passed_when_the_index_goes_beyond_it() {
-        assert!(passes(5, 5, 6) && passes(5, 0, 6) && passes(u16::MAX, u16::MAX, 0));
-        assert!(!passes(5, 6, 9) && !passes(5, 0, 5) && !passes(5, 3, 3));
-    }
 
     /// Creates a ring in memory of its own.
     pub fn ring<R: Ring>(size: u16, event_idx: bool) -> (R, Arc<Mapping>) {

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
-use super::registers::legacy;
-use super::ring::{Asked, AvailableRun, Layout, NEXT, Part, Ring, UsedRun, WRITE, passes};
+use super::ring::{Asked, AvailableRun, Layout, Part, Ring, UsedRun};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
+use crate::spec::virtio::legacy;
+use crate::spec::virtio::ring::{NEXT, QUIET, WRITE, passes};
 
 /// Both rings begin with flags and index.
 const FLAGS: usize = 0;
 const INDEX: usize = 1;
 const RING: usize = 2;
-/// Flag of the available ring: no interrupts; of the used ring: no notifications.
-const QUIET: u16 = 1;
 
 /// One split virtqueue.
 pub(super) struct Split {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{VirtioRx, VirtioTx};
-use super::registers::control as command;
 use super::ring::{HeaderLayout, Ring};
 use super::sent::Sent;
 use super::vector::{Groups, Rule};
@@ -12,6 +11,7 @@ use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::Locate;
 use crate::port::QueueCounters;
+use crate::spec::virtio::control as command;
 
 impl Hardware {
     /// Returns loops over groups of packets, if wanted and possible.

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use super::registers::{NO_VECTOR, common, config, legacy};
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
 use crate::pci::config::{VENDOR, capabilities, read_32};
 use crate::pci::{IoPorts, MappedBar, MappedDoorbell, PciDevice};
+use crate::spec::virtio::{NO_VECTOR, common, config, legacy};
 
 /// A device's registers.
 pub(super) enum Transport {

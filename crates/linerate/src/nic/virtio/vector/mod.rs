@@ -8,14 +8,14 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-#[cfg(target_arch = "x86_64")]
-use super::registers::header;
 use super::ring::{AvailableRun, Ring, UsedRun};
 use crate::memory::{Locate, Placement, View};
 use crate::port::Vectors;
 #[cfg(target_arch = "x86_64")]
 use crate::slot::HEADROOM;
 use crate::slot::Slot;
+#[cfg(target_arch = "x86_64")]
+use crate::spec::virtio::header;
 
 /// The fewest packets worth a vector loop: two groups of AVX2, one of AVX-512.
 pub const SMALLEST: usize = 8;

@@ -18,23 +18,29 @@ pub mod feature {
     #![allow(missing_docs)]
     pub const CSUM: u64 = 1 << 0;
     pub const GUEST_CSUM: u64 = 1 << 1;
+    pub const MTU: u64 = 1 << 3;
     pub const MAC: u64 = 1 << 5;
     pub const GUEST_TSO4: u64 = 1 << 7;
     pub const GUEST_TSO6: u64 = 1 << 8;
+    pub const GUEST_ECN: u64 = 1 << 9;
     pub const HOST_TSO4: u64 = 1 << 11;
     pub const HOST_TSO6: u64 = 1 << 12;
+    pub const HOST_ECN: u64 = 1 << 13;
     pub const MRG_RXBUF: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
     pub const CTRL_VQ: u64 = 1 << 17;
     pub const CTRL_RX: u64 = 1 << 18;
+    pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
     pub const SPEED_DUPLEX: u64 = 1 << 63;
     pub const ANY_LAYOUT: u64 = 1 << 27;
+    pub const INDIRECT_DESC: u64 = 1 << 28;
     pub const EVENT_IDX: u64 = 1 << 29;
     pub const VERSION_1: u64 = 1 << 32;
     pub const ACCESS_PLATFORM: u64 = 1 << 33;
     pub const RING_PACKED: u64 = 1 << 34;
+    pub const IN_ORDER: u64 = 1 << 35;
     pub const ORDER_PLATFORM: u64 = 1 << 36;
 }
 
@@ -110,4 +116,33 @@ pub mod control {
     pub const MAC_ADDR_SET: [u8; 2] = [1, 1];
     pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
     pub const OK: u8 = 0;
+}
+
+/// Flags of a descriptor (2.7.5, 2.8.7), and of a split queue's rings (2.7.6, 2.7.8).
+pub mod ring {
+    /// Descriptor: the chain continues.
+    pub const NEXT: u16 = 1;
+    /// Descriptor: the device writes the buffer.
+    pub const WRITE: u16 = 2;
+    /// Descriptor: the buffer is a table of descriptors.
+    pub const INDIRECT: u16 = 4;
+    /// The available ring's flag: no interrupts; the used ring's: no notifications.
+    pub const QUIET: u16 = 1;
+
+    /// Returns whether an event is due when the index moves past `event` on its way from `old` to `new` (2.7.10).
+    #[inline(always)]
+    pub fn passes(event: u16, old: u16, new: u16) -> bool {
+        new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ring::passes;
+
+    #[test]
+    fn an_event_is_passed_when_the_index_goes_beyond_it() {
+        assert!(passes(5, 5, 6) && passes(5, 0, 6) && passes(u16::MAX, u16::MAX, 0));
+        assert!(!passes(5, 6, 9) && !passes(5, 0, 5) && !passes(5, 3, 3));
+    }
 }

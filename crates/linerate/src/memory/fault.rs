@@ -1,0 +1,139 @@
+//! Memory that another process may take away while this one uses it: truncated files, removed hugepages.
+//!
+//! The kernel then sends SIGBUS. A handler replaces the guarded mapping by pages of zeros, and notes that it is broken; the
+//! access goes on, and its owner finds out by [`Guard::is_broken`]. Other SIGBUS go to the handler that was there before.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// The most guarded mappings of a process.
+const MOST: usize = 1024;
+
+/// A guarded mapping, as the handler sees it: only atomics.
+struct Entry {
+    /// Address; 0: the entry is free.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    is_broken: AtomicBool,
+}
+
+static TABLE: [Entry; MOST] =
+    [const { Entry { base: AtomicUsize::new(0), len: AtomicUsize::new(0), is_broken: AtomicBool::new(false) } }; MOST];
+/// Taken to claim and to free entries, never by the handler.
+static CLAIM: Mutex<()> = Mutex::new(());
+static INSTALL: Once = Once::new();
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Guards a mapping until it is dropped, which must be before the memory is unmapped.
+pub(super) struct Guard(&'static Entry);
+
+impl Guard {
+    /// Guards `len` bytes from `base` on, a mapping of whole pages.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there are too many.
+    pub fn new(base: NonNull<u8>, len: usize) -> Result<Guard> {
+        INSTALL.call_once(install);
+        let _claim = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = TABLE.iter().find(|entry| entry.base.load(Relaxed) == 0) else {
+            let why = io::Error::other(format!("{MOST} mappings of other processes' memory are in use"));
+            return Err(Error::system("guarding another process's memory", why));
+        };
+        entry.is_broken.store(false, Relaxed);
+        entry.len.store(len, Relaxed);
+        entry.base.store(base.as_ptr() as usize, Release);
+        Ok(Guard(entry))
+    }
+
+    /// Returns whether the memory was taken away. It reads as zeros since then.
+    #[inline(always)]
+    pub fn is_broken(&self) -> bool {
+        self.0.is_broken.load(Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _claim = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.base.store(0, Release);
+    }
+}
+
+fn install() {
+    // SAFETY: zeros are a valid `sigaction`: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+    // SAFETY: as above; it is overwritten.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to valid structures. The earlier handler is known before this one can be called for memory of
+    // ours, since no mapping is guarded yet; a fault between the two calls kills the process as it would have anyway.
+    unsafe {
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before);
+        let _ = BEFORE.set(before);
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+    }
+}
+
+/// Replaces the guarded mapping of the faulting address, or calls the handler that was there before. It only reads atomics
+/// and makes system calls, so it is safe in a signal (signal-safety(7)).
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid structure (SA_SIGINFO).
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // A SIGBUS of kill(2) has a process in the address's place.
+    if code > 0 && replace(address) {
+        return;
+    }
+    let Some(before) = BEFORE.get() else { return };
+    match before.sa_sigaction {
+        // SAFETY: the default action ends the process when the instruction is repeated.
+        libc::SIG_DFL => unsafe {
+            libc::sigaction(signal, before, std::ptr::null_mut());
+            if code <= 0 {
+                libc::raise(signal);
+            }
+        },
+        libc::SIG_IGN => {}
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: it was installed as a function of this type.
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: as above.
+            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+/// Replaces the guarded mapping at `address` by zeros; returns false if there is none.
+fn replace(address: usize) -> bool {
+    let inside = |entry: &&Entry| {
+        let base = entry.base.load(Acquire);
+        base != 0 && address.wrapping_sub(base) < entry.len.load(Relaxed)
+    };
+    let Some(entry) = TABLE.iter().find(inside) else { return false };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let (base, len) = (entry.base.load(Relaxed) as *mut libc::c_void, entry.len.load(Relaxed));
+    // SAFETY: the whole range is one mapping of a guard's owner, which exists as long as the entry does. It stays mapped,
+    // for the same accesses.
+    let (replaced, error) = unsafe {
+        let errno = libc::__errno_location();
+        let error = *errno;
+        let replaced = libc::mmap(base, len, protection, flags, -1, 0) != libc::MAP_FAILED;
+        (replaced, (errno, error))
+    };
+    // SAFETY: this thread's errno; the interrupted code may be about to read it.
+    unsafe { *error.0 = error.1 };
+    entry.is_broken.store(true, Release);
+    replaced
+}

@@ -1,0 +1,115 @@
+//! vhost-user: the card of a virtual machine, or of any program that connects as a virtual machine does.
+//!
+//! The other side, the front end (QEMU, DPDK's virtio-user), shares its memory and names the places of its virtqueues in it;
+//! this side, the back end, moves packets between them and buffers. What the front end transmits is received here.
+//!
+//! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - `split`: the device's side of a virtqueue; `nic/virtio` has the driver's
+//! - `vring`: a virtqueue between control thread and queue, without a lock
+//! - `session`: the control thread; `message`: the protocol
+//! - `memory`: the front end's memory, which may go away at any time
+//! - here: the port, [`Vhost`]
+
+mod memory;
+mod message;
+mod queue;
+mod session;
+mod split;
+#[cfg(test)]
+mod tests;
+mod vring;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+
+use crate::error::{Error, Result};
+use crate::offload::LONGEST;
+use crate::port::{Config, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use crate::spec::virtio::feature;
+use queue::{Chain, Sleep, VhostRx, VhostTx};
+use session::{Control, Shared, offered};
+use vring::{Attached, Vring};
+
+/// The most queue pairs of a port.
+pub const MAX_QUEUES: u16 = 64;
+
+/// A port to a front end.
+pub type Vhost = SoftwarePort<BackEnd>;
+
+/// The back end of a [`Vhost`].
+pub struct BackEnd {
+    shared: Arc<Shared>,
+    path: String,
+    _control: Control,
+}
+
+impl Vhost {
+    /// Listens at the socket `path`, or, as a client, connects there whenever it can. Front ends may come and go.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the path cannot be used, [`Error::TooManyQueues`], [`Error::System`].
+    pub fn open(path: &str, is_client: bool, config: Config) -> Result<Vhost> {
+        let queues = config.options.rx_queues.max(config.options.tx_queues);
+        if queues > MAX_QUEUES {
+            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+        }
+        let vrings = (0..2 * queues).map(|_| Vring::new().map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared {
+            vrings,
+            offered: offered(config.options.offloads, queues > 1),
+            is_connected: AtomicBool::new(false),
+            features: AtomicU64::new(0),
+            mtu: AtomicU16::new(0),
+        });
+        let control = Control::start(Path::new(path), is_client, shared.clone())?;
+        Ok(Vhost::new(config, BackEnd { shared, path: path.to_string(), _control: control }))
+    }
+}
+
+impl PortKind for BackEnd {
+    const DRIVER: &'static str = "vhost";
+    const SPREADS: &'static str = "the front end selects the queue";
+    const OFFLOADS: bool = true;
+
+    fn description(&self) -> String {
+        let Shared { is_connected, features, .. } = &*self.shared;
+        let features = features.load(Relaxed);
+        let state = match is_connected.load(Relaxed) {
+            false => "no front end".to_string(),
+            true if features & feature::VERSION_1 == 0 => "a front end with legacy split queues".to_string(),
+            true => "a front end with split queues".to_string(),
+        };
+        format!("vhost-user at {}, {state}", self.path)
+    }
+
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        let vring = self.shared.receives(queue);
+        let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
+        Ok(Box::new(Rx::new(VhostRx {
+            attached: Attached::new(vring.clone()),
+            longest,
+            longest_single: longest.min(config.pool.region().room()),
+            pool: config.pool.clone(),
+            counters,
+            parts: Chain::default(),
+            sleep: config.options.interrupts.map(|_| Sleep::new(vring)).transpose()?,
+        })))
+    }
+
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        Ok(Box::new(VhostTx {
+            attached: Attached::new(self.shared.transmits(queue).clone()),
+            counters,
+            longest: if config.options.offloads { LONGEST } else { config.options.max_frame },
+            parts: Chain::default(),
+        }))
+    }
+
+    /// The link is up while a front end has both queues of the first pair running.
+    fn link(&self) -> Result<Link> {
+        let is_up = [self.shared.receives(0), self.shared.transmits(0)].iter().all(|vring| vring.is_ready());
+        Ok(if is_up { Link::Up { mbits: 0 } } else { Link::Down })
+    }
+}

@@ -1,0 +1,589 @@
+//! Receive and send, top-down: from the front end's transmit queue into buffers, and from buffers into its receive queue.
+//! Each packet is copied once, behind a header of VirtIO (5.1.6).
+//!
+//! ```text
+//!   chain   [ header | data ..... ]  one descriptor, or several; the header may have one of its own
+//! ```
+//!
+//! Chains are used in the order in which they became available, so nothing but an index has to outlive this process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+
+use super::memory::GuestMemory;
+use super::split::{Descriptor, Split};
+use super::vring::{Attached, Setup, Vring};
+use crate::batch::{Batch, MAX_CHAIN};
+use crate::error::{Error, Result};
+use crate::memory::{Mapping, Pool};
+use crate::offload::{Offload, Segmentation};
+use crate::packet::Packet;
+use crate::pci::Interrupt;
+use crate::port::{QueueCounters, RegionRx, Transmit};
+use crate::slot::{HEADROOM, Slot};
+use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
+use crate::spec::virtio::{feature, header};
+
+/// The shortest frame: an Ethernet header.
+const SHORTEST: usize = 14;
+/// The most descriptors of a chain, however it is made.
+const MOST_PARTS: usize = 1024;
+
+/// Returns the length of the header that the features have (5.1.6.1).
+fn header_len(features: u64) -> usize {
+    match features & (feature::VERSION_1 | feature::MRG_RXBUF) {
+        0 => header::SHORT_LEN,
+        _ => header::LEN,
+    }
+}
+
+/// A receive queue: the front end's transmit queue.
+pub(super) struct VhostRx {
+    pub(super) attached: Attached,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// The longest packet, and the longest in one buffer.
+    pub(super) longest: usize,
+    pub(super) longest_single: usize,
+    /// The chain being taken.
+    pub(super) parts: Chain,
+    pub(super) sleep: Option<Sleep>,
+}
+
+impl RegionRx for VhostRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !self.attached.has_work() {
+            return 0;
+        }
+        let before = batch.len();
+        self.take_all(batch);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let sleep = self.sleep.as_mut()?;
+        let mut kick = None;
+        if let Some(running) = self.attached.enter() {
+            running.ring.allow_notifications();
+            kick.clone_from(&running.setup.kick);
+            self.attached.leave();
+        }
+        sleep.watch(kick);
+        Some(sleep.events.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        let Some(sleep) = &self.sleep else { return };
+        sleep.kick.iter().for_each(|kick| kick.clear());
+        self.attached.vring().changed().clear();
+        if let Some(running) = self.attached.enter() {
+            running.ring.forbid_notifications();
+            self.attached.leave();
+        }
+    }
+}
+
+impl VhostRx {
+    /// Takes what is available, as far as the batch has room.
+    fn take_all(&mut self, batch: &mut Batch) {
+        let VhostRx { attached, pool, counters, parts, .. } = self;
+        let limits = Limits { longest: self.longest, longest_single: self.longest_single };
+        let Some(running) = attached.enter() else { return };
+        let (ring, setup) = (&mut running.ring, &running.setup);
+        let taken = match ring.waiting() {
+            Some(waiting) if setup.is_enabled => take(ring, setup, waiting, batch, pool, counters, limits, parts),
+            // A ring that is disabled is emptied (vhost-user, "Ring states").
+            Some(waiting) => {
+                (0..waiting).for_each(|ahead| ring.put_used(ahead, ring.head(ahead), 0));
+                Some(waiting)
+            }
+            None => None,
+        };
+        let is_valid = taken.is_some() && !setup.memory.is_broken();
+        if let Some(taken @ 1..) = taken
+            && ring.publish(taken)
+        {
+            setup.call.iter().for_each(|call| call.raise());
+        }
+        if !is_valid {
+            counters.dropped();
+            attached.give_up();
+        }
+        attached.leave();
+    }
+}
+
+/// The longest packets that a queue takes.
+#[derive(Clone, Copy)]
+struct Limits {
+    longest: usize,
+    longest_single: usize,
+}
+
+/// Takes up to `waiting` chains. Returns the count, `None` if one breaks the rules.
+#[allow(clippy::too_many_arguments)] // parts of one queue, which the borrow checker wants apart
+#[inline(always)]
+fn take(
+    ring: &Split,
+    setup: &Setup,
+    waiting: u16,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    counters: &QueueCounters,
+    limits: Limits,
+    parts: &mut Chain,
+) -> Option<u16> {
+    let header = header_len(setup.features);
+    let may_be_unfinished = setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6) != 0;
+    let memory = &*setup.memory;
+    let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
+    let slots = batch.len();
+    loop {
+        // Packets of one descriptor and one buffer.
+        let left = usize::from(waiting - taken);
+        let first = taken;
+        let (offered, singles) = batch.exchange(left, |slots, fresh| {
+            let view = pool.region().view();
+            let mut done = 0;
+            for (slot, &buf) in slots.iter_mut().zip(fresh) {
+                let head = ring.head(first + done);
+                let Some(Descriptor { address, len, flags, .. }) = ring.descriptor(head) else { break };
+                let length = (len as usize).wrapping_sub(header);
+                if flags & (NEXT | INDIRECT | WRITE) != 0
+                    || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST
+                {
+                    break;
+                }
+                let Some(place) = memory.guest(address).filter(|place| place.len >= len as usize) else { break };
+                if may_be_unfinished && needs_work(place.mapping, place.at) {
+                    break;
+                }
+                *slot = Slot::new(buf, HEADROOM, length as u16, false);
+                place.mapping.read(place.at + header, view.bytes_mut(slot));
+                ring.put_used(first + done, head, 0);
+                bytes += length;
+                done += 1;
+            }
+            usize::from(done)
+        });
+        taken += singles as u16;
+        packets += singles;
+        if taken == waiting || batch.len() >= batch.capacity() {
+            break;
+        }
+        if offered == 0 {
+            counters.found_no_buffer();
+            break;
+        }
+        // A packet of another kind.
+        let head = ring.head(taken);
+        parts.clear();
+        parts.gather(ring, memory, head, false)?;
+        match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
+            Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
+            Took::Dropped => counters.dropped(),
+            Took::NoRoom => {
+                counters.found_no_buffer();
+                break;
+            }
+        }
+        ring.put_used(taken, head, 0);
+        taken += 1;
+    }
+    counters.moved_packets(packets, batch.len() - slots, bytes);
+    Some(taken)
+}
+
+/// Returns whether a header leaves something to do.
+#[inline(always)]
+fn needs_work(mapping: &Mapping, at: usize) -> bool {
+    let mut first = [0; 2];
+    mapping.read(at, &mut first);
+    first[0] & 1 != 0 || first[1] != 0
+}
+
+/// What became of a chain.
+enum Took {
+    /// A packet of this length.
+    Packet(usize),
+    Dropped,
+    NoRoom,
+}
+
+/// Takes a packet of any parts.
+#[cold]
+fn take_chain(
+    memory: &GuestMemory,
+    header: usize,
+    may_be_unfinished: bool,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    limits: Limits,
+    parts: &Chain,
+) -> Took {
+    let Some(length) = parts.len().checked_sub(header).filter(|length| (SHORTEST..=limits.longest).contains(length))
+    else {
+        return Took::Dropped;
+    };
+    let mut cursor = parts.cursor(memory);
+    let mut bytes = [0; header::LEN];
+    cursor.read(&mut bytes[..header]);
+    let offload = Offload(std::array::from_fn(|at| bytes[at]));
+    let offload = (may_be_unfinished && offload.is_needed()).then_some(offload);
+    // Where a checksum belongs must be inside the packet, wherever it goes next.
+    if offload.is_some_and(|offload| offload.needs_checksum() && offload.places(length).is_none()) {
+        return Took::Dropped;
+    }
+    let mut read = |_, target: &mut [u8]| cursor.read(target);
+    match batch.push_filled(pool, length, offload, &mut read) {
+        true => Took::Packet(length),
+        false if batch.can_hold(pool, length) => Took::NoRoom,
+        false => Took::Dropped,
+    }
+}
+
+/// A chain's stretches in the front end's memory, in order.
+#[derive(Default)]
+pub(super) struct Chain {
+    /// Address and length.
+    parts: Vec<(u64, usize)>,
+    len: usize,
+}
+
+impl Chain {
+    fn clear(&mut self) {
+        self.parts.clear();
+        self.len = 0;
+    }
+
+    /// Returns the count of bytes.
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds the chain that begins at descriptor `head`; `None` if it breaks the rules: a loop, memory that is not there,
+    /// parts of the other direction.
+    fn gather(&mut self, ring: &Split, memory: &GuestMemory, head: u16, writable: bool) -> Option<()> {
+        let mut descriptor = ring.descriptor(head)?;
+        if descriptor.flags & INDIRECT != 0 {
+            return self.gather_indirect(memory, descriptor, writable);
+        }
+        for _ in 0..ring.size() {
+            self.add(memory, descriptor, writable)?;
+            if descriptor.flags & NEXT == 0 {
+                return Some(());
+            }
+            descriptor = ring.descriptor(descriptor.next)?;
+            // A table ends the chain (2.7.5.3.1): it may not be in the middle.
+            if descriptor.flags & INDIRECT != 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn gather_indirect(&mut self, memory: &GuestMemory, table: Descriptor, writable: bool) -> Option<()> {
+        const SIZE: usize = 16;
+        let len = table.len as usize;
+        let place = memory.guest(table.address).filter(|place| place.len >= len)?;
+        let count = len / SIZE;
+        if count == 0 || !len.is_multiple_of(SIZE) || table.flags & NEXT != 0 {
+            return None;
+        }
+        let mut number = 0;
+        for _ in 0..count.min(MOST_PARTS) {
+            let mut bytes = [0; SIZE];
+            place.mapping.read(place.at + number * SIZE, &mut bytes);
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+            let descriptor = Descriptor::of(word(0), word(8));
+            if descriptor.flags & INDIRECT != 0 {
+                return None;
+            }
+            self.add(memory, descriptor, writable)?;
+            if descriptor.flags & NEXT == 0 {
+                return Some(());
+            }
+            number = usize::from(descriptor.next);
+            if number >= count {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn add(&mut self, memory: &GuestMemory, descriptor: Descriptor, writable: bool) -> Option<()> {
+        let Descriptor { mut address, len, flags, .. } = descriptor;
+        if (flags & WRITE != 0) != writable {
+            return None;
+        }
+        // A buffer may cross from one region into the next.
+        let mut left = len as usize;
+        while left > 0 {
+            let here = memory.guest(address)?.len.min(left);
+            if self.parts.len() >= MOST_PARTS {
+                return None;
+            }
+            self.parts.push((address, here));
+            (address, left) = (address.checked_add(here as u64)?, left - here);
+        }
+        self.len += len as usize;
+        Some(())
+    }
+
+    fn cursor<'a>(&'a self, memory: &'a GuestMemory) -> Cursor<'a> {
+        Cursor { memory, parts: &self.parts, done: 0 }
+    }
+}
+
+/// A place in a chain.
+struct Cursor<'a> {
+    memory: &'a GuestMemory,
+    parts: &'a [(u64, usize)],
+    /// Bytes of the first part that are done.
+    done: usize,
+}
+
+impl Cursor<'_> {
+    fn read(&mut self, target: &mut [u8]) {
+        let mut at = 0;
+        self.pass(target.len(), |mapping, place, len| {
+            mapping.read(place, &mut target[at..at + len]);
+            at += len;
+        });
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        self.pass(bytes.len(), |mapping, place, len| {
+            mapping.write(place, &bytes[at..at + len]);
+            at += len;
+        });
+    }
+
+    /// Passes `len` bytes, in one or more pieces. The chain has as many.
+    fn pass(&mut self, mut len: usize, mut piece: impl FnMut(&Mapping, usize, usize)) {
+        while len > 0 {
+            let Some(&(address, whole)) = self.parts.first() else { return };
+            let now = len.min(whole - self.done);
+            if let Some(place) = self.memory.guest(address) {
+                piece(place.mapping, place.at + self.done, now);
+            }
+            (self.done, len) = (self.done + now, len - now);
+            if self.done == whole {
+                (self.parts, self.done) = (&self.parts[1..], 0);
+            }
+        }
+    }
+}
+
+/// A transmit queue: the front end's receive queue.
+pub(super) struct VhostTx {
+    pub(super) attached: Attached,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) longest: usize,
+    /// The chains being filled.
+    pub(super) parts: Chain,
+}
+
+impl Transmit for VhostTx {
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            return 0;
+        }
+        self.fill_all(batch)
+    }
+}
+
+/// What became of a packet.
+enum Sent {
+    /// It fills this count of chains.
+    In(u16),
+    TooLong,
+    NoRoom,
+    /// A chain breaks the rules.
+    Broken,
+}
+
+impl VhostTx {
+    /// Sends what fits. Returns the count of slots taken.
+    fn fill_all(&mut self, batch: &mut Batch) -> usize {
+        let VhostTx { attached, counters, longest, parts } = self;
+        let Some(running) = attached.enter() else { return 0 };
+        let (ring, setup) = (&mut running.ring, &running.setup);
+        let waiting = match setup.is_enabled {
+            true => ring.waiting(),
+            false => Some(0),
+        };
+        let header = header_len(setup.features);
+        let (mut used, mut slots, mut packets, mut bytes) = (0, 0, 0, 0);
+        let mut is_valid = waiting.is_some() && !setup.memory.is_broken();
+        for mut packet in batch.packets() {
+            let left = waiting.unwrap_or(0) - used;
+            if left == 0 || !is_valid {
+                break;
+            }
+            let length = packet.len();
+            let sent = if length > *longest {
+                Sent::TooLong
+            } else if fill_single(ring, setup, used, header, &mut packet) {
+                Sent::In(1)
+            } else {
+                fill_chains(ring, setup, used, left, header, &mut packet, parts)
+            };
+            match sent {
+                Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
+                Sent::TooLong => counters.dropped(),
+                Sent::NoRoom => break,
+                Sent::Broken => {
+                    is_valid = false;
+                    break;
+                }
+            }
+            slots += packet.slots();
+        }
+        if used > 0 && ring.publish(used) {
+            setup.call.iter().for_each(|call| call.raise());
+        }
+        if !is_valid {
+            counters.dropped();
+            attached.give_up();
+        }
+        attached.leave();
+        counters.moved_packets(packets, slots, bytes);
+        batch.drop_front(slots);
+        slots
+    }
+}
+
+/// Writes a packet that fits the next chain's only descriptor. Returns false for any other.
+#[inline(always)]
+fn fill_single(ring: &Split, setup: &Setup, ahead: u16, header: usize, packet: &mut Packet<'_>) -> bool {
+    let head = ring.head(ahead);
+    let Some(Descriptor { address, len, flags, .. }) = ring.descriptor(head) else { return false };
+    let needed = header + packet.len();
+    if flags != WRITE || (len as usize) < needed || packet.offload().is_some() {
+        return false;
+    }
+    let Some(place) = setup.memory.guest(address).filter(|place| place.len >= needed) else { return false };
+    place.mapping.write(place.at, &single_header()[..header]);
+    let mut at = place.at + header;
+    for segment in packet.segments() {
+        place.mapping.write(at, segment);
+        at += segment.len();
+    }
+    ring.put_used(ahead, head, needed as u32);
+    true
+}
+
+/// Returns the header of a packet that is finished, and in one chain.
+#[inline(always)]
+fn single_header() -> [u8; header::LEN] {
+    let mut bytes = [0; header::LEN];
+    bytes[header::NUM_BUFFERS] = 1;
+    bytes
+}
+
+/// Writes a packet to as many chains as it needs, of the `left` ones available.
+#[cold]
+fn fill_chains(
+    ring: &Split,
+    setup: &Setup,
+    ahead: u16,
+    left: u16,
+    header: usize,
+    packet: &mut Packet<'_>,
+    parts: &mut Chain,
+) -> Sent {
+    let memory = &*setup.memory;
+    let mut bytes = single_header();
+    if let Some(todo) = packet.offload() {
+        let needed = match todo.segmentation() {
+            Segmentation::None => feature::GUEST_CSUM,
+            Segmentation::TcpIpv4 => feature::GUEST_CSUM | feature::GUEST_TSO4,
+            Segmentation::TcpIpv6 => feature::GUEST_CSUM | feature::GUEST_TSO6,
+            Segmentation::Other => u64::MAX,
+        };
+        if setup.features & needed == needed {
+            bytes[..Offload::LEN].copy_from_slice(&todo.0);
+        } else if packet.finish().is_err() {
+            return Sent::TooLong;
+        }
+    }
+    let needed = header + packet.len();
+    let most = if setup.features & feature::MRG_RXBUF != 0 { MAX_CHAIN } else { 1 };
+    parts.clear();
+    // The first byte behind each chain.
+    let mut ends = [0; MAX_CHAIN];
+    let mut count = 0;
+    while parts.len() < needed && count < most {
+        if count == usize::from(left) {
+            // All that there will ever be are too few.
+            return if usize::from(left) == ring.size() { Sent::TooLong } else { Sent::NoRoom };
+        }
+        if parts.gather(ring, memory, ring.head(ahead + count as u16), true).is_none() {
+            return Sent::Broken;
+        }
+        ends[count] = parts.len();
+        count += 1;
+    }
+    if parts.len() < needed {
+        return Sent::TooLong;
+    }
+    bytes[header::NUM_BUFFERS..].copy_from_slice(&(count as u16).to_le_bytes());
+    let mut cursor = parts.cursor(memory);
+    cursor.write(&bytes[..header]);
+    packet.segments().for_each(|segment| cursor.write(segment));
+    let mut begin = 0;
+    for (number, &end) in ends[..count].iter().enumerate() {
+        let number = ahead + number as u16;
+        ring.put_used(number, ring.head(number), (end.min(needed) - begin) as u32);
+        begin = end;
+    }
+    Sent::In(count as u16)
+}
+
+/// What a receive queue sleeps on: the front end's notifications, and changes of the setup.
+pub(super) struct Sleep {
+    events: OwnedFd,
+    kick: Option<Arc<Interrupt>>,
+}
+
+impl Sleep {
+    /// Watches a virtqueue's changes.
+    ///
+    /// # Errors
+    /// [`Error::System`] without descriptors.
+    pub fn new(vring: &Vring) -> Result<Sleep> {
+        let fail = |error| Error::system("epoll", error);
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+        epoll::add(&events, vring.changed(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(fail)?;
+        Ok(Sleep { events, kick: None })
+    }
+
+    /// Watches the front end's notifications.
+    fn watch(&mut self, kick: Option<Arc<Interrupt>>) {
+        let same = |old: &Arc<Interrupt>| kick.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
+        if self.kick.as_ref().is_some_and(same) {
+            return;
+        }
+        if let Some(old) = self.kick.take() {
+            let _ = epoll::delete(&self.events, &*old);
+        }
+        self.kick = kick.filter(|kick| {
+            epoll::add(&self.events, &**kick, epoll::EventData::new_u64(1), epoll::EventFlags::IN).is_ok()
+        });
+    }
+}

@@ -1,0 +1,426 @@
+//! The control thread: it waits for front ends, one at a time, and does what their messages say.
+//!
+//! A front end is untrusted: a message that breaks the protocol ends its connection, and everything that it has shared is
+//! forgotten. The next one may connect.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::memory::{Described, GuestMemory, MOST_REGIONS};
+use super::message::*;
+use super::split::Addresses;
+use super::vring::{Setup, Vring};
+use crate::error::{Error, Result};
+use crate::pci::Interrupt;
+use crate::spec::virtio::feature;
+use crate::unix_socket::listen;
+
+/// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
+const MOST_DESCRIPTORS: u32 = 32_768;
+
+/// What the control thread and the port share.
+pub struct Shared {
+    /// Virtqueues in the front end's order: its receive queue and its transmit queue, for each pair.
+    pub vrings: Vec<Arc<Vring>>,
+    /// VirtIO's features that are offered.
+    pub offered: u64,
+    pub is_connected: AtomicBool,
+    /// The features of the connection.
+    pub features: AtomicU64,
+    /// The MTU that the front end has set; 0: none.
+    pub mtu: AtomicU16,
+}
+
+impl Shared {
+    /// Returns the receive queue of this number: the front end's transmit queue.
+    pub fn receives(&self, queue: u16) -> &Arc<Vring> {
+        &self.vrings[usize::from(queue) * 2 + 1]
+    }
+
+    /// Returns the transmit queue of this number.
+    pub fn transmits(&self, queue: u16) -> &Arc<Vring> {
+        &self.vrings[usize::from(queue) * 2]
+    }
+}
+
+/// The control thread of a port, until this value is dropped.
+pub struct Control {
+    stop: Interrupt,
+    thread: Option<JoinHandle<()>>,
+    /// The socket to remove.
+    path: Option<PathBuf>,
+}
+
+/// Where front ends come from.
+enum Source {
+    /// They connect here.
+    Listener(UnixListener),
+    /// They listen there.
+    Server(PathBuf),
+}
+
+impl Control {
+    /// Starts the thread: it listens at `path`, or connects there for ever.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
+    pub fn start(path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<Control> {
+        let source = match is_client {
+            true => Source::Server(path.to_path_buf()),
+            false => Source::Listener(listen(path)?),
+        };
+        let stop = Interrupt::new()?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name("vhost-user".to_string())
+            .spawn(move || run(&source, &stopped, &shared))
+            .map_err(|error| Error::system("starting a thread", error))?;
+        Ok(Control { stop, thread: Some(thread), path: (!is_client).then(|| path.to_path_buf()) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Serves one front end after the other.
+fn run(source: &Source, stop: &Interrupt, shared: &Arc<Shared>) {
+    while let Some(socket) = next(source, stop) {
+        tracing::debug!("a front end is connected");
+        shared.is_connected.store(true, SeqCst);
+        Session::new(shared.clone(), Connection::new(socket)).run(stop);
+        tracing::debug!("the front end is gone");
+        shared.is_connected.store(false, SeqCst);
+    }
+}
+
+/// Waits for the next front end; returns `None` at the end.
+fn next(source: &Source, stop: &Interrupt) -> Option<UnixStream> {
+    let mut accepts = true;
+    loop {
+        let mut events = vec![PollFd::new(stop, PollFlags::IN)];
+        let pause = match source {
+            Source::Listener(listener) if accepts => {
+                events.push(PollFd::new(listener, PollFlags::IN));
+                None
+            }
+            _ => Some(&AGAIN),
+        };
+        let found = match source {
+            Source::Listener(_) => None,
+            Source::Server(path) => UnixStream::connect(path).ok(),
+        };
+        if found.is_none() && poll(&mut events, pause).is_err() {
+            continue; // a signal
+        }
+        if !events[0].revents().is_empty() {
+            return None;
+        }
+        let socket = match source {
+            Source::Server(_) => found,
+            Source::Listener(listener) => listener.accept().map(|(socket, _)| socket).ok(),
+        };
+        // Without a free descriptor, a front end waits.
+        accepts = socket.is_some();
+        if let Some(socket) = socket.filter(|socket| socket.set_nonblocking(true).is_ok()) {
+            return Some(socket);
+        }
+    }
+}
+
+/// A message that breaks the protocol, or asks for what cannot be.
+struct Refused(&'static str);
+
+/// The reply's payload; `None` if the message has none.
+type Answer = std::result::Result<Option<Vec<u8>>, Refused>;
+
+/// One connection.
+struct Session {
+    connection: Connection,
+    shared: Arc<Shared>,
+    memory: Arc<GuestMemory>,
+    features: u64,
+    protocol: u64,
+    status: u8,
+}
+
+impl Session {
+    fn new(shared: Arc<Shared>, connection: Connection) -> Session {
+        Session { connection, shared, memory: Arc::default(), features: 0, protocol: 0, status: 0 }
+    }
+
+    /// Serves the front end until it is gone, or the port is closed.
+    fn run(mut self, stop: &Interrupt) {
+        loop {
+            let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(self.connection.socket(), PollFlags::IN)];
+            if poll(&mut events, None).is_err() {
+                continue; // a signal
+            }
+            if !events[0].revents().is_empty() {
+                return;
+            }
+            match self.connection.receive() {
+                Ok(None) => {}
+                Ok(Some(message)) => {
+                    let request = message.header.request;
+                    if let Err(why) = self.take(message) {
+                        tracing::warn!("request {request} of the front end ends its connection: {why}");
+                        return;
+                    }
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    tracing::debug!("the front end's connection has ended: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what a message says, and replies.
+    fn take(&mut self, mut message: Message) -> io::Result<()> {
+        let Header { request, flags, .. } = message.header;
+        let descriptors = std::mem::take(&mut message.descriptors);
+        let answer = self.answer(request, &message, descriptors);
+        let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };
+        let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol & protocol::REPLY_ACK != 0;
+        match answer {
+            Ok(Some(payload)) => self.connection.send(header, &[&payload], &[]),
+            Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_bytes()], &[]),
+            Ok(None) => Ok(()),
+            Err(Refused(why)) if wants_reply => {
+                tracing::warn!("request {request} of the front end is refused: {why}");
+                self.connection.send(header, &[1u64.as_bytes()], &[])
+            }
+            Err(Refused(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
+        }
+    }
+
+    fn answer(&mut self, request: u32, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let number = || message.parse::<u64>().map(|(number, _)| number).ok_or(Refused("it has no number"));
+        let reply = |number: u64| Ok(Some(number.as_bytes().to_vec()));
+        match request {
+            request::GET_FEATURES => reply(self.shared.offered | PROTOCOL_FEATURES),
+            request::SET_FEATURES => self.set_features(number()?),
+            request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED),
+            request::SET_PROTOCOL_FEATURES => {
+                self.protocol = number()? & Session::OFFERED;
+                Ok(None)
+            }
+            request::SET_OWNER | request::RESET_OWNER | request::SEND_RARP | request::SET_VRING_ERR => Ok(None),
+            request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
+            request::SET_MEM_TABLE => self.set_memory(message, descriptors),
+            request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
+            request::ADD_MEM_REG => self.add_memory(message, descriptors),
+            request::REM_MEM_REG => self.remove_memory(message),
+            request::SET_VRING_NUM => {
+                let state = self.state(message)?;
+                if !state.value.is_power_of_two() || state.value > MOST_DESCRIPTORS {
+                    return Err(Refused("a ring's size is a power of two up to 32,768"));
+                }
+                self.change(state.index, |setup| setup.size = state.value as u16)
+            }
+            request::SET_VRING_ADDR => {
+                let (at, _) = message.parse::<VringAddr>().ok_or(Refused("it is too short"))?;
+                let VringAddr { descriptors, available, used, .. } = at;
+                self.change(at.index, |setup| setup.addresses = Addresses { descriptors, available, used })
+            }
+            // The place is read from the used ring, when the ring is first looked at: chains are used in order, so nothing
+            // else can be right.
+            request::SET_VRING_BASE => {
+                self.vring(self.state(message)?.index)?.begin_anew();
+                Ok(None)
+            }
+            request::GET_VRING_BASE => self.stop(message),
+            request::SET_VRING_KICK => self.set_kick(number()?, descriptors),
+            request::SET_VRING_CALL => {
+                let number = number()?;
+                let call = event(number, descriptors)?;
+                self.change(number as u32 & 0xFF, |setup| setup.call = call)
+            }
+            request::SET_VRING_ENABLE => {
+                let state = self.state(message)?;
+                self.change(state.index, |setup| setup.is_enabled = state.value != 0)
+            }
+            request::NET_SET_MTU => {
+                self.shared.mtu.store(number()?.min(u16::MAX.into()) as u16, Relaxed);
+                Ok(None)
+            }
+            request::SET_STATUS => {
+                self.status = number()? as u8;
+                Ok(None)
+            }
+            request::GET_STATUS => reply(self.status.into()),
+            _ => Err(Refused("there is no such request")),
+        }
+    }
+
+    /// The protocol's features that are offered.
+    const OFFERED: u64 = protocol::MQ
+        | protocol::RARP
+        | protocol::REPLY_ACK
+        | protocol::NET_MTU
+        | protocol::CONFIGURE_MEM_SLOTS
+        | protocol::STATUS;
+
+    fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
+        self.shared.vrings.get(index as usize).ok_or(Refused("there is no such virtqueue"))
+    }
+
+    fn state(&self, message: &Message) -> std::result::Result<VringState, Refused> {
+        message.parse::<VringState>().map(|(state, _)| state).ok_or(Refused("it is too short"))
+    }
+
+    fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Answer {
+        self.vring(index)?.change(change);
+        Ok(None)
+    }
+
+    fn change_all(&self, change: impl Fn(&mut Setup)) -> Answer {
+        self.shared.vrings.iter().for_each(|vring| vring.change(&change));
+        Ok(None)
+    }
+
+    fn set_features(&mut self, features: u64) -> Answer {
+        if features & !(self.shared.offered | PROTOCOL_FEATURES) != 0 {
+            return Err(Refused("it has features that were not offered"));
+        }
+        self.features = features;
+        self.shared.features.store(features, Relaxed);
+        // Without protocol features there is no message to enable a ring.
+        let is_enabled = features & PROTOCOL_FEATURES == 0;
+        self.change_all(|setup| {
+            setup.features = features;
+            setup.is_enabled |= is_enabled;
+        })
+    }
+
+    fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let (table, mut rest) = message.parse::<MemoryTable>().ok_or(Refused("it is too short"))?;
+        if table.regions as usize != descriptors.len() {
+            return Err(Refused("each region needs a descriptor"));
+        }
+        let mut memory = GuestMemory::default();
+        for file in descriptors {
+            let (region, behind) = MemoryRegion::read_from_prefix(rest).map_err(|_| Refused("it is too short"))?;
+            rest = behind;
+            memory.add(region.into(), file).ok_or(Refused("a region is not in its file, or overlaps another"))?;
+        }
+        self.use_memory(memory)
+    }
+
+    fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let (single, _) = message.parse::<SingleRegion>().ok_or(Refused("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused("a region needs a descriptor"))?;
+        let mut memory = GuestMemory::clone(&self.memory);
+        memory.add(single.region.into(), file).ok_or(Refused("the region is not in its file, or overlaps another"))?;
+        self.use_memory(memory)
+    }
+
+    fn remove_memory(&mut self, message: &Message) -> Answer {
+        let (single, _) = message.parse::<SingleRegion>().ok_or(Refused("it is too short"))?;
+        let mut memory = GuestMemory::clone(&self.memory);
+        memory.remove(single.region.into()).ok_or(Refused("there is no such region"))?;
+        self.use_memory(memory)
+    }
+
+    /// Gives all virtqueues a new table. When this returns, none of them uses the old one.
+    fn use_memory(&mut self, memory: GuestMemory) -> Answer {
+        self.memory = Arc::new(memory);
+        self.change_all(|setup| setup.memory = self.memory.clone())
+    }
+
+    /// Starts a virtqueue: it has everything by now.
+    fn set_kick(&mut self, number: u64, descriptors: Vec<OwnedFd>) -> Answer {
+        let kick = event(number, descriptors)?;
+        let vring = self.vring(number as u32 & 0xFF)?;
+        vring.change(|setup| {
+            setup.kick = kick;
+            setup.is_started = true;
+        });
+        Ok(None)
+    }
+
+    /// Stops a virtqueue, and replies with its place.
+    fn stop(&mut self, message: &Message) -> Answer {
+        let state = self.state(message)?;
+        let vring = self.vring(state.index)?;
+        vring.change(|setup| {
+            setup.is_started = false;
+            (setup.kick, setup.call) = (None, None);
+        });
+        let value = u32::from(vring.place().unwrap_or(0));
+        vring.begin_anew();
+        Ok(Some(VringState { value, ..state }.as_bytes().to_vec()))
+    }
+}
+
+/// Forgets everything that the front end has shared.
+impl Drop for Session {
+    fn drop(&mut self) {
+        for vring in &self.shared.vrings {
+            vring.change(|setup| *setup = Setup::default());
+            vring.begin_anew();
+        }
+        self.shared.features.store(0, Relaxed);
+        self.shared.mtu.store(0, Relaxed);
+    }
+}
+
+impl From<MemoryRegion> for Described {
+    fn from(region: MemoryRegion) -> Described {
+        let MemoryRegion { guest, len, user, offset } = region;
+        Described { guest, len, user, offset }
+    }
+}
+
+/// Returns the event of a message about a virtqueue; `None` if it has none.
+fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Option<Arc<Interrupt>>, Refused> {
+    if number & NO_DESCRIPTOR != 0 {
+        return Ok(None);
+    }
+    let descriptor = descriptors.pop().ok_or(Refused("it needs a descriptor"))?;
+    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused("its descriptor is no eventfd"))?;
+    Ok(Some(Arc::new(event)))
+}
+
+/// Returns VirtIO's features that a port offers.
+pub fn offered(has_offloads: bool, has_queues: bool) -> u64 {
+    let always = feature::VERSION_1
+        | feature::ANY_LAYOUT
+        | feature::MRG_RXBUF
+        | feature::INDIRECT_DESC
+        | feature::EVENT_IDX
+        | feature::IN_ORDER
+        | feature::STATUS
+        | feature::MTU
+        | feature::GUEST_ANNOUNCE;
+    let offloads = feature::CSUM
+        | feature::GUEST_CSUM
+        | feature::GUEST_TSO4
+        | feature::GUEST_TSO6
+        | feature::GUEST_ECN
+        | feature::HOST_TSO4
+        | feature::HOST_TSO6
+        | feature::HOST_ECN;
+    always | if has_offloads { offloads } else { 0 } | if has_queues { feature::MQ } else { 0 }
+}

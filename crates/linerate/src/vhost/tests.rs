@@ -1,0 +1,623 @@
+//! A front end that does what it should, and what it should not.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use tempfile::TempDir;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::message::*;
+use crate::batch::Batch;
+use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+use crate::pci::Interrupt;
+use crate::port::{Link, Port, RxQueue, TxQueue};
+use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
+use crate::spec::virtio::{feature, header};
+use crate::{Error, Options};
+
+const SIZE: u16 = 16;
+/// The front end's memory: two rings, each on a page of its own for each part, then buffers.
+const LEN: usize = 1 << 20;
+const BUFFERS: usize = 1 << 16;
+/// Where the guest and the front end have the memory.
+const GUEST: u64 = 0x1_0000_0000;
+const USER: u64 = 0x7F00_0000_0000;
+
+const HEADER: usize = header::LEN;
+/// The receive queue of the front end, and its transmit queue.
+const RECEIVES: u32 = 0;
+const TRANSMITS: u32 = 1;
+
+/// One virtqueue, as its driver has it.
+struct Driver {
+    table: Descriptors,
+    available: DmaArray<AtomicU16>,
+    used: DmaArray<AtomicU16>,
+    used_ring: DmaArray<[AtomicU32; 2]>,
+    kick: Interrupt,
+    added: u16,
+}
+
+struct FrontEnd {
+    connection: Connection,
+    memory: std::sync::Arc<Mapping>,
+    file: OwnedFd,
+    rings: [Driver; 2],
+}
+
+/// A port, and where it listens.
+struct Place {
+    port: Port,
+    path: PathBuf,
+    pool: std::sync::Arc<Pool>,
+    _folder: TempDir,
+}
+
+fn pool() -> std::sync::Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers: 256, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn listening(options: &str) -> Place {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("socket");
+    let pool = pool();
+    let ports = Options { pool: Some(pool.clone()), ..Options::default() };
+    let [port] = ports.open([&*format!("vhost:{}{options}", path.display())]).unwrap();
+    Place { port, path, pool, _folder: folder }
+}
+
+/// Waits until something is so that another thread does; fails after ten seconds.
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it does not happen");
+        std::thread::yield_now();
+    }
+}
+
+impl FrontEnd {
+    /// Connects, and sets up both virtqueues with these features.
+    fn connect(place: &Place, features: u64) -> FrontEnd {
+        let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        front.set_up(features);
+        until(|| place.port.link().unwrap() != Link::Down);
+        front
+    }
+
+    fn new(socket: UnixStream) -> FrontEnd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, LEN as u64).unwrap();
+        let memory = std::sync::Arc::new(Mapping::of_device(file.try_clone().unwrap(), 0, LEN).unwrap());
+        let ring = |number: usize| {
+            let (at, count) = (number * 3 * 4096, usize::from(SIZE));
+            // SAFETY: nothing of this memory is lent as a slice.
+            unsafe {
+                Driver {
+                    table: DmaArray::new(&memory, at, count),
+                    available: DmaArray::new(&memory, at + 4096, 3 + count),
+                    used: DmaArray::new(&memory, at + 8192, 2),
+                    used_ring: DmaArray::new(&memory, at + 8192 + 4, count),
+                    kick: Interrupt::new().unwrap(),
+                    added: 0,
+                }
+            }
+        };
+        FrontEnd { connection: Connection::new(socket), rings: [ring(0), ring(1)], file, memory }
+    }
+
+    fn say(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let header = Header { request, flags: flag::VERSION, size: 0 };
+        // The back end may have ended the connection.
+        let _ = self.connection.send(header, &[payload], descriptors);
+    }
+
+    fn ask(&mut self, request: u32, payload: &[u8]) -> Vec<u8> {
+        self.say(request, payload, &[]);
+        loop {
+            if let Some(message) = self.connection.receive().unwrap() {
+                assert_eq!((message.header.request, message.header.flags), (request, flag::VERSION | flag::REPLY));
+                return message.payload;
+            }
+        }
+    }
+
+    fn number(&mut self, request: u32) -> u64 {
+        u64::read_from_bytes(&self.ask(request, &[])).unwrap()
+    }
+
+    fn set_up(&mut self, features: u64) {
+        let offered = self.number(request::GET_FEATURES);
+        assert_eq!(offered & features, features);
+        self.say(request::SET_FEATURES, features.as_bytes(), &[]);
+        self.share();
+        for number in [RECEIVES, TRANSMITS] {
+            self.start(number);
+        }
+    }
+
+    /// Shares the memory.
+    fn share(&self) {
+        let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
+        let table = MemoryTable { regions: 1, padding: 0 };
+        self.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[self.file.as_fd()]);
+    }
+
+    fn start(&self, number: u32) {
+        let state = |value: u32| VringState { index: number, value };
+        let at = USER + u64::from(number) * 3 * 4096;
+        let addresses =
+            VringAddr { index: number, descriptors: at, available: at + 4096, used: at + 8192, ..VringAddr::default() };
+        self.say(request::SET_VRING_NUM, state(SIZE.into()).as_bytes(), &[]);
+        self.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
+        self.say(request::SET_VRING_BASE, state(0).as_bytes(), &[]);
+        let kick = self.rings[number as usize].kick.as_fd();
+        self.say(request::SET_VRING_KICK, u64::from(number).as_bytes(), &[kick]);
+    }
+
+    fn stop(&mut self, number: u32) -> u32 {
+        let reply = self.ask(request::GET_VRING_BASE, VringState { index: number, value: 0 }.as_bytes());
+        VringState::read_from_bytes(&reply).unwrap().value
+    }
+
+    /// Writes a descriptor of a ring.
+    fn describe(&self, ring: u32, number: u16, address: u64, len: u32, flags: u16, next: u16) {
+        let [first, second] = &self.rings[ring as usize].table[usize::from(number)];
+        first.store(address, Relaxed);
+        second.store(u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48, Relaxed);
+    }
+
+    /// Makes a chain available.
+    fn offer(&mut self, ring: u32, head: u16) {
+        let driver = &mut self.rings[ring as usize];
+        driver.available[2 + usize::from(driver.added % SIZE)].store(head, Relaxed);
+        driver.added = driver.added.wrapping_add(1);
+        driver.available[1].store(driver.added, Release);
+    }
+
+    fn used(&self, ring: u32) -> u16 {
+        self.rings[ring as usize].used[1].load(Acquire)
+    }
+
+    /// Writes a frame behind a header of zeros, `at` bytes into the buffers, and returns its address.
+    fn write(&self, at: usize, frame: &[u8]) -> u64 {
+        self.memory.write(BUFFERS + at, &[0; HEADER]);
+        self.memory.write(BUFFERS + at + HEADER, frame);
+        GUEST + (BUFFERS + at) as u64
+    }
+
+    fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(BUFFERS + at, &mut bytes);
+        bytes
+    }
+
+    /// Sends frames of one descriptor each.
+    fn transmit(&mut self, frames: &[Vec<u8>]) {
+        for frame in frames {
+            let place = self.rings[1].added % SIZE;
+            let address = self.write(usize::from(place) * 4096, frame);
+            self.describe(TRANSMITS, place, address, (HEADER + frame.len()) as u32, 0, 0);
+            self.offer(TRANSMITS, place);
+        }
+    }
+}
+
+fn frames(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|n| (0..60 + n * 17).map(|byte| (n + byte) as u8).collect()).collect()
+}
+
+/// Receives until `count` packets are there.
+fn receive(rx: &mut RxQueue, count: usize) -> Vec<Vec<u8>> {
+    let (mut batch, mut frames) = (Batch::new(), Vec::new());
+    until(|| {
+        rx.recv(&mut batch);
+        for packet in &mut batch {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        }
+        batch.clear();
+        frames.len() >= count
+    });
+    frames
+}
+
+fn send(tx: &mut TxQueue, pool: &std::sync::Arc<Pool>, frame: &[u8]) -> usize {
+    let mut batch = Batch::new();
+    assert!(batch.push(pool, frame));
+    tx.send(&mut batch)
+}
+
+#[test]
+fn packets_cross_in_both_directions() {
+    let mut place = listening("");
+    let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+    assert_eq!((place.port.link().unwrap(), send(&mut tx, &place.pool, &[1; 60])), (Link::Down, 0));
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::MRG_RXBUF);
+    for _ in 0..5 {
+        let sent = frames(10);
+        front.transmit(&sent);
+        assert_eq!(receive(&mut rx, 10), sent);
+    }
+    assert_eq!(front.used(TRANSMITS), 50);
+    front.memory.write(BUFFERS, &[255; 1 << 16]);
+    for n in 0..SIZE {
+        front.describe(RECEIVES, n, GUEST + (BUFFERS + usize::from(n) * 4096) as u64, 100, WRITE, 0);
+        front.offer(RECEIVES, n);
+    }
+    assert_eq!(send(&mut tx, &place.pool, &[7; 60]), 1);
+    assert_eq!(front.read(0, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 7]);
+    // Over three buffers of 100 bytes, which the header counts.
+    assert_eq!(send(&mut tx, &place.pool, &[8; 250]), 1);
+    assert_eq!(front.read(4096, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 8]);
+    assert_eq!((front.read(2 * 4096, 100), front.read(3 * 4096, 63)), (vec![8; 100], [&[8; 62][..], &[255]].concat()));
+    let used = |n: usize| front.rings[0].used_ring[n].each_ref().map(|word| word.load(Relaxed));
+    assert_eq!([used(0), used(1), used(2), used(3)], [[0, 72], [1, 100], [2, 100], [3, 62]]);
+    // 12 buffers are left: 1,200 bytes.
+    assert_eq!(send(&mut tx, &place.pool, &[9; 1300]), 0, "it may have room later");
+    let statistics = place.port.statistics().unwrap();
+    assert_eq!((statistics.rx_packets, statistics.tx_packets, statistics.tx_bytes), (50, 2, 310));
+    drop((rx, tx));
+    assert_eq!(place.pool.available(), 256);
+}
+
+#[test]
+fn chains_of_any_kind_are_packets() {
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::INDIRECT_DESC);
+    let frame: Vec<u8> = (0..200).map(|byte| byte as u8).collect();
+    // The header alone, then the data in two parts.
+    let address = front.write(0, &frame);
+    front.describe(TRANSMITS, 0, address, HEADER as u32, NEXT, 5);
+    front.describe(TRANSMITS, 5, address + HEADER as u64, 50, NEXT, 2);
+    front.describe(TRANSMITS, 2, address + HEADER as u64 + 50, 150, 0, 0);
+    front.offer(TRANSMITS, 0);
+    // The same in a table.
+    let table = GUEST + (BUFFERS + 8192) as u64;
+    for (n, (at, len, next)) in [(0, 5u32, 2u16), (110, 102, 0), (5, 105, 1)].into_iter().enumerate() {
+        let words = [address + at, u64::from(len) | u64::from(u16::from(next > 0)) << 32 | u64::from(next) << 48];
+        front.memory.write(BUFFERS + 8192 + 16 * n, words.as_bytes());
+    }
+    front.describe(TRANSMITS, 7, table, 48, INDIRECT, 0);
+    front.offer(TRANSMITS, 7);
+    assert_eq!(receive(&mut rx, 2), [frame.clone(), frame]);
+}
+
+/// Linux leaves checksums and segmentation, which a port without offloads does not offer.
+#[test]
+fn what_a_checksum_needs_is_inside_the_packet() {
+    let mut place = listening("?offloads=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::CSUM);
+    for (start, is_valid) in [(34u16, true), (0xFFF0, false), (60, false), (53, false), (52, true)] {
+        let address = front.write(0, &[3; 60]);
+        let mut bytes = [0; HEADER];
+        (bytes[0], bytes[8]) = (1, 6);
+        bytes[6..8].copy_from_slice(&start.to_le_bytes());
+        front.memory.write(BUFFERS, &bytes);
+        front.describe(TRANSMITS, 0, address, 72, 0, 0);
+        front.offer(TRANSMITS, 0);
+        let mut batch = Batch::new();
+        let before = front.used(TRANSMITS);
+        until(|| {
+            rx.recv(&mut batch);
+            front.used(TRANSMITS) != before
+        });
+        assert_eq!(batch.len(), usize::from(is_valid), "{start}");
+        for packet in &mut batch {
+            assert!(packet.offload().is_some());
+        }
+    }
+    assert_eq!(place.port.statistics().unwrap().drops.malformed, 3);
+}
+
+/// Ring states, in vhost-user's words: stopped or started, disabled or enabled.
+#[test]
+fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
+    let mut place = listening("");
+    let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+    // Frames that were available before anything else are not lost.
+    let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+    front.transmit(&frames(3));
+    front.set_up(feature::VERSION_1 | PROTOCOL_FEATURES);
+    front.describe(RECEIVES, 0, GUEST + BUFFERS as u64 + 8192, 2000, WRITE, 0);
+    front.offer(RECEIVES, 0);
+    let mut batch = Batch::new();
+    until(|| {
+        rx.recv(&mut batch);
+        front.used(TRANSMITS) == 3
+    });
+    assert_eq!((batch.len(), send(&mut tx, &place.pool, &[1; 60])), (0, 0), "they are discarded, and none is sent");
+    for number in [RECEIVES, TRANSMITS] {
+        front.say(request::SET_VRING_ENABLE, VringState { index: number, value: 1 }.as_bytes(), &[]);
+    }
+    until(|| place.port.link().unwrap() != Link::Down);
+    front.transmit(&frames(4));
+    assert_eq!(receive(&mut rx, 4), frames(4));
+    assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+    assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 1));
+    // Nothing is taken from a ring that is stopped; it goes on where it was, whatever base is set.
+    front.transmit(&frames(2));
+    assert_eq!((rx.recv(&mut batch), front.used(TRANSMITS)), (0, 7));
+    front.start(TRANSMITS);
+    assert_eq!(receive(&mut rx, 2), frames(2));
+    assert_eq!(place.port.statistics().unwrap().rx_packets, 6);
+}
+
+#[test]
+fn memory_is_added_and_removed_while_packets_pass() {
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    assert_eq!(front.number(request::GET_MAX_MEM_SLOTS), 64);
+    let more = memfd_create("more", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&more, 4096).unwrap();
+    let region = MemoryRegion { guest: GUEST + LEN as u64, len: 4096, user: USER + LEN as u64, offset: 0 };
+    let single = SingleRegion { padding: 0, region };
+    for round in 0..50 {
+        front.say(request::ADD_MEM_REG, single.as_bytes(), &[more.as_fd()]);
+        front.transmit(&frames(2));
+        // A buffer across both regions.
+        let end = LEN - BUFFERS - 40;
+        front.write(end, &[round; 28]);
+        rustix::io::pwrite(&more, &[round; 32], 0).unwrap();
+        let number = front.rings[1].added % SIZE;
+        front.describe(TRANSMITS, number, GUEST + LEN as u64 - 40, 72, 0, 0);
+        front.number(request::GET_FEATURES); // by now the region is there
+        front.offer(TRANSMITS, number);
+        assert_eq!(receive(&mut rx, 3), [frames(2), vec![vec![round; 60]]].concat());
+        front.say(request::REM_MEM_REG, single.as_bytes(), &[]);
+    }
+    assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
+}
+
+/// Each breaks a rule of rings or chains: nothing is taken from the ring any more, and nothing else is harmed.
+#[test]
+fn a_ring_that_breaks_the_rules_is_given_up() {
+    type Lie = fn(&mut FrontEnd);
+    let lies: [(&str, Lie); 11] = [
+        ("more is available than the ring has", |front| front.rings[1].available[1].store(2 + 17, Release)),
+        ("a head beyond the table", |front| front.offer(TRANSMITS, SIZE)),
+        ("a next one beyond the table", |front| {
+            front.describe(TRANSMITS, 0, GUEST, 20, NEXT, SIZE);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("a loop", |front| {
+            front.describe(TRANSMITS, 0, GUEST, 1, NEXT, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("an address outside", |front| {
+            front.describe(TRANSMITS, 0, GUEST - 1, 100, 0, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("a length beyond the end", |front| {
+            front.describe(TRANSMITS, 0, GUEST + LEN as u64 - 71, 72, 0, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("an address that wraps around", |front| {
+            front.describe(TRANSMITS, 0, u64::MAX - 10, 72, 0, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("a buffer to be written", |front| {
+            front.describe(TRANSMITS, 0, GUEST, 72, WRITE, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("a table of half a descriptor", |front| {
+            front.describe(TRANSMITS, 0, GUEST, 24, INDIRECT, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("an empty table", |front| {
+            front.describe(TRANSMITS, 0, GUEST, 0, INDIRECT, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+        ("a table in a table", |front| {
+            front.memory.write(BUFFERS, [GUEST, 16 | u64::from(INDIRECT) << 32].as_bytes());
+            front.describe(TRANSMITS, 0, GUEST + BUFFERS as u64, 16, INDIRECT, 0);
+            front.offer(TRANSMITS, 0);
+        }),
+    ];
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    for (n, (what, lie)) in lies.into_iter().enumerate() {
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::INDIRECT_DESC);
+        front.transmit(&frames(2));
+        assert_eq!(receive(&mut rx, 2), frames(2), "{what}");
+        lie(&mut front);
+        let mut batch = Batch::new();
+        until(|| {
+            rx.recv(&mut batch);
+            place.port.link().unwrap() == Link::Down
+        });
+        assert_eq!((batch.len(), place.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
+        front.transmit(&frames(2));
+        assert_eq!(rx.recv(&mut batch), 0, "{what}");
+        drop(front);
+        until(|| place.port.info().description.contains("no front end"));
+    }
+    drop(rx);
+    assert_eq!(place.pool.available(), 256);
+}
+
+/// The front end truncates its memory, while both queues use it.
+#[test]
+fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
+    for _ in 0..3 {
+        let mut place = listening("");
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        front.transmit(&frames(5));
+        assert_eq!(receive(&mut rx, 5), frames(5));
+        ftruncate(&front.file, 0).unwrap();
+        let mut batch = Batch::new();
+        until(|| {
+            rx.recv(&mut batch);
+            send(&mut tx, &place.pool, &[1; 60]);
+            place.port.link().unwrap() == Link::Down
+        });
+        drop(front.connection);
+        std::mem::forget(front.rings); // its own view would fault as well
+        // The next front end finds everything as it was.
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        front.transmit(&frames(5));
+        assert_eq!(receive(&mut rx, 5), frames(5));
+        drop((rx, tx));
+        assert_eq!(place.pool.available() + batch.cached() + batch.len(), 256);
+    }
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Each breaks the protocol: the connection ends, and the next one is served.
+#[test]
+fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
+    type Lie = fn(&mut FrontEnd);
+    let lies: [(&str, Lie); 13] = [
+        ("an unknown request", |front| front.say(99, &[], &[])),
+        ("a queue that is not there", |front| {
+            front.say(request::SET_VRING_NUM, VringState { index: 2, value: 16 }.as_bytes(), &[]);
+        }),
+        ("a queue that is not there, by its event", |front| {
+            let kick = Interrupt::new().unwrap();
+            front.say(request::SET_VRING_KICK, 200u64.as_bytes(), &[kick.as_fd()]);
+        }),
+        ("a size that is no power of two", |front| {
+            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 17 }.as_bytes(), &[]);
+        }),
+        ("a size of nothing", |front| {
+            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 0 }.as_bytes(), &[]);
+        }),
+        ("a size beyond 16 bits", |front| {
+            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 1 << 16 }.as_bytes(), &[]);
+        }),
+        ("no event", |front| front.say(request::SET_VRING_KICK, 0u64.as_bytes(), &[])),
+        ("an event that is none", |front| {
+            let file = front.file.try_clone().unwrap();
+            front.say(request::SET_VRING_KICK, 0u64.as_bytes(), &[file.as_fd()]);
+        }),
+        ("features that were not offered", |front| front.say(request::SET_FEATURES, u64::MAX.as_bytes(), &[])),
+        ("a short message", |front| front.say(request::SET_FEATURES, &[1], &[])),
+        ("memory without its file", |front| {
+            let table = MemoryTable { regions: 1, padding: 0 };
+            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), &[0; 32]].concat(), &[]);
+        }),
+        ("memory beyond its file", |front| {
+            let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 4096 };
+            let table = MemoryTable { regions: 1, padding: 0 };
+            let file = front.file.try_clone().unwrap();
+            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[file.as_fd()]);
+        }),
+        ("memory that is a pipe", |front| {
+            let (pipe, _other) = std::io::pipe().unwrap();
+            let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
+            let table = MemoryTable { regions: 1, padding: 0 };
+            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[pipe.as_fd()]);
+        }),
+    ];
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    for (what, lie) in lies {
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        front.transmit(&frames(2));
+        assert_eq!(receive(&mut rx, 2), frames(2), "{what}");
+        lie(&mut front);
+        let end = loop {
+            match front.connection.receive() {
+                Ok(None) => {}
+                Ok(Some(message)) => panic!("{what}: {message:?}"),
+                Err(error) => break error.kind(),
+            }
+        };
+        // What it had not read is reset.
+        assert!([std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset].contains(&end), "{what}");
+    }
+}
+
+/// A client looks for its server until it is there, and again when it is gone.
+#[test]
+fn a_client_connects_whenever_it_can() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("socket");
+    let pool = pool();
+    let options = Options { pool: Some(pool.clone()), ..Options::default() };
+    let [mut port] = options.open([&*format!("vhost:{}?client=on", path.display())]).unwrap();
+    let mut rx = port.rx(0).unwrap();
+    for _ in 0..3 {
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut front = FrontEnd::new(listener.accept().unwrap().0);
+        front.set_up(feature::VERSION_1);
+        until(|| port.link().unwrap() != Link::Down);
+        front.transmit(&frames(3));
+        assert_eq!(receive(&mut rx, 3), frames(3));
+        std::fs::remove_file(&path).unwrap();
+    }
+    let [again, free] = ["again", "free"].map(|name| folder.path().join(name));
+    std::fs::write(&again, "").unwrap();
+    let taken = Options::default().open([&*format!("vhost:{}", again.display())]).map(drop).unwrap_err();
+    assert!(matches!(taken, Error::Serve { .. }), "{taken}");
+    drop(Options::default().open([&*format!("vhost:{}", free.display())]).unwrap());
+    assert!(!free.exists(), "the socket goes with its port");
+}
+
+#[test]
+fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
+    let place = listening("");
+    drop(FrontEnd::connect(&place, feature::VERSION_1));
+    until(|| place.port.info().description.contains("no front end"));
+    let before = open_files();
+    for _ in 0..50 {
+        drop(FrontEnd::connect(&place, feature::VERSION_1));
+        until(|| place.port.info().description.contains("no front end"));
+    }
+    // Other tests open files meanwhile.
+    until(|| open_files() <= before + 20);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any contents of both rings: each call ends, and no buffer is lost.
+    #[test]
+    fn any_ring_is_survived(
+        descriptors in prop::collection::vec((0..6u64, 0..3000u32, 0..8u16, 0..20u16), 2 * SIZE as usize),
+        heads in prop::collection::vec(0..20u16, 2 * SIZE as usize),
+        more in 0..20u16,
+        features in prop::sample::select(vec![0, feature::MRG_RXBUF, feature::CSUM, feature::INDIRECT_DESC]),
+    ) {
+        let mut place = listening("?offloads=on&mtu=9000");
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let front = FrontEnd::connect(&place, feature::VERSION_1 | features);
+        for (n, (base, len, flags, next)) in descriptors.into_iter().enumerate() {
+            let (ring, number) = (n as u32 / u32::from(SIZE), n as u16 % SIZE);
+            // Buffers, the rings themselves, the end of the memory, and what is outside of it.
+            let address = [GUEST + BUFFERS as u64, GUEST, GUEST + LEN as u64 - 100, GUEST + 3 * 4096, 0, u64::MAX - 50];
+            front.describe(ring, number, address[base as usize] + u64::from(len) % 3, len, flags, next);
+            front.rings[ring as usize].available[2 + usize::from(number)].store(heads[n], Relaxed);
+        }
+        let mut batch = Batch::with_capacity(64);
+        for driver in &front.rings {
+            driver.available[1].store(more, Release);
+        }
+        for _ in 0..4 {
+            rx.recv(&mut batch);
+            for packet in batch.packets() {
+                prop_assert!((14..=65_553).contains(&packet.len()));
+            }
+            tx.send(&mut batch);
+            batch.clear();
+        }
+        drop((rx, tx, batch));
+        prop_assert_eq!(place.pool.available(), 256);
+    }
+}
