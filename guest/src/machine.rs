@@ -118,6 +118,14 @@ impl Machine {
         self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
+    /// Adds a VirtIO card with these options, whose back end listens at a socket.
+    pub fn card_at_back_end(&mut self, options: &str, socket: &Path, queues: u16) {
+        let number = self.port();
+        self.arguments(&["-chardev", &format!("socket,id=socket{number},path={}", socket.display())]);
+        let device = format!("virtio-net-pci,mq=on,vectors={},{options}", 2 * queues + 2);
+        self.plug(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
+    }
+
     /// Adds a card that is served at a socket: a model.
     pub fn served(&mut self, socket: &Path) {
         let number = self.port();

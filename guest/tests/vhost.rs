@@ -1,0 +1,234 @@
+//! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate::memory::Pool;
+use linerate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
+use linerate::traffic::{Checker, Generator, Report};
+use linerate::{Batch, Options};
+use linerate_guest::{Guest, Machine};
+use tempfile::TempDir;
+
+/// A thread that forwards between two ports, in both directions.
+struct Forwarder {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<[Port; 2]>>,
+}
+
+impl Forwarder {
+    fn start(mut ports: [Port; 2]) -> Forwarder {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            let queues = ports[0].info().rx_queues;
+            let mut ways = Vec::new();
+            for (from, to) in [(0, 1), (1, 0)] {
+                for queue in 0..queues {
+                    let (rx, tx) = (ports[from].rx(queue).unwrap(), ports[to].tx(queue).unwrap());
+                    ways.push((rx, tx, Batch::new()));
+                }
+            }
+            let mut waiter = Waiter::new(Wait::Interrupt);
+            while !stopped.load(Relaxed) {
+                let mut moved = 0;
+                for (rx, tx, batch) in &mut ways {
+                    moved += rx.recv(batch) + tx.send(batch);
+                }
+                let mut queues: Vec<_> = ways.iter_mut().map(|(rx, ..)| rx).collect();
+                waiter.turn(moved, &mut queues);
+            }
+            drop(ways);
+            ports
+        };
+        Forwarder { stop, thread: Some(std::thread::spawn(run)) }
+    }
+
+    /// Ends the thread, and returns its ports.
+    fn ports(mut self) -> [Port; 2] {
+        self.stop.store(true, Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+/// Two cards with the same options, which a forwarder connects.
+struct Pair {
+    options: &'static str,
+    port: &'static str,
+    queues: u16,
+}
+
+/// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets.
+const PAIRS: [Pair; 5] = [
+    Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
+    Pair { options: "mrg_rxbuf=off,event_idx=off", port: "", queues: 1 },
+    Pair { options: "indirect_desc=off,disable-modern=on,disable-legacy=off", port: "", queues: 1 },
+    Pair { options: "rx_queue_size=1024", port: "?offloads=on", queues: 1 },
+    Pair { options: "host_mtu=9000", port: "?mtu=9000", queues: 2 },
+];
+
+#[test]
+fn guests_reach_each_other_through_a_forwarder() {
+    let folder = TempDir::new().unwrap();
+    let mut machine = Machine::new().processors(2);
+    machine.program("iperf3");
+    let mut forwarders = Vec::new();
+    for (n, Pair { options, port, queues }) in PAIRS.iter().enumerate() {
+        let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")));
+        let names = sockets.each_ref().map(|socket| {
+            let mark = if port.is_empty() { '?' } else { '&' };
+            format!("vhost:{}{port}{mark}queues={queues}", socket.display())
+        });
+        let sleeping = Options { interrupts: Some(Duration::ZERO), ..Options::default() };
+        let ports = sleeping.open(names.each_ref().map(String::as_str)).unwrap();
+        sockets.iter().for_each(|socket| machine.card_at_back_end(options, socket, *queues));
+        forwarders.push(Forwarder::start(ports));
+    }
+    let mut guest = machine.boot();
+    guest.run("modprobe -a virtio_pci virtio_net; head -c 16777216 /dev/urandom >/tmp/file");
+    let sum = guest.run("sha256sum </tmp/file");
+    for (n, Pair { options, port, queues }) in PAIRS.iter().enumerate() {
+        let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
+        let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
+        guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
+        if port.contains("mtu") {
+            guest.run(&format!("ip link set {near} mtu 9000; {there} ip link set {far} mtu 9000"));
+        }
+        guest.wait_for_link("", &near);
+        guest.wait_for_link(&there, &far);
+        let longest = if port.contains("mtu") { 8972 } else { 1472 };
+        for size in [8, 1400, longest] {
+            let answer = guest.run(&format!("ping -c 3 -i 0.2 -W 5 -s {size} 10.9{n}.0.2"));
+            assert!(answer.contains("3 packets received"), "{options}: {answer}");
+        }
+        for (from, to, address) in [("", &*there, "0.2"), (&*there, "", "0.1")] {
+            // BusyBox's nc ends both when the other end sends no more, so the listener's input stays open.
+            guest.run(&format!("sleep 1000 | {to} nc -l -p 5000 >/tmp/there & echo $! >/tmp/nc"));
+            guest.run(&format!("until {from} nc 10.9{n}.{address} 5000 </tmp/file; do usleep 10000; done"));
+            guest.run("while [ -e /proc/$(cat /tmp/nc) ]; do usleep 10000; done");
+            assert_eq!(guest.run("sha256sum </tmp/there"), sum, "{options}");
+        }
+        assert_eq!(*queues > 1, guest.run(&format!("ls /sys/class/net/{near}/queues")).contains("rx-1"), "{options}");
+    }
+    for (forwarder, Pair { options, .. }) in forwarders.into_iter().zip(&PAIRS) {
+        let ports = forwarder.ports();
+        for port in &ports {
+            let drops = port.statistics().unwrap().drops;
+            assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{options}: {drops:?}");
+        }
+    }
+    complaints(&mut guest);
+}
+
+fn complaints(guest: &mut Guest) {
+    let said = guest.run("dmesg | grep -iE 'virtio|eth[0-9]' | grep -iE 'error|fail|timed out|hang' || true");
+    assert_eq!(said, "");
+}
+
+/// DPDK's virtio-user, with each of its ways to receive and to send on split queues, returns what it receives.
+#[test]
+fn dpdk_returns_every_packet_intact() {
+    for options in
+        ["mrg_rxbuf=1", "mrg_rxbuf=0", "mrg_rxbuf=1,in_order=1", "mrg_rxbuf=0,in_order=1", "mrg_rxbuf=0,vectorized=1"]
+    {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("socket");
+        let [mut port] = linerate::open([&*format!("vhost:{}", socket.display())]).unwrap();
+        let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
+        let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
+        let dpdk = Returning::start(&device, &folder);
+        dpdk.wait_until_it_returns(&pool, &mut rx, &mut tx);
+        for size in [64, 128, 256, 512, 1024, 1518] {
+            let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
+            let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
+            let begin = Instant::now();
+            while checker.report().received < 10_000 {
+                let late = begin.elapsed() > Duration::from_secs(20);
+                assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), dpdk.said());
+                // No more on the way than its queues hold.
+                if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
+                    batch.alloc(&pool, 32.min(10_000 - sent as usize), size - 4);
+                    batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                    sent += batch.len() as u64;
+                }
+                tx.send(&mut batch);
+                rx.recv(&mut back);
+                back.packets().for_each(|packet| checker.check(&packet));
+                back.clear();
+            }
+            let Report { received, lost, corrupted, reordered, .. } = checker.report();
+            assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
+        }
+    }
+}
+
+/// DPDK's testpmd, which sends everything back. It ends with this value.
+struct Returning {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Returning {
+    fn start(device: &str, folder: &TempDir) -> Returning {
+        let path = folder.path().join("log");
+        let log = File::create(&path).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "dpdk-testpmd", "--no-pci", "--no-huge", "-m", "64"]);
+        command.args(["--single-file-segments", "--no-telemetry", "--no-shconf", "--lcores", "(0-1)@(0-1)"]);
+        command.args([
+            "--vdev",
+            device,
+            "--",
+            "--total-num-mbufs=2048",
+            "--txd=256",
+            "--rxd=256",
+            "--forward-mode=io",
+            "--no-flush-rx",
+        ]);
+        // It runs until its input ends.
+        let child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        Returning { child: child.expect("guest/prepare installs DPDK"), log: path }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends until packets come back, then 32 others until all of these are back: what is in the rings while DPDK starts
+    /// may be lost, since it resets its device on the way.
+    fn wait_until_it_returns(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue) {
+        const FIRST: u8 = 1;
+        const LAST: u8 = 2;
+        let (mut batch, mut back) = (Batch::new(), Batch::new());
+        let (mut mark, mut returned) = (FIRST, 0);
+        let begin = Instant::now();
+        while returned < 32 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it returns nothing: {}", self.said());
+            if batch.is_empty() && mark <= LAST {
+                batch.alloc(pool, 32, 60);
+                batch.packets().for_each(|mut packet| packet.fill(mark));
+                mark += u8::from(mark == LAST);
+            }
+            tx.send(&mut batch);
+            rx.recv(&mut back);
+            if mark == FIRST && !back.is_empty() {
+                mark = LAST;
+            }
+            returned += back.packets().filter(|packet| packet[0] == LAST).count();
+            back.clear();
+        }
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
