@@ -23,7 +23,6 @@ pub mod request {
     pub const SET_PROTOCOL_FEATURES: u32 = 16;
     pub const GET_QUEUE_NUM: u32 = 17;
     pub const SET_VRING_ENABLE: u32 = 18;
-    pub const SEND_RARP: u32 = 19;
     pub const NET_SET_MTU: u32 = 20;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
@@ -44,7 +43,6 @@ pub mod flag {
 /// The protocol's own feature bits.
 pub mod protocol {
     pub const MQ: u64 = 1 << 0;
-    pub const RARP: u64 = 1 << 2;
     pub const REPLY_ACK: u64 = 1 << 3;
     pub const NET_MTU: u64 = 1 << 4;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;

@@ -22,7 +22,7 @@ mod vring;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::error::{Error, Result};
 use crate::offload::LONGEST;
@@ -61,7 +61,7 @@ impl Vhost {
             offered: offered(config.options.offloads, queues > 1),
             is_connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
-            mtu: AtomicU16::new(0),
+            longest: config.options.max_frame,
         });
         let control = Control::start(Path::new(path), is_client, shared.clone())?;
         Ok(Vhost::new(config, BackEnd { shared, path: path.to_string(), _control: control }))

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +21,7 @@ use super::split::Addresses;
 use super::vring::{Setup, Vring};
 use crate::error::{Error, Result};
 use crate::pci::Interrupt;
+use crate::port::FRAME_HEADERS;
 use crate::spec::virtio::feature;
 use crate::unix_socket::listen;
 
@@ -38,8 +39,8 @@ pub struct Shared {
     pub is_connected: AtomicBool,
     /// The features of the connection.
     pub features: AtomicU64,
-    /// The MTU that the front end has set; 0: none.
-    pub mtu: AtomicU16,
+    /// The longest frame that the port takes.
+    pub longest: usize,
 }
 
 impl Shared {
@@ -226,7 +227,7 @@ impl Session {
                 self.protocol = number()? & Session::OFFERED;
                 Ok(None)
             }
-            request::SET_OWNER | request::RESET_OWNER | request::SEND_RARP | request::SET_VRING_ERR => Ok(None),
+            request::SET_OWNER | request::RESET_OWNER | request::SET_VRING_ERR => Ok(None),
             request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
             request::SET_MEM_TABLE => self.set_memory(message, descriptors),
             request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
@@ -245,10 +246,11 @@ impl Session {
                 self.change(at.index, |setup| setup.addresses = Addresses { descriptors, available, used })
             }
             // The place is read from the used ring, when the ring is first looked at: chains are used in order, so nothing
-            // else can be right.
+            // else can be right. The base is for a ring that is stopped before that.
             request::SET_VRING_BASE => {
-                self.vring(self.state(message)?.index)?.begin_anew();
-                Ok(None)
+                let state = self.state(message)?;
+                self.vring(state.index)?.begin_anew();
+                self.change(state.index, |setup| setup.base = state.value as u16)
             }
             request::GET_VRING_BASE => self.stop(message),
             request::SET_VRING_KICK => self.set_kick(number()?, descriptors),
@@ -262,8 +264,10 @@ impl Session {
                 self.change(state.index, |setup| setup.is_enabled = state.value != 0)
             }
             request::NET_SET_MTU => {
-                self.shared.mtu.store(number()?.min(u16::MAX.into()) as u16, Relaxed);
-                Ok(None)
+                match number()?.saturating_add(FRAME_HEADERS as u64) <= self.shared.longest as u64 {
+                    true => Ok(None),
+                    false => Err(Refused("the port's MTU is smaller: open it with a larger one")),
+                }
             }
             request::SET_STATUS => {
                 self.status = number()? as u8;
@@ -275,12 +279,8 @@ impl Session {
     }
 
     /// The protocol's features that are offered.
-    const OFFERED: u64 = protocol::MQ
-        | protocol::RARP
-        | protocol::REPLY_ACK
-        | protocol::NET_MTU
-        | protocol::CONFIGURE_MEM_SLOTS
-        | protocol::STATUS;
+    const OFFERED: u64 =
+        protocol::MQ | protocol::REPLY_ACK | protocol::NET_MTU | protocol::CONFIGURE_MEM_SLOTS | protocol::STATUS;
 
     fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
         self.shared.vrings.get(index as usize).ok_or(Refused("there is no such virtqueue"))
@@ -364,11 +364,12 @@ impl Session {
     fn stop(&mut self, message: &Message) -> Answer {
         let state = self.state(message)?;
         let vring = self.vring(state.index)?;
-        vring.change(|setup| {
+        let base = vring.change(|setup| {
             setup.is_started = false;
             (setup.kick, setup.call) = (None, None);
+            setup.base
         });
-        let value = u32::from(vring.place().unwrap_or(0));
+        let value = u32::from(vring.place().unwrap_or(base));
         vring.begin_anew();
         Ok(Some(VringState { value, ..state }.as_bytes().to_vec()))
     }
@@ -382,7 +383,6 @@ impl Drop for Session {
             vring.begin_anew();
         }
         self.shared.features.store(0, Relaxed);
-        self.shared.mtu.store(0, Relaxed);
     }
 }
 

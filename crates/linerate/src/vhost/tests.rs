@@ -354,6 +354,34 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
     assert_eq!(place.port.statistics().unwrap().rx_packets, 6);
 }
 
+/// QEMU stops rings that no program has looked at, and starts them there again.
+#[test]
+fn a_ring_that_nobody_has_looked_at_stops_where_it_began() {
+    let place = listening("");
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    front.say(request::SET_VRING_BASE, VringState { index: TRANSMITS, value: 7 }.as_bytes(), &[]);
+    assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 0));
+}
+
+#[test]
+fn an_mtu_beyond_the_port_s_is_refused() {
+    let place = listening("?mtu=2000");
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    assert_ne!(front.number(request::GET_PROTOCOL_FEATURES) & protocol::NET_MTU, 0);
+    front.say(request::SET_PROTOCOL_FEATURES, protocol::REPLY_ACK.as_bytes(), &[]);
+    for (mtu, is_refused) in [(1500u64, 0), (2000, 0), (2001, 1u64), (u64::MAX, 1)] {
+        let flags = flag::VERSION | flag::NEED_REPLY;
+        let header = Header { request: request::NET_SET_MTU, flags, size: 0 };
+        front.connection.send(header, &[mtu.as_bytes()], &[]).unwrap();
+        let reply = loop {
+            if let Some(message) = front.connection.receive().unwrap() {
+                break message.payload;
+            }
+        };
+        assert_eq!(reply, is_refused.as_bytes(), "{mtu}");
+    }
+}
+
 #[test]
 fn memory_is_added_and_removed_while_packets_pass() {
     let mut place = listening("");

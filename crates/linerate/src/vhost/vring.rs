@@ -38,6 +38,8 @@ pub struct Setup {
     pub memory: Arc<GuestMemory>,
     pub addresses: Addresses,
     pub size: u16,
+    /// The place that the front end has named.
+    pub base: u16,
     /// The features of the connection.
     pub features: u64,
     /// It has sent a descriptor for notifications, which starts the ring.
