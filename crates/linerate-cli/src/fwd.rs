@@ -152,6 +152,7 @@ impl Rest {
 
 /// Runs until its end.
 pub fn run(
+    command: &'static str,
     [a, b]: [&str; 2],
     rest: Option<&str>,
     count: Option<u64>,
@@ -161,7 +162,7 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
-    let mut run = Run::open("fwd", &names, count, common)?;
+    let mut run = Run::open(command, &names, count, common)?;
     let filtered = start(&mut run, profile, rules, common)?;
     run.finish(|reports, _| {
         let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports) };

@@ -117,6 +117,13 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
         } else {
             print(&times.line());
             times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
+            if times.histogram.is_empty() {
+                let seconds = common.seconds.unwrap_or(SECONDS);
+                note(&format!(
+                    "note: no frame was timed in {} s: the first ones are not; use more --seconds",
+                    seconds.as_secs_f64()
+                ));
+            }
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
         all.push(times.json());

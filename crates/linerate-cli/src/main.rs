@@ -481,10 +481,10 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Fwd { a, b, rest, count, profile, rules, common } => {
-            fwd::run([&a, &b], rest.as_deref(), count, profile, &rules, &common)
+            fwd::run("fwd", [&a, &b], rest.as_deref(), count, profile, &rules, &common)
         }
         Command::Filter { a, b: Some(b), count, rules, common } => {
-            fwd::run([&a, &b], None, count, false, &rules, &common)
+            fwd::run("filter", [&a, &b], None, count, false, &rules, &common)
         }
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),

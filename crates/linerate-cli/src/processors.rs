@@ -179,12 +179,21 @@ impl Use {
         Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
     }
 
+    /// Returns what bounds a thread that paces itself: only others on its processor.
+    pub fn bound_of_sender(&self) -> String {
+        match self.waited > WAITED {
+            true => "the processors, which other programs use, too".to_string(),
+            false => "the sending threads".to_string(),
+        }
+    }
+
     /// Returns what bounds a run that goes as fast as it can: its own threads, or a model's. `busy` is the part of the time
     /// in which its threads moved packets.
     pub fn bound_of_fastest(&self, busy: f64) -> Option<String> {
         let percent = (busy.min(1.0) * 100.0).round();
         if busy >= 0.9 {
-            return Some(format!("the run's threads: they moved packets {percent} % of the time"));
+            let others = if self.waited > WAITED { ", on processors that other programs use, too" } else { "" };
+            return Some(format!("the run's threads: they moved packets {percent} % of the time{others}"));
         }
         self.model?;
         self.bound().map(|model| format!("{model} (the run's threads moved packets {percent} % of the time)"))

@@ -576,6 +576,7 @@ impl Run {
         }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
+        let dropped_before: Vec<_> = self.names.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let has_started = started.is_ok();
@@ -625,7 +626,7 @@ impl Run {
         let active = if is_counted { moved.seconds() } else { seconds };
         if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
             let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
-                0 => Some("the sending threads".to_string()),
+                0 => Some(used.bound_of_sender()),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             });
             let sent = if is_counted { moved.packets } else { in_time.packets };
@@ -672,6 +673,7 @@ impl Run {
             }
         }
         if show.is_some() {
+            note_dropped_on_the_way_out(&names, &dropped_before);
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
         let ports = devices.iter().zip(statistics.iter().zip(&gone));
@@ -826,13 +828,23 @@ impl Run {
         let is_settled = || {
             // Frames that the ports have dropped are not waited for; what other senders' frames met is no measure.
             let dropped = if is_ours { undelivered(&self.known_statistics().0) } else { 0 };
-            self.has_sent(moved) && (!is_quiet || judge(&reports(&self.devices), dropped).lost <= dropped)
+            self.has_sent(self.moved().packets.max(moved))
+                && (!is_quiet || judge(&reports(&self.devices), dropped).lost <= dropped)
+        };
+        // What the models' wires had sent by now still comes, and goes on.
+        let arrived = || {
+            let of_models =
+                self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| model(device).is_some());
+            of_models.map(|(_, statistics)| statistics.rx_packets).sum::<u64>()
         };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
+        let (mut before, mut is_still) = (arrived(), models(&self.devices).is_empty());
         let begin = Instant::now();
-        while !is_settled() && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
+        while !(is_still && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
             // The frames need the processors.
             std::thread::sleep(LOOK);
+            let now = arrived();
+            is_still = now == std::mem::replace(&mut before, now);
             let now = (self.moved().packets, reports(&self.devices));
             if now != last {
                 (last, since) = (now, Instant::now());
@@ -928,6 +940,28 @@ fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
     (name.option("wire").unwrap_or("traffic") == "traffic").then_some((rate, size - 4))
 }
 
+/// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
+fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
+    let count = |interface: &str| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
+        text.ok()?.trim().parse().ok()
+    };
+    let name = name.is_xdp().then(|| name.rest())?;
+    // "eth0-2" is a queue of eth0, unless it is an interface.
+    count(name).or_else(|| count(name.rsplit_once('-')?.0))
+}
+
+/// Prints a note for each port whose interface has dropped packets that count as sent.
+fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
+    for (name, before) in names.iter().zip(before) {
+        let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
+        if now > 0 {
+            let name = name.short();
+            note(&format!("note: {name}: the interface dropped {now} packets on the way out, which may count as sent"));
+        }
+    }
+}
+
 /// Prints a note if nothing could have moved.
 fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome) {
     for (device, Statistics { rx_packets, tx_packets, drops, .. }) in devices.iter().zip(statistics) {
@@ -959,6 +993,14 @@ fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome
                 drops.tx_too_long
             ));
         }
+    }
+    if let [device] = devices
+        && ["vale", "pipe"].contains(&device.info().driver)
+    {
+        let name = device.name();
+        note(&format!(
+            "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
+        ));
     }
     if outcome.filtered > 0 && moved.packets == 0 {
         note(&format!("note: the rules dropped all {} packets", outcome.filtered));

@@ -4,15 +4,22 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use linerate::port::PortName;
 use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
 
-use crate::Common;
 use crate::run::{Outcome, Run};
 use crate::show::note;
+use crate::{Common, usage};
 
 /// Runs until its end.
 pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, Error> {
+    if PortName::parse(port)?.is_capture_to_write() {
+        usage(&format!(
+            "{port} is written, which would empty it; to read it: sink {}",
+            port.split('?').next().unwrap_or(port)
+        ));
+    }
     let mut run = Run::open("sink", &[port], count, common)?;
     let mut reports = Vec::new();
     for queue in 0..run.queues() {

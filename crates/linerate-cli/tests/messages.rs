@@ -237,3 +237,50 @@ fn a_link_that_is_down_is_reported() {
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
 }
+
+/// A sink of a file that is written would leave it empty.
+#[test]
+fn a_capture_is_not_emptied_by_a_sink() {
+    let folder = Folder::new("emptied");
+    let path = folder.path("some.pcap");
+    write_frames(&path, &[vec![1; 60]]);
+    let before = std::fs::read(&path).unwrap();
+    let name = format!("pcap:{path}?write");
+    says(2, &["sink", &name], &["is written, which would empty it", &format!("sink pcap:{path}")]);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_port_in_memory_without_another_end_is_reported() {
+    for name in ["vale0:alone", "alone{1"] {
+        let said = text(&expect(0, &mut linerate(&["gen", name, "--count", "10", "--seconds", "1"])).stderr);
+        let why =
+            format!("nothing else reaches {name}, which is in this process; for ports of several: linerate serve");
+        assert!(said.contains(&why), "{said}");
+    }
+}
+
+#[test]
+fn a_latency_that_timed_nothing_says_why() {
+    let said = text(&expect(1, &mut linerate(&["latency", "few{0", "few}0", "--seconds", "0.01"])).stderr);
+    assert!(said.contains("no frame was timed in 0.01 s"), "{said}");
+}
+
+/// The kernel takes frames for a link that is down, and drops them: also if the link is up again at the end.
+#[test]
+fn packets_that_an_interface_drops_on_the_way_out_are_reported() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ldo"), Namespace::new("ldn"));
+    pair((&host, "h0"), (&far, "f0"), 5);
+    let mut generator = Process::start(&mut inside(&host, "gen xdp:h0?flow=all --rate 1k --seconds 60 --json"));
+    generator.await_output("ports");
+    far.run("ip link set f0 down");
+    generator.await_error("the link is down");
+    far.run("ip link set f0 up");
+    generator.await_error("the link is up again");
+    generator.stop();
+    let said = generator.await_error("the interface dropped");
+    let dropped = host.run("cat /sys/class/net/h0/statistics/tx_dropped");
+    assert!(said.contains(&format!("dropped {} packets on the way out", dropped.trim())), "{said}");
+    generator.ended();
+}

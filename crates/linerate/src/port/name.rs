@@ -193,6 +193,11 @@ impl PortName {
         self.innermost().starts_with("pcap:") && matches!(self.option("write"), None | Some("off"))
     }
 
+    /// Returns whether the port is, or wraps, a capture file that is written: it receives nothing.
+    pub fn is_capture_to_write(&self) -> bool {
+        self.innermost().starts_with("pcap:") && !self.is_capture_to_read()
+    }
+
     /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
     pub fn may_be_served(&self) -> bool {
         matches!(self.kind, Kind::Pipe | Kind::Vale | Kind::Netmap)
