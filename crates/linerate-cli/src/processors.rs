@@ -179,9 +179,10 @@ impl Use {
         Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
     }
 
-    /// Returns what bounds a thread that paces itself: only others on its processor.
-    pub fn bound_of_sender(&self) -> String {
-        match self.waited > WAITED {
+    /// Returns what bounds threads that pace themselves: their own work, or other programs, if they have time to spare.
+    /// `busy` is the part of the time in which they moved packets.
+    pub fn bound_of_sender(&self, busy: f64) -> String {
+        match self.waited > WAITED && busy < 0.9 {
             true => "the processors, which other programs use, too".to_string(),
             false => "the sending threads".to_string(),
         }

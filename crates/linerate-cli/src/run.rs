@@ -617,6 +617,7 @@ impl Run {
             wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
         let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
+        let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let gone_end = gone.iter().position(|&gone| gone).map(|n| format!("the end of {}", devices[n].name()));
         let link = (!devices.iter().all(is_up)).then(|| "the link, which is down".to_string());
         let bound = || gone_end.clone().or_else(|| link.clone());
@@ -626,7 +627,7 @@ impl Run {
         let active = if is_counted { moved.seconds() } else { seconds };
         if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
             let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
-                0 => Some(used.bound_of_sender()),
+                0 => Some(used.bound_of_sender(busy)),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             });
             let sent = if is_counted { moved.packets } else { in_time.packets };
@@ -640,7 +641,6 @@ impl Run {
             }
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
-        let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let fastest = || used.bound_of_fastest(busy).filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
         let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);
