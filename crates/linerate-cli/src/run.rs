@@ -710,6 +710,12 @@ impl Run {
             let mut link = device.link()?;
             if link == Link::Down {
                 let look_at = match device.name().split_once(':') {
+                    // Of an interface that is not up this cannot be read.
+                    Some(("xdp" | "packet", interface))
+                        if std::fs::read(format!("/sys/class/net/{interface}/carrier")).is_ok() =>
+                    {
+                        format!("{interface} is up and has no carrier: is its other end up?")
+                    }
                     Some(("xdp" | "packet", interface)) => {
                         format!("is the interface up? sudo ip link set dev {interface} up")
                     }

@@ -236,6 +236,12 @@ fn a_link_that_is_down_is_reported() {
     host.run("ip link set h0 up");
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
+    far.run("ip link set f0 down");
+    let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
+    sink.await_error(
+        "packet:h0: waiting for the link, at most 10 s; h0 is up and has no carrier: is its other end up?",
+    );
+    sink.interrupt();
 }
 
 /// A sink of a file that is written would leave it empty.

@@ -61,9 +61,10 @@ fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     Ok(begin.elapsed().as_nanos() as f64 / packets.max(1) as f64)
 }
 
-/// Returns the nanoseconds to copy `size` bytes from one buffer to another, over as many buffers as a region has.
+/// Returns the nanoseconds to copy `size` bytes from one buffer to another, over the buffers of a batch, which a switch uses
+/// again and again as well.
 fn copying(size: usize, time: Duration) -> f64 {
-    const BUFFERS: usize = 1024;
+    const BUFFERS: usize = 32;
     let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
     let (begin, mut copies) = (Instant::now(), 0u64);
     while goes_on(begin, time) {
