@@ -641,7 +641,9 @@ impl Run {
             }
         }
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
-        let fastest = || used.bound_of_fastest(busy).filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
+        let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| "the port, which has no room".to_string());
+        let fastest = || used.bound_of_fastest(busy).or_else(no_room);
+        let fastest = || fastest().filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
         let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);
         let outcome = judge(&reports, dropped);

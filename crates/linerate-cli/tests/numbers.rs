@@ -345,3 +345,10 @@ fn a_run_ends_with_its_captures() {
     assert!(text(&output.stderr).contains("it is cut after frame 99"), "{}", text(&output.stderr));
     writer.join().unwrap();
 }
+
+/// A pipe whose other end nobody reads takes what its ring holds.
+#[test]
+fn a_run_without_room_names_the_port() {
+    let (sent, _) = run(0, &["gen", "full{1", "--seconds", "0.5"]);
+    assert_eq!((number(&sent["packets"]), &sent["bounded_by"]), (512, &"the port, which has no room".into()), "{sent}");
+}
