@@ -120,7 +120,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             if times.histogram.is_empty() {
                 let seconds = common.seconds.unwrap_or(SECONDS);
                 note(&format!(
-                    "note: no frame was timed in {} s: the first ones are not; use more --seconds",
+                    "note: no frame was timed in {} s: use more --seconds, or less --every",
                     seconds.as_secs_f64()
                 ));
             }
