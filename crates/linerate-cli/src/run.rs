@@ -839,7 +839,7 @@ impl Run {
             self.has_sent(self.moved().packets.max(moved))
                 && (!is_quiet || judge(&reports(&self.devices), dropped).lost <= dropped)
         };
-        // What the models' wires had sent by now still comes, and goes on.
+        // Frames that the models' wires have sent are still to be received and forwarded.
         let arrived = || {
             let of_models =
                 self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| model(device).is_some());

@@ -196,8 +196,8 @@ fn help_lists_the_wires() {
     }
 }
 
-/// What an interface without a carrier does not send is said, and is not tried again without a pause. AF_XDP does not
-/// report that the kernel drops packets.
+/// The command reports packets that an interface without a carrier does not send, and pauses between attempts. AF_XDP does
+/// not report that the kernel drops packets.
 #[test]
 fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
     let _alone = alone();

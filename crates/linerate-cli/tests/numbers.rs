@@ -346,7 +346,7 @@ fn a_run_ends_with_its_captures() {
     writer.join().unwrap();
 }
 
-/// A pipe whose other end nobody reads takes what its ring holds.
+/// A pipe without a reader takes a ring of packets.
 #[test]
 fn a_run_without_room_names_the_port() {
     let (sent, _) = run(0, &["gen", "full{1", "--seconds", "0.5"]);

@@ -26,9 +26,10 @@ pub struct Mapping {
     backing: Backing,
 }
 
-/// File systems in memory, as statfs(2) reports them.
+/// The type of a file system in memory, as statfs(2) reports it.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+/// The type of a file system of hugepages.
+pub(crate) const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// The source of a mapping's memory.
 enum Backing {

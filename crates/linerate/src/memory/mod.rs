@@ -32,6 +32,7 @@ pub use addresses::{Addresses, Contiguous, DeviceAddress, Paged};
 pub use depot::Depot;
 pub use dma::{Descriptors, DmaArray, DmaMap, DmaSpace, Word};
 pub(crate) use fence::full_fence;
+pub(crate) use mapping::HUGETLBFS_MAGIC;
 pub use mapping::Mapping;
 pub use page_size::PageSize;
 pub(crate) use placement::Placement;

@@ -214,7 +214,7 @@ fn needs_work(mapping: &Mapping, at: usize) -> bool {
     first[0] & 1 != 0 || first[1] != 0
 }
 
-/// What became of a chain.
+/// The outcome of taking a chain.
 enum Took {
     /// A packet of this length.
     Packet(usize),
@@ -407,7 +407,7 @@ impl Transmit for VhostTx {
     }
 }
 
-/// What became of a packet.
+/// The outcome of sending a packet.
 enum Sent {
     /// It fills this count of chains.
     In(u16),

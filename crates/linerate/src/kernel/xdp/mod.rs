@@ -73,7 +73,7 @@ pub struct XdpSockets {
     sockets: Vec<Place>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
-    /// What the card had dropped when the port was opened, where the kernel does not copy: there the socket does not
+    /// The count of frames that the card had dropped when the port was opened, where the kernel does not copy: there the socket does not
     /// know of frames that found no descriptor.
     missed: Option<u64>,
     /// Packets may come without checksums.

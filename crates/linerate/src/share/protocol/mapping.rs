@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::memory::Mapping;
+use crate::memory::{HUGETLBFS_MAGIC, Mapping};
 
 /// Where the buffers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,9 +21,6 @@ pub struct Buffers {
 
 /// The first buffer that a slot may name.
 pub const FIRST_BUFFER: u32 = 2;
-
-/// The type of a file system of hugepages, as statfs(2) reports it.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// Memory that this or another process has made, as a mapping.
 pub struct SharedMapping {
