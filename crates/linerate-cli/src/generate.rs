@@ -16,7 +16,7 @@ use linerate::{Batch, Error};
 use crate::line_rate::possible;
 use crate::run::{Outcome, REST, Run, send};
 use crate::show::note;
-use crate::{Common, packets, usage};
+use crate::{Common, packets, usage, whole};
 
 /// Options of the traffic.
 #[derive(Args)]
@@ -32,7 +32,7 @@ pub struct Traffic {
     #[arg(long, value_parser = packets)]
     count: Option<u64>,
     /// UDP flows, which differ in their source port
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, u16::MAX))]
     flows: u16,
     /// Take the first packet of this capture file as the template
     #[arg(long)]

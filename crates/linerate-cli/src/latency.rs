@@ -25,7 +25,7 @@ use crate::processors::Use;
 use crate::run::{Measured, Outcome, Run, Shortfall};
 use crate::show::{note, per_second, print, time};
 use crate::signals::interrupts;
-use crate::{Common, usage};
+use crate::{Common, usage, whole};
 
 /// Options of the load.
 #[derive(Args, Clone)]
@@ -34,10 +34,10 @@ pub struct Load {
     #[arg(long, value_delimiter = ',', default_value = "100k")]
     pub rate: Vec<Rate>,
     /// Bytes of a frame, CRC included
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1518))]
+    #[arg(long, default_value_t = 64, value_parser = whole::<u16>(64, 1518))]
     pub size: u16,
     /// Time one frame out of this many
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
     pub every: u64,
     /// Do not print how a rate is understood.
     #[arg(skip)]

@@ -27,6 +27,7 @@ mod sink;
 mod switch;
 mod tune;
 
+use std::fmt::Display;
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -153,7 +154,7 @@ enum Command {
         #[arg(long)]
         device: Vec<String>,
         /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on
-        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=32))]
+        #[arg(long, default_value_t = 0, value_parser = whole::<u8>(0, 32))]
         vfs: u8,
         /// Stop after this many seconds
         #[arg(long, value_parser = seconds)]
@@ -195,7 +196,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Switch {
-    /// List ports with their counters
+    /// List the switches' ports with their counters; a pipe's packets are counted by the programs at its ends
     #[command(visible_alias = "stats")]
     List {
         /// Print one JSON object instead of a table
@@ -238,10 +239,10 @@ struct Common {
     #[arg(long)]
     ring: Option<u16>,
     /// Queues of each port; each has its own thread
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 64))]
     queues: u16,
     /// The longest payload of a frame; frames longer than a buffer become chains
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(46..=9710))]
+    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, 9710))]
     mtu: u16,
     /// Stop after this many seconds
     #[arg(long, value_parser = seconds)]
@@ -259,7 +260,7 @@ struct Common {
     #[arg(long, value_enum)]
     wait: Option<Wait>,
     /// Minimum time between two interrupts of a queue, in microseconds (where the card can throttle)
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(..8192))]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u16>(0, 8191))]
     throttle: u16,
     /// Take cards from the kernel for this run, and give them back at its end
     #[arg(long)]
@@ -281,6 +282,18 @@ type Cores = Vec<u16>;
 fn cores(text: &str) -> Result<Cores, String> {
     let parts = text.split(',').map(processors::parse).collect::<Result<Vec<_>, _>>()?;
     Ok(parts.concat())
+}
+
+/// Returns a reader of whole numbers from `least` to `most`.
+fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: TryFrom<u64> + PartialOrd + Copy + Display,
+{
+    move |text| {
+        let number = port::count(text).and_then(|number| T::try_from(number).ok());
+        let number = number.filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
+    }
 }
 
 /// Reads a number of packets.

@@ -1,6 +1,6 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -258,6 +258,8 @@ pub struct Run {
     held_back: Arc<AtomicU64>,
     /// The ports' counters when they were last read: a port that is gone has no others.
     last: RefCell<Vec<Statistics>>,
+    /// A port's link was down for a time.
+    was_down: Cell<bool>,
 }
 
 /// The measurements of a run.
@@ -433,6 +435,7 @@ impl Run {
             asked: None,
             held_back: Arc::default(),
             last: RefCell::default(),
+            was_down: Cell::default(),
         })
     }
 
@@ -520,7 +523,8 @@ impl Run {
                 } else {
                     std::thread::yield_now();
                 }
-                before = now;
+                // The time between two turns is not a turn's.
+                before = if packets > 0 { now } else { cycles() };
             }
         });
         let thread = thread.map_err(|source| Error::System { call: "starting a thread", source })?;
@@ -570,22 +574,23 @@ impl Run {
         judge: impl Fn(&[Option<Report>], u64) -> Outcome,
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
-        self.await_links(show.is_some())?;
+        let links = self.await_links(show.is_some())?;
         if show.is_some() {
             self.asked_of_wires(false);
         }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
-        let dropped_before: Vec<_> = self.names.iter().map(dropped_on_the_way_out).collect();
+        let (ways_out, first) = (ways_out(&self.names), self.statistics()?);
+        let dropped_before: Vec<_> = ways_out.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let has_started = started.is_ok();
-        let outcome = started.and_then(|()| self.watch(start, look, &mut show));
+        let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
         self.is_over.store(true, Ordering::SeqCst);
-        let (mut in_time, seconds) = (self.moved(), start.elapsed().as_secs_f64());
+        let (mut in_time, sent, seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
         // Two clocks measure them.
         let seconds = seconds.max(in_time.seconds());
-        let (used, sent) = (Snapshot::take().since(&before, moves_packets), reports(&self.devices));
+        let used = Snapshot::take().since(&before, moves_packets);
         let interrupted = interrupts().have_come();
         // An interrupted experiment is not shown, so that it need not be complete.
         if outcome.is_ok() && !(interrupted && self.command == "bench") {
@@ -605,7 +610,7 @@ impl Run {
         if let Some(sent) = self.sent(&statistics) {
             (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
         }
-        let Run { names, devices, profile, asked, held_back, count, .. } = self;
+        let Run { names, devices, profile, asked, held_back, count, was_down, .. } = self;
         // A run that is shown has its summary also after an error, once all of its threads run.
         let failure = match outcome {
             Err(error) if show.is_none() || moved.packets == 0 || !has_started => return Err(error),
@@ -619,8 +624,12 @@ impl Run {
         let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
         let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let gone_end = gone.iter().position(|&gone| gone).map(|n| format!("the end of {}", devices[n].name()));
-        let link = (!devices.iter().all(is_up)).then(|| "the link, which is down".to_string());
-        let bound = || gone_end.clone().or_else(|| link.clone());
+        let link = match devices.iter().all(is_up) {
+            true => was_down.get().then(|| "the link, which was down for a time".to_string()),
+            false => Some("the link, which is down".to_string()),
+        };
+        let refused = || devices.iter().zip(&statistics).find_map(|(device, statistics)| refuses(device, statistics));
+        let bound = || gone_end.clone().or_else(|| link.clone()).or_else(refused);
         shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: bound() }));
         // A count that was moved ends the sender's time before that of the run.
         let is_counted = count.is_some_and(|count| moved.packets >= count);
@@ -675,7 +684,8 @@ impl Run {
             }
         }
         if show.is_some() {
-            note_dropped_on_the_way_out(&names, &dropped_before);
+            note_dropped_on_the_way_out(&ways_out, &dropped_before);
+            note_unsent_by_wires(&devices);
             dead_ends(&devices, &statistics, &moved, &outcome);
         }
         let ports = devices.iter().zip(statistics.iter().zip(&gone));
@@ -699,14 +709,17 @@ impl Run {
         })
     }
 
-    /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports.
-    fn await_links(&self, tell: bool) -> Result<(), Error> {
+    /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports. Returns whether each
+    /// port had a link then.
+    fn await_links(&self, tell: bool) -> Result<Vec<bool>, Error> {
         let start = Instant::now();
+        let mut links = Vec::new();
         for (device, name) in self.devices.iter().zip(&self.names) {
             if model(device).is_some() {
                 if name.option("wire") == Some("none") {
                     note(&format!("note: {}: no link, with wire=none", device.name()));
                 }
+                links.push(is_up(device));
                 continue;
             }
             let mut link = device.link()?;
@@ -731,6 +744,7 @@ impl Run {
             while link == Link::Down && start.elapsed() < LINK && !interrupts().wait(TICK) {
                 link = device.link()?;
             }
+            links.push(link != Link::Down);
             if !tell && link != Link::Down {
                 continue;
             }
@@ -742,17 +756,23 @@ impl Run {
             let name = device.name().trim_end_matches(':');
             note(&format!("{name}: {}, {}, {link}", device.info().description, device.mac()));
         }
-        Ok(())
+        Ok(links)
     }
 
-    /// Shows the rates every second, until the end.
-    fn watch(&self, start: Instant, look: impl Fn(u64, f64), show: &mut Option<&mut Show>) -> Result<(), Error> {
+    /// Shows the rates every second, until the end. The ports' counters were `first` before it, and their links `links`.
+    fn watch(
+        &self,
+        start: Instant,
+        first: Vec<Statistics>,
+        mut links: Vec<bool>,
+        look: impl Fn(u64, f64),
+        show: &mut Option<&mut Show>,
+    ) -> Result<(), Error> {
         let interrupts = interrupts();
         // A time beyond the clock's range never ends.
         let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
-        let mut last = (start, self.statistics()?, self.moved());
+        let mut last = (start, first, Moved::default());
         let mut next = start + Duration::from_secs(1);
-        let mut links: Vec<bool> = self.devices.iter().map(is_up).collect();
         // The packets moved when all ports were exhausted: what a thread still holds moves after that.
         let mut at_end = None;
         loop {
@@ -788,12 +808,13 @@ impl Run {
                 });
                 self.last.borrow_mut().clone_from(&statistics);
                 last = (now, statistics, moved);
-                for (device, was_up) in self.devices.iter().zip(&mut links) {
-                    let is_up = is_up(device);
-                    if is_up != std::mem::replace(was_up, is_up) {
-                        let how = if is_up { "is up again" } else { "is down: nothing comes and goes here" };
-                        note(&format!("note: {}: the link {how}", device.name()));
-                    }
+            }
+            for (device, was_up) in self.devices.iter().zip(&mut links) {
+                let is_up = is_up(device);
+                if is_up != std::mem::replace(was_up, is_up) {
+                    let how = if is_up { "is up again" } else { "is down: nothing comes and goes here" };
+                    note(&format!("note: {}: the link {how}", device.name()));
+                    self.was_down.set(true);
                 }
             }
             while next <= now {
@@ -959,6 +980,25 @@ fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     count(name).or_else(|| count(name.rsplit_once('-')?.0))
 }
 
+/// Returns the ports, and the ports that are wires of models.
+fn ways_out(names: &[PortName]) -> Vec<PortName> {
+    let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
+    names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten().collect()
+}
+
+/// Prints a note for each model whose wire did not send all frames that left the card.
+fn note_unsent_by_wires(devices: &[Port]) {
+    for (device, card) in devices.iter().filter_map(|device| Some((device, model(device)?))) {
+        let unsent = card.unsent_by_wire();
+        if unsent > 0 {
+            let name = device.name();
+            note(&format!(
+                "note: {name}: {unsent} frames left the card, count as sent, and were not sent by the port that is its wire"
+            ));
+        }
+    }
+}
+
 /// Prints a note for each port whose interface has dropped packets that count as sent.
 fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
     for (name, before) in names.iter().zip(before) {
@@ -967,6 +1007,16 @@ fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
             let name = name.short();
             note(&format!("note: {name}: the interface dropped {now} packets on the way out, which may count as sent"));
         }
+    }
+}
+
+/// Returns a port that does not take what it is given, and why.
+fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
+    let name = device.name();
+    match device.link() {
+        Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => Some(format!("{name}: {error}")),
+        _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which takes no frames of that length")),
+        _ => None,
     }
 }
 
@@ -994,7 +1044,8 @@ fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome
                 drops.oversize
             ));
         }
-        if drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
+        let is_writable = device.link().is_ok();
+        if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
             let name = device.name();
             note(&format!(
                 "note: {name}: none of {} packets could be sent: they are too long for it",

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::port::{Drops, Statistics};
 use serde_json::{Map, Value, json};
@@ -303,6 +304,24 @@ pub fn per_second(value: f64) -> String {
     }
 }
 
+/// Standard output was closed when the process began (`>&-`).
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Looks before `main`: Rust's runtime opens `/dev/null` in place of a standard output that is closed.
+#[allow(unsafe_code)]
+// SAFETY: the C library calls the functions of this section once each, with arguments that this one ignores, before `main`;
+// it uses neither Rust's runtime nor memory.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static LOOK: extern "C" fn() = {
+    extern "C" fn look() {
+        // SAFETY: the call reads a descriptor's flags; there need not be one.
+        let flags = unsafe { libc::fcntl(1, libc::F_GETFD) };
+        CLOSED.store(flags < 0, Ordering::Relaxed);
+    }
+    look
+};
+
 /// The first failure to write to standard output.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
@@ -310,7 +329,11 @@ static UNWRITTEN: OnceLock<String> = OnceLock::new();
 /// after Ctrl-C: it gives its cards back.
 pub fn print(text: &str) {
     let mut out = stdout().lock();
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    let is_open = match CLOSED.load(Ordering::Relaxed) {
+        true => Err(std::io::Error::new(ErrorKind::NotFound, "it is closed")),
+        false => Ok(()),
+    };
+    if let Err(error) = is_open.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush()) {
         if error.kind() != ErrorKind::BrokenPipe {
             UNWRITTEN.get_or_init(|| error.to_string());
         }

@@ -51,7 +51,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             packets
         });
     }
-    let unnumbered = Cell::new(0);
+    let (unnumbered, after_count) = (Cell::new(0), Cell::new(false));
     let code = run.finish(|senders, dropped| {
         let mut outcome = Outcome::default();
         let (mut received, mut foreign) = (0, 0);
@@ -70,9 +70,13 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             }
             outcome.lost = outcome.lost.max(dropped);
         }
+        after_count.set(dropped > 0 && count.is_some_and(|count| received >= count));
         unnumbered.set(foreign);
         outcome
     });
+    if after_count.get() {
+        note("note: the count was reached: packets that the port dropped do not count as lost");
+    }
     // The judge is asked many times while frames arrive.
     if unnumbered.get() > 0 {
         note(&format!("note: {} packets had no sequence number", unnumbered.get()));

@@ -38,6 +38,19 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
     let _ = std::fs::remove_dir_all("/tmp/linerate-bench-of-a-test");
 }
 
+/// The runtime opens /dev/null in place of an output that is closed, so that all that is printed would vanish.
+#[test]
+fn a_standard_output_that_is_not_open_is_a_failure() {
+    for arguments in ["fwd sim:0 sim:1 --seconds 60", "gen null: --count 10 --json", "ports"] {
+        let mut shell = std::process::Command::new("sh");
+        let output =
+            expect(1, shell.args(["-c", &format!("exec \"$0\" {arguments} >&-"), env!("CARGO_BIN_EXE_linerate")]));
+        let said = text(&output.stderr);
+        assert!(said.contains("linerate: cannot write to standard output: it is closed"), "{arguments}: {said}");
+    }
+    expect(0, linerate(&["ports"]).stdout(Stdio::null()));
+}
+
 /// Errors, notes and messages that cannot be printed change no exit code.
 #[test]
 fn a_full_standard_error_is_no_panic() {
@@ -88,6 +101,8 @@ fn threads_that_cannot_be_made_are_an_error() {
             assert!(!said.contains("panicked"), "{arguments} with {limit}: {said}");
             match output.status.code() {
                 Some(0) => {}
+                // It began, on a busy machine.
+                Some(1) if said.contains("no frame was timed") => {}
                 Some(1) => {
                     assert!(
                         said.contains("thread failed: Resource temporarily unavailable") && said.contains("ulimit -u"),

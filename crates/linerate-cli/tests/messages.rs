@@ -236,6 +236,15 @@ fn a_link_that_is_down_is_reported() {
     host.run("ip link set h0 up");
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
+    // The kernel reports an absent carrier some time after the other end is down.
+    far.run("ip link set f0 down");
+    while !host.run("ip link show h0").contains("NO-CARRIER") {
+        std::thread::yield_now();
+    }
+    let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
+    sink.await_error(
+        "packet:h0: waiting for the link, at most 10 s; h0 is up and has no carrier: is its other end up?",
+    );
 }
 
 /// A sink of a file that is written would leave it empty.

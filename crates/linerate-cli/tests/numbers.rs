@@ -94,6 +94,24 @@ fn what_a_port_dropped_is_lost_for_a_sink() {
     assert!(number(&sunk["lost"]) > 0, "{sunk}");
 }
 
+/// Frames that leave a card and that the port at its cable does not send.
+#[test]
+fn what_a_wire_does_not_send_is_reported() {
+    let (sent, said) = run(0, &["gen", "sim:0?wire=faulty:null:?drop=100%", "--count", "1000", "--seconds", "60"]);
+    assert_eq!(sent["ports"][0]["tx_packets"], 1000, "{sent}");
+    assert!(said.contains("note: sim:0: 1000 frames left the card, count as sent, and were not sent"), "{said}");
+    let (_, said) = run(0, &["gen", "sim:0?wire=null:", "--count", "1000", "--seconds", "60"]);
+    assert!(!said.contains("left the card"), "{said}");
+}
+
+/// A file that is full is the reason why a count is not reached.
+#[test]
+fn a_count_that_is_not_reached_has_its_reason() {
+    let (sent, said) = run(1, &["gen", "pcap:/dev/full?write", "--count", "100k", "--seconds", "60"]);
+    let bound = sent["unreached"][0]["bounded_by"].as_str().unwrap_or_default();
+    assert!(bound.contains("No space left on device") && !said.contains("too long"), "{sent} {said}");
+}
+
 /// A corrupted frame has arrived.
 #[test]
 fn corrupted_frames_are_not_lost() {

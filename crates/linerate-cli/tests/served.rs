@@ -112,6 +112,10 @@ fn packets_that_a_slow_program_misses_are_its_drops() {
     let sink = format!("sink vale0:b --count {RECEIVED} --seconds 60 --json");
     let mut sink = Process::start(&mut world.command(&sink));
     sink.await_output("ports");
+    // A monitor of the packets that it receives.
+    let mut monitor = Process::start(&mut world.command("sink vale0:b/r --seconds 60 --json"));
+    monitor.await_output("ports");
+    monitor.pause(true);
     sink.pause(true);
     let sent = world.succeeds(&format!("fwd pcap:{longer} vale0:a?mtu=9000 --count 7 --seconds 30 --json"));
     assert_eq!(summary(sent.as_bytes())["packets"], 7, "{sent}");
@@ -122,6 +126,12 @@ fn packets_that_a_slow_program_misses_are_its_drops() {
     let port = &got["ports"][0];
     let drops = serde_json::json!({"no_descriptor": COUNT - RECEIVED, "oversize": 7});
     assert_eq!((&port["rx_packets"], &port["drops"]), (&RECEIVED.into(), &drops), "{code:?} {got}");
+    monitor.pause(false);
+    let (_, said) = monitor.interrupt();
+    let got = summary(said.as_bytes());
+    let port = &got["ports"][0];
+    let seen = port["rx_packets"].as_u64().zip(port["drops"]["no_descriptor"].as_u64());
+    assert!(seen.is_some_and(|(seen, dropped)| dropped > 0 && seen + dropped == RECEIVED), "{got}");
 }
 
 #[test]

@@ -204,12 +204,12 @@ impl Interface {
         addresses.filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())).collect()
     }
 
-    /// Returns the name of the kernel driver.
+    /// Returns the name of the kernel driver; the loopback interface has none.
     pub fn driver(&self) -> String {
         let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };
         match self.ethtool(&mut info) {
             Ok(()) => String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_string(),
-            Err(_) => "no driver's name".to_string(),
+            Err(_) => "kernel's own".to_string(),
         }
     }
 

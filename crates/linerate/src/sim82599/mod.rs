@@ -269,6 +269,11 @@ impl Card {
         self.blocks().mac.wire.report()
     }
 
+    /// Returns how many frames left the card and went no further, as far as the wire knows.
+    pub fn unsent_by_wire(&self) -> u64 {
+        self.blocks().mac.wire.unsent()
+    }
+
     /// Fails if what the cable leads to is gone, or has failed: an interface was deleted, a recording cannot be written.
     ///
     /// # Errors

@@ -179,7 +179,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             Ok(()) => self.config.pool.give(held),
             Err(_) => {
                 let (port, buffers) = (&self.config.name, held.len());
-                tracing::warn!(port, buffers, "a queue did not stop: its buffers are kept until the port is reset");
+                tracing::info!(port, buffers, "a queue did not stop: its buffers are kept until the port is reset");
                 self.quarantine(held);
             }
         }

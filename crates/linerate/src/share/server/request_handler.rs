@@ -436,7 +436,7 @@ impl RequestHandler {
         Ok(Begun::New { running, placed })
     }
 
-    fn pump(&self, served: &Served, session: &Arc<Session>) -> Result<Pump> {
+    fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {
         let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
         let delivery = delivery_of(&served.name);
         let mut pump = Pump::default();
@@ -467,6 +467,11 @@ impl RequestHandler {
             };
             delivery.deliver_to(n, &mut queue, Box::new(recipient));
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
+        }
+        if delivery.is_none() {
+            let (served, before) = (served.clone(), device.statistics().unwrap_or_default().drops);
+            pump.told = before;
+            pump.drops = Some(Box::new(move || lock(&served.device).statistics().map_or(before, |now| now.drops)));
         }
         Ok(pump)
     }

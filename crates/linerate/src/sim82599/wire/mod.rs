@@ -93,6 +93,11 @@ pub trait Wire: Send {
     fn report(&self) -> Option<Report> {
         None
     }
+
+    /// Returns how many frames left the card and went no further, as far as the wire knows.
+    fn unsent(&mut self) -> u64 {
+        0
+    }
 }
 
 /// Makes a wire of two functions: `transmit` is called with each frame that leaves the card; `receive` fills in the

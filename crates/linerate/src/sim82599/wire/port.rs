@@ -107,4 +107,11 @@ impl Wire for Port {
         let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
         Some(Report { sent, received, unreadable, unrecorded, ..Report::default() })
     }
+
+    fn unsent(&mut self) -> u64 {
+        // What waits for room is still to go, while there is a link.
+        let waiting = if self.link() { self.sending.packets().count() as u64 } else { 0 };
+        let sent = self.device.statistics().map_or(0, |statistics| statistics.tx_packets);
+        self.frames[1].saturating_sub(sent + waiting)
+    }
 }

@@ -76,4 +76,8 @@ impl<W: Watch> Wire for Watched<W> {
     fn report(&self) -> Option<Report> {
         self.watch.report(self.inner.report())
     }
+
+    fn unsent(&mut self) -> u64 {
+        self.inner.unsent()
+    }
 }
