@@ -11,7 +11,7 @@ use rustix::event::Timespec;
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
-use crate::port::{Drops, Patience, RxQueue, TxQueue};
+use crate::port::{Patience, RxQueue, TxQueue};
 use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRing};
 use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put};
@@ -197,12 +197,9 @@ pub struct Pump {
     pub sending: Vec<TxPump>,
     pub receiving: Vec<RxPump>,
     pub delivered: Vec<DeliveredRing>,
-    /// Returns what the port has dropped. The first receive ring tells the client; a [`RingRecipient`] tells it itself.
-    ///
-    /// [`RingRecipient`]: crate::share::server::recipient::RingRecipient
-    pub drops: Option<Box<dyn Fn() -> Drops + Send>>,
-    /// The drops that the client was told of.
-    pub told: Drops,
+    /// Returns the packets that the port has dropped since the last call: without room, and too long. The first receive ring
+    /// tells the client; of a port of a switch the `RingRecipient` does.
+    pub dropped: Option<Box<dyn FnMut() -> (u64, u64) + Send>>,
 }
 
 impl Pump {
@@ -259,14 +256,11 @@ impl Pump {
 
     /// Tells the client of packets that the port has dropped.
     fn tell_drops(&mut self) {
-        if let (Some(drops), Some(first)) = (&self.drops, self.receiving.first()) {
-            let now = drops();
-            if now == self.told {
-                return;
-            }
-            let new = |of: fn(&Drops) -> u64| of(&now).saturating_sub(of(&self.told));
-            first.ring.ring.add_dropped(new(|drops| drops.no_descriptor), new(|drops| drops.oversize));
-            self.told = now;
+        if let (Some(dropped), Some(first)) = (&mut self.dropped, self.receiving.first())
+            && let (full, too_long) = dropped()
+            && full + too_long > 0
+        {
+            first.ring.ring.add_dropped(full, too_long);
         }
     }
 

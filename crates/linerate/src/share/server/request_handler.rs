@@ -469,9 +469,13 @@ impl RequestHandler {
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }
         if delivery.is_none() {
-            let (served, before) = (served.clone(), device.statistics().unwrap_or_default().drops);
-            pump.told = before;
-            pump.drops = Some(Box::new(move || lock(&served.device).statistics().map_or(before, |now| now.drops)));
+            let (served, mut before) = (served.clone(), device.statistics().unwrap_or_default().drops);
+            pump.dropped = Some(Box::new(move || {
+                let now = lock(&served.device).statistics().map_or(before, |statistics| statistics.drops);
+                let before = std::mem::replace(&mut before, now);
+                let full = now.no_descriptor.saturating_sub(before.no_descriptor);
+                (full, now.oversize.saturating_sub(before.oversize))
+            }));
         }
         Ok(pump)
     }
