@@ -143,7 +143,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
     let mend: Remedy = match error.kind() {
         std::io::ErrorKind::PermissionDenied => "ask the back end's owner for access to the socket".into(),
         _ => format!(
-            "start the back end first (linerate: fwd vhost:{0} null:), or wait for it: 'virtio-user:{0}?server=on'",
+            "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
             shared.path
         )
         .into(),
