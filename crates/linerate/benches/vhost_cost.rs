@@ -29,11 +29,11 @@ fn main() {
             for _ in 0..ROUNDS {
                 let mut spent = [0; 2];
                 for _ in 0..CROSSINGS {
-                    for n in 0..2 {
+                    for (n, spent) in spent.iter_mut().enumerate() {
                         let [there, back] = ways.get_disjoint_mut([n, 1 - n]).expect("both are there");
                         let start = clock.raw();
                         there.cross(&mut back.batch);
-                        spent[n] += clock.raw() - start;
+                        *spent += clock.raw() - start;
                     }
                 }
                 (0..2).for_each(|n| best[n] = best[n].min(spent[n]));

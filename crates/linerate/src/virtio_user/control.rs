@@ -81,28 +81,32 @@ impl Shared {
         self.wanted.interrupts.iter().for_each(Interrupt::raise);
     }
 
-    /// Brings a back end's device up. With the error comes a device that may have the memory, if there is one.
-    fn attach(&self, socket: UnixStream) -> std::result::Result<Arc<BackEnd>, (Error, Option<(Arc<BackEnd>, Virtio)>)> {
+    /// Brings a back end's device up.
+    fn attach(&self, socket: UnixStream) -> std::result::Result<Arc<BackEnd>, Unusable> {
         let name = &self.config.name;
-        let back_end = BackEnd::new(socket, &self.wanted, name).map_err(|error| (error, None))?;
+        let unusable = |error| Unusable { error, device: None };
+        let back_end = BackEnd::new(socket, &self.wanted, name).map_err(unusable)?;
         // A request that failed is the reason of whatever else fails.
-        let explained = |result: Result<()>| back_end.check(name).and(result);
+        let explained = |error| back_end.check(name).err().unwrap_or(error);
         // SAFETY: the connection goes to this driver alone, and what the other side can reach is the memory that is sent
         // over it: the port's region and its rings.
         let device = unsafe { Virtio::attach(Box::new(back_end.clone()), back_end.clone(), self.config.clone()) };
-        let mut device = match device {
-            Ok(device) => device,
-            Err(error) => return Err((explained(Err(error)).unwrap_err(), None)),
-        };
-        let outcome = device.reset();
-        match explained(outcome) {
+        let mut device = device.map_err(|error| unusable(explained(error)))?;
+        match device.reset().map_err(explained).and_then(|()| back_end.check(name)) {
             Ok(()) => {
                 self.change(Some(Arc::new(device)));
                 Ok(back_end)
             }
-            Err(error) => Err((error, Some((back_end, device)))),
+            Err(error) => Err(Unusable { error, device: Some((back_end, device)) }),
         }
     }
+}
+
+/// A back end that cannot be used.
+struct Unusable {
+    error: Error,
+    /// Its device, if it may have memory.
+    device: Option<(Arc<BackEnd>, Virtio)>,
 }
 
 /// The control thread of a port, until this value is dropped.
@@ -124,7 +128,7 @@ impl Control {
             true => (Peers::listen(path)?, None),
             false => {
                 let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
-                (Peers::at(path), Some(shared.attach(socket).map_err(|(error, _)| error)?))
+                (Peers::at(path), Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
             }
         };
         let path = is_server.then(|| path.to_path_buf());
@@ -182,7 +186,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
                 last_error.clear();
                 attached = Some(back_end);
             }
-            Err((error, unused)) => {
+            Err(Unusable { error, device }) => {
                 let text = error.to_string();
                 if text != last_error {
                     tracing::warn!("{text}");
@@ -190,7 +194,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
                 }
                 // A device that may still use its memory keeps it for as long.
                 let is_stopped =
-                    unused.is_some_and(|(back_end, _device)| !back_end.link.is_alive() && !watch(&back_end, stop));
+                    device.is_some_and(|(back_end, _device)| !back_end.link.is_alive() && !watch(&back_end, stop));
                 let pause = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
                 if is_stopped || pause.is_ok_and(|count| count > 0) {
                     return;

@@ -362,7 +362,7 @@ fn a_back_end_is_asked_for_what_it_has() {
         (0, 0, ""),
         (FEATURES | PROTOCOL_FEATURES, 0, ""),
         (FEATURES | PROTOCOL_FEATURES, PROTOCOL, ""),
-        (u64::MAX & !feature::RING_PACKED, u64::MAX, "?queues=2"),
+        (!feature::RING_PACKED, u64::MAX, "?queues=2"),
         (u64::MAX, u64::MAX, "?packed=on"),
     ] {
         let back = BackEnd::start(features, protocol, good());
@@ -418,7 +418,7 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
         }),
     ];
     for (what, lie) in lies {
-        for at in 0..begun {
+        for (at, &request) in requests.iter().enumerate().take(begun) {
             let change = move |n: usize, _: &Header, answer: &mut Answer| {
                 if n == at {
                     lie(answer);
@@ -427,7 +427,6 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
             let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
             let ours = pool();
             let outcome = open(&ours, &back.name(""));
-            let request = requests[at];
             // Without a reply, there is nothing to lie about; and any number is as good as another.
             let is_number = [request::GET_FEATURES, request::GET_PROTOCOL_FEATURES, request::GET_QUEUE_NUM];
             let is_harmless = what != "it closes the connection" && request == request::SET_PROTOCOL_FEATURES
