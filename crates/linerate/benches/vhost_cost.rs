@@ -19,7 +19,7 @@ fn main() {
         let packed = if ring == "packed" { "on" } else { "off" };
         let mut front = open(&format!("virtio-user:{}?ring=1024&packed={packed}", socket.display()));
         // A back end without packed rings falls back.
-        let ring = if front.info().description.contains("packed") { "packed" } else { "split" };
+        let ring = if front.info().description.contains("packed queues") { "packed" } else { "split" };
         let mut ways = [Way::new(&mut front, &mut back), Way::new(&mut back, &mut front)];
         for size in [64, 1500] {
             // Without CRC.
