@@ -342,8 +342,8 @@ pub(crate) fn is_vale(name: &str) -> bool {
 }
 
 /// The kinds of ports, for messages.
-const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, virtio-user:, xdp:, packet:, tap:, host:, pcap:, null:, valeS:P, netmap:, X{N, \
-    X}N, faulty: and recorded:";
+const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, virtio-user:, xdp:, packet:, tap:, host:, pcap:, null:, \
+    valeS:P, netmap:, X{N, X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
 fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kind, String> {
