@@ -1,4 +1,5 @@
-//! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK.
+//! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK; and DPDK's back end
+//! behind `virtio-user:` ports.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -143,28 +144,48 @@ fn dpdk_returns_every_packet_intact() {
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
         let dpdk = Returning::start(&device, &folder);
-        dpdk.wait_until_it_returns(&pool, &mut rx, &mut tx);
-        for size in [64, 128, 256, 512, 1024, 1518] {
-            let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
-            let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
+        dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
+    }
+}
+
+/// DPDK's back end, as server and as client, returns what it receives; its memory is mapped, its rings are ours.
+#[test]
+fn dpdk_s_back_end_returns_every_packet_intact() {
+    for options in ["", "packed=on", "vectors=scalar", "packed=on&vectors=scalar", "server=on", "server=on&packed=on"] {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("socket");
+        let name = format!("virtio-user:{}?ring=256&{options}", socket.display());
+        let device = format!("net_vhost0,iface={},queues=1", socket.display());
+        let (mut port, dpdk) = if options.contains("server") {
+            let [port] = linerate::open([&*name]).unwrap();
+            (port, Returning::start(&format!("{device},client=1"), &folder))
+        } else {
+            let dpdk = Returning::start(&device, &folder);
             let begin = Instant::now();
-            while checker.report().received < 10_000 {
-                let late = begin.elapsed() > Duration::from_secs(20);
-                assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), dpdk.said());
-                // No more on the way than its queues hold.
-                if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
-                    batch.alloc(&pool, 32.min(10_000 - sent as usize), size - 4);
-                    batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-                    sent += batch.len() as u64;
+            let port = loop {
+                match linerate::open([&*name]) {
+                    Ok([port]) => break port,
+                    Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}: {}", dpdk.said()),
                 }
-                tx.send(&mut batch);
-                rx.recv(&mut back);
-                back.packets().for_each(|packet| checker.check(&packet));
-                back.clear();
-            }
-            let Report { received, lost, corrupted, reordered, .. } = checker.report();
-            assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
+                std::thread::yield_now();
+            };
+            (port, dpdk)
+        };
+        let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
+        dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
+        let kind = if options.contains("packed") { "packed" } else { "split" };
+        assert!(port.info().description.contains(kind), "{options}: {}", port.info().description);
+        // Without its back end, the port has all its buffers.
+        drop(dpdk);
+        let begin = Instant::now();
+        while rx.buffers() + tx.buffers() > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{options}: the port does not see the end");
+            let mut batch = Batch::new();
+            rx.recv(&mut batch);
+            tx.send(&mut Batch::new());
         }
+        drop((rx, tx));
+        assert_eq!(pool.available(), pool.region().buffers(), "{options}");
     }
 }
 
@@ -198,6 +219,32 @@ impl Returning {
 
     fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends 10,000 packets of each size, and checks that all come back once, in order and intact.
+    fn returns_every_packet(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue, options: &str) {
+        self.wait_until_it_returns(pool, rx, tx);
+        for size in [64, 128, 256, 512, 1024, 1518] {
+            let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
+            let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
+            let begin = Instant::now();
+            while checker.report().received < 10_000 {
+                let late = begin.elapsed() > Duration::from_secs(20);
+                assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), self.said());
+                // No more on the way than its queues hold.
+                if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
+                    batch.alloc(pool, 32.min(10_000 - sent as usize), size - 4);
+                    batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                    sent += batch.len() as u64;
+                }
+                tx.send(&mut batch);
+                rx.recv(&mut back);
+                back.packets().for_each(|packet| checker.check(&packet));
+                back.clear();
+            }
+            let Report { received, lost, corrupted, reordered, .. } = checker.report();
+            assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
+        }
     }
 
     /// Sends until packets come back, then 32 others until all of these are back: what is in the rings while DPDK starts

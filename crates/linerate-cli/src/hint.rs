@@ -3,7 +3,7 @@
 use linerate::{Error, Remedy};
 
 /// Kinds of ports, and an example of each.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("sim", "sim:0"),
     ("null", "null:"),
     ("host", "host:"),
@@ -14,6 +14,7 @@ const KINDS: [(&str, &str); 10] = [
     ("pcap", "pcap:FILE"),
     ("vfio-user", "vfio-user:PATH"),
     ("vhost", "vhost:PATH"),
+    ("virtio-user", "virtio-user:PATH"),
 ];
 
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here

@@ -46,14 +46,15 @@
 //! pci  unix_socket
 //! vfio_user  vhost  kernel  netmap
 //! nic  share
-//! sim82599
+//! sim82599  virtio_user
 //! open
 //! ```
 //!
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO `nic/virtio/queue.rs`
 //! - [`spec`]: registers and descriptors of cards, by their datasheets' names; [`pci`]: reaching a card over vfio or uio
 //! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
-//! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`
+//! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`; [`virtio_user`]: the other side, over the
+//!   driver of `nic/virtio`
 //! - [`kernel`]: ports on the kernel's interfaces; receive and send over AF_XDP are `kernel/xdp/queue.rs`
 //! - [`netmap`]: the switch's queues are `netmap/vale/port.rs`; [`share`]: a packet's way between processes is
 //!   `share/server/pump.rs`
@@ -101,6 +102,8 @@ mod unix_socket;
 pub mod vfio_user;
 #[cfg(feature = "vhost")]
 pub mod vhost;
+#[cfg(feature = "vhost")]
+pub mod virtio_user;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Remedy, Result};

@@ -28,6 +28,8 @@ use crate::port::{
 };
 #[cfg(feature = "vhost")]
 use crate::vhost::Vhost;
+#[cfg(feature = "vhost")]
+use crate::virtio_user::VirtioUser;
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -93,6 +95,11 @@ impl Options {
             Kind::Vhost => {
                 let (is_client, config) = (name.switch("client", false)?, self.config(name, pool)?);
                 Ok(Box::new(Vhost::open(name.rest(), is_client, config)?))
+            }
+            #[cfg(feature = "vhost")]
+            Kind::VirtioUser => {
+                let (is_server, packed) = (name.switch("server", false)?, name.switch("packed", false)?);
+                Ok(Box::new(VirtioUser::open(name.rest(), is_server, packed, self.config(name, pool)?)?))
             }
             #[cfg(feature = "model")]
             Kind::Sim => model::open(self, name, self.config(name, pool)?),

@@ -12,6 +12,7 @@ use crate::error::{Error, NO_KIND, Result};
 /// sim:NAME              an 82599 model inside the process
 /// vfio-user:PATH        a PCI device that is served at a socket
 /// vhost:PATH            the card of a virtual machine that connects to a socket; ?client=on connects to it
+/// virtio-user:PATH      a card at a vhost-user back end that listens at a socket; ?server=on waits for it there
 /// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
 /// tap:NAME              a TAP interface, whose other end is Linux
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
@@ -42,6 +43,7 @@ pub(crate) enum Kind {
     Sim,
     VfioUser,
     Vhost,
+    VirtioUser,
     Xdp,
     Tap,
     Host,
@@ -71,7 +73,7 @@ impl Kind {
             Kind::Pci | Kind::Own | Kind::Faulty => "",
             Kind::Sim => "model",
             Kind::VfioUser => "vfio-user",
-            Kind::Vhost => "vhost",
+            Kind::Vhost | Kind::VirtioUser => "vhost",
             Kind::Xdp | Kind::Tap | Kind::Host | Kind::Packet | Kind::Netmap | Kind::Stack => "kernel",
             Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => "netmap",
             Kind::Capture | Kind::Recorded => "capture",
@@ -91,6 +93,8 @@ const CARD: usize = 5;
 const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer", "alone"];
 /// Those of `vhost:`.
 const VHOST: [&str; 4] = ["queues", "mtu", "offloads", "client"];
+/// Those of `virtio-user:`.
+const VIRTIO_USER: [&str; 7] = ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.
@@ -138,7 +142,7 @@ impl PortName {
         if kind == Kind::Capture && rest.is_empty() {
             return Err(bad("it needs the path of a file: pcap:in.pcap".to_string()));
         }
-        if matches!(kind, Kind::VfioUser | Kind::Vhost) && rest.is_empty() {
+        if matches!(kind, Kind::VfioUser | Kind::Vhost | Kind::VirtioUser) && rest.is_empty() {
             return Err(bad(format!("it needs the path of a socket: {prefix}:/run/card")));
         }
         let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
@@ -157,6 +161,7 @@ impl PortName {
                 Kind::Sim => &OPTIONS[..],
                 Kind::Pci | Kind::VfioUser => &OPTIONS[..CARD],
                 Kind::Vhost => &VHOST,
+                Kind::VirtioUser => &VIRTIO_USER,
                 Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
@@ -337,8 +342,8 @@ pub(crate) fn is_vale(name: &str) -> bool {
 }
 
 /// The kinds of ports, for messages.
-const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, xdp:, packet:, tap:, host:, pcap:, null:, valeS:P, netmap:, X{N, \
-    X}N, faulty: and recorded:";
+const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, virtio-user:, xdp:, packet:, tap:, host:, pcap:, null:, \
+    valeS:P, netmap:, X{N, X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
 fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kind, String> {
@@ -350,6 +355,7 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
         "sim" => Kind::Sim,
         "vfio-user" => Kind::VfioUser,
         "vhost" => Kind::Vhost,
+        "virtio-user" => Kind::VirtioUser,
         "xdp" => Kind::Xdp,
         "packet" => Kind::Packet,
         "tap" => Kind::Tap,
@@ -374,7 +380,8 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
     let has_path = |kind: &&str| address.starts_with(*kind) || address.contains(&format!(":{kind}"));
-    let marks: &[char] = if ["vfio-user:", "vhost:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
+    let marks: &[char] =
+        if ["vfio-user:", "vhost:", "virtio-user:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);

@@ -11,7 +11,7 @@
 //! - here: the port, [`Vhost`]
 
 mod memory;
-mod message;
+pub(crate) mod message;
 mod queue;
 mod session;
 mod split;

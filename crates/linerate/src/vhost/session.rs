@@ -5,14 +5,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::{Described, GuestMemory, MOST_REGIONS};
@@ -23,10 +22,8 @@ use crate::error::{Error, Result};
 use crate::pci::Interrupt;
 use crate::port::FRAME_HEADERS;
 use crate::spec::virtio::feature;
-use crate::unix_socket::listen;
+use crate::unix_socket::Peers;
 
-/// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
 
@@ -63,29 +60,21 @@ pub struct Control {
     path: Option<PathBuf>,
 }
 
-/// Where front ends come from.
-enum Source {
-    /// They connect here.
-    Listener(UnixListener),
-    /// They listen there.
-    Server(PathBuf),
-}
-
 impl Control {
     /// Starts the thread: it listens at `path`, or connects there for ever.
     ///
     /// # Errors
     /// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
     pub fn start(path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<Control> {
-        let source = match is_client {
-            true => Source::Server(path.to_path_buf()),
-            false => Source::Listener(listen(path)?),
+        let peers = match is_client {
+            true => Peers::at(path),
+            false => Peers::listen(path)?,
         };
         let stop = Interrupt::new()?;
         let stopped = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("vhost-user".to_string())
-            .spawn(move || run(&source, &stopped, &shared))
+            .spawn(move || run(&peers, &stopped, &shared))
             .map_err(|error| Error::system("starting a thread", error))?;
         Ok(Control { stop, thread: Some(thread), path: (!is_client).then(|| path.to_path_buf()) })
     }
@@ -104,47 +93,13 @@ impl Drop for Control {
 }
 
 /// Serves one front end after the other.
-fn run(source: &Source, stop: &Interrupt, shared: &Arc<Shared>) {
-    while let Some(socket) = next(source, stop) {
+fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
+    while let Some(socket) = peers.next(stop) {
         tracing::debug!("a front end is connected");
         shared.is_connected.store(true, SeqCst);
         Session::new(shared.clone(), Connection::new(socket)).run(stop);
         tracing::debug!("the front end is gone");
         shared.is_connected.store(false, SeqCst);
-    }
-}
-
-/// Waits for the next front end; returns `None` at the end.
-fn next(source: &Source, stop: &Interrupt) -> Option<UnixStream> {
-    let mut accepts = true;
-    loop {
-        let mut events = vec![PollFd::new(stop, PollFlags::IN)];
-        let pause = match source {
-            Source::Listener(listener) if accepts => {
-                events.push(PollFd::new(listener, PollFlags::IN));
-                None
-            }
-            _ => Some(&AGAIN),
-        };
-        let found = match source {
-            Source::Listener(_) => None,
-            Source::Server(path) => UnixStream::connect(path).ok(),
-        };
-        if found.is_none() && poll(&mut events, pause).is_err() {
-            continue; // a signal
-        }
-        if !events[0].revents().is_empty() {
-            return None;
-        }
-        let socket = match source {
-            Source::Server(_) => found,
-            Source::Listener(listener) => listener.accept().map(|(socket, _)| socket).ok(),
-        };
-        // Without a free descriptor, a front end waits.
-        accepts = socket.is_some();
-        if let Some(socket) = socket.filter(|socket| socket.set_nonblocking(true).is_ok()) {
-            return Some(socket);
-        }
     }
 }
 

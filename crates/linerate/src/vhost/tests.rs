@@ -598,6 +598,24 @@ fn a_client_connects_whenever_it_can() {
     assert!(!free.exists(), "the socket goes with its port");
 }
 
+/// Its server accepts whoever comes, and one that is full nobody.
+#[test]
+fn a_client_ends_whatever_its_server_does() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let name = format!("vhost:{}?client=on", path.display());
+    let [port] = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).unwrap();
+    drop(listener.accept().unwrap());
+    drop(port);
+    let [port] = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let first = listener.accept().unwrap();
+    let others: Vec<_> = std::iter::from_fn(|| crate::unix_socket::connect(&path).ok()).take(1000).collect();
+    assert!(others.len() < 1000);
+    drop((first, port));
+}
+
 #[test]
 fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
     let place = listening("");

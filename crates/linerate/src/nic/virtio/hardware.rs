@@ -13,14 +13,14 @@ use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
-use crate::pci::{Bus, Interrupt, PciDevice};
+use crate::pci::{Bus, Interrupt};
 use crate::port::Counters;
-use crate::spec::virtio::{config as device_config, control as command, feature, header, status};
+use crate::spec::virtio::{control as command, feature, header, status};
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
 /// memory that it can reach is freed.
 pub(super) struct Hardware {
-    pub transport: Transport,
+    pub transport: Box<dyn Transport>,
     pub config: Config,
     /// The negotiated features.
     pub features: u64,
@@ -76,22 +76,20 @@ const COMMAND: usize = ZEROS + 64;
 const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
 impl Hardware {
-    /// Reads the device's features and sizes, and maps the memory.
-    pub fn new(device: &Arc<dyn PciDevice>, mut config: Config) -> Result<Hardware> {
-        let bus = device.clone().bus();
-        let interrupts: Box<[Arc<Interrupt>]> = match config.options.interrupts {
-            Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
-            None => Box::default(),
-        };
-        let vectors = interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
-        let transport = Transport::find(&**device, vectors)?;
-        reset(&transport, &config.name)?;
+    /// Reads the device's features and sizes, and maps the memory. `interrupts`: one for each receive queue, or none.
+    pub fn new(
+        transport: Box<dyn Transport>,
+        bus: Arc<dyn Bus>,
+        interrupts: Box<[Arc<Interrupt>]>,
+        mut config: Config,
+    ) -> Result<Hardware> {
+        reset(&*transport, &config.name)?;
         let offered = transport.features();
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
         let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
-        let features = match offered & (wanted(&transport) | offloads) {
+        let features = match offered & (wanted(&*transport) | offloads) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
@@ -104,10 +102,7 @@ impl Hardware {
             config.options.max_frame = config.options.max_frame.max(LONGEST);
         }
         let pairs = config.options.rx_queues.max(config.options.tx_queues);
-        let most = match features & feature::MQ {
-            0 => 1,
-            _ => transport.config_16(device_config::MAX_VIRTQUEUE_PAIRS),
-        };
+        let most = transport.most_pairs(features);
         // 5.1.4.1; and the control queue behind them has a 16-bit number.
         if !(1..0x8000).contains(&most) {
             return Err(Error::BadDevice { why: "its count of queue pairs is not between 1 and 32767" });
@@ -133,15 +128,11 @@ impl Hardware {
         }
 
         // The set of queues depends on the features.
-        negotiate(&transport, features)?;
+        negotiate(&*transport, features)?;
         let mut end = FIRST_RING;
         let mut place = |number: u16| -> Result<QueueMemory> {
-            let largest = transport.queue_size(number);
-            // Legacy devices have one size only; both formats need a power of two.
-            let size = match transport {
-                Transport::Modern(_) => largest.min(config.ring() as u16),
-                Transport::Legacy(_) => largest,
-            };
+            // Both formats need a power of two.
+            let size = transport.queue_size(number, config.ring() as u16);
             if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
                 return Err(Error::BadDevice { why: "the size of a queue is not a power of two from 4 to 32768" });
             }
@@ -163,7 +154,7 @@ impl Hardware {
 
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
         let packets = DmaMap::new(dma, region.mapping())?;
-        if matches!(packets.addresses(), Addresses::Contiguous(_)) && features & feature::ACCESS_PLATFORM == 0 {
+        if matches!(packets.addresses(), Addresses::Contiguous(_)) && transport.bypasses_bus(features) {
             return Err(Error::Card {
                 card: config.name,
                 why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
@@ -199,7 +190,7 @@ impl Hardware {
 
     /// As [`bring_up`](Hardware::bring_up), with the state locked: no queue can be claimed until the device works.
     fn bring_up_alone(&self, state: &mut State) -> Result<()> {
-        let transport = &self.transport;
+        let transport = &*self.transport;
         reset(transport, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
@@ -348,10 +339,13 @@ impl Hardware {
     }
 
     /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
-    /// reset.
+    /// reset; a device that has ended has none.
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
-        state.quarantined.extend_from_slice(held);
+        match self.transport.has_ended() {
+            true => self.config.pool.give(held),
+            false => state.quarantined.extend_from_slice(held),
+        }
         state.held -= 1;
         if state.held > 0 {
             return Ok(());
@@ -362,7 +356,7 @@ impl Hardware {
 
 impl Drop for Hardware {
     fn drop(&mut self) {
-        if reset(&self.transport, &self.config.name).is_ok() {
+        if reset(&*self.transport, &self.config.name).is_ok() {
             let quarantined = std::mem::take(&mut self.state().quarantined);
             self.config.pool.give(&quarantined);
         } else {
@@ -382,8 +376,8 @@ fn ring_layout(features: u64, size: u16) -> Layout {
 }
 
 /// Returns the features to negotiate.
-fn wanted(transport: &Transport) -> u64 {
-    let both = feature::MAC
+fn wanted(transport: &dyn Transport) -> u64 {
+    let always = feature::MAC
         | feature::STATUS
         | feature::MRG_RXBUF
         | feature::CTRL_VQ
@@ -391,20 +385,11 @@ fn wanted(transport: &Transport) -> u64 {
         | feature::CTRL_MAC_ADDR
         | feature::MQ
         | feature::EVENT_IDX;
-    both | match transport {
-        Transport::Legacy(_) => feature::ANY_LAYOUT,
-        Transport::Modern(_) => {
-            feature::VERSION_1
-                | feature::ACCESS_PLATFORM
-                | feature::ORDER_PLATFORM
-                | feature::RING_PACKED
-                | feature::SPEED_DUPLEX
-        }
-    }
+    always | transport.wanted()
 }
 
 /// Acknowledges the device and accepts features (3.1.1, steps 2 to 6). Returns the status reached.
-fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
+fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
     transport.set_status(status::ACKNOWLEDGE);
     let mut reached = status::ACKNOWLEDGE | status::DRIVER;
     transport.set_status(reached);
@@ -421,7 +406,7 @@ fn negotiate(transport: &Transport, features: u64) -> Result<u8> {
 }
 
 /// Resets the device, and waits until the reset is complete (2.4.1): it holds no addresses then.
-fn reset(transport: &Transport, port: &str) -> Result<()> {
+fn reset(transport: &dyn Transport, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
         u8::MAX => Err(Error::CardGone { port: port.to_string(), register: "device_status" }),

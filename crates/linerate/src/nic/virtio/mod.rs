@@ -1,4 +1,4 @@
-//! VirtIO network devices: the cards of virtual machines, over PCI.
+//! VirtIO network devices: the cards of virtual machines, over PCI; other rooms have other transports.
 //!
 //! Written from "Virtual I/O Device (VIRTIO) Version 1.2" (OASIS, 2022); section numbers are its own.
 //! Modern devices, and legacy ones behind I/O ports; split and packed virtqueues.
@@ -28,12 +28,15 @@ use std::sync::Arc;
 use super::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Locate, Pool};
-use crate::pci::PciDevice;
-use crate::port::{Device, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
+use crate::pci::{Bus, Interrupt, PciDevice};
+use crate::port::{
+    Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx,
+};
 use crate::spec::virtio::{config as device_config, control as command, feature};
 use hardware::Hardware;
 use packed::Packed;
 use split::Split;
+pub(crate) use transport::{Notify, QueueAddresses, Transport};
 
 /// The most queue pairs of a port.
 pub const MAX_QUEUES: u16 = 64;
@@ -55,27 +58,73 @@ impl Virtio {
     /// As for [`drive`](super::drive).
     pub unsafe fn open(device: &Arc<dyn PciDevice>, config: Config) -> Result<Virtio> {
         config.check_ring()?;
-        let hardware = Hardware::new(device, config)?;
+        let bus = device.clone().bus();
+        let interrupts = interrupts(&*bus, &config)?;
+        let vectors = interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
+        let hardware = Hardware::new(transport::find(&**device, vectors)?, bus, interrupts, config)?;
         hardware.bring_up()?;
         Ok(Virtio { hardware: Arc::new(hardware) })
     }
 
-    fn is_packed(&self) -> bool {
+    /// Resets the device behind another transport; [`reset`](Device::reset) brings it up, and gives it memory.
+    ///
+    /// # Errors
+    /// As [`open`](Virtio::open).
+    ///
+    /// # Safety
+    /// As for [`drive`](super::drive).
+    pub(crate) unsafe fn attach(transport: Box<dyn Transport>, bus: Arc<dyn Bus>, config: Config) -> Result<Virtio> {
+        config.check_ring()?;
+        let interrupts = interrupts(&*bus, &config)?;
+        Ok(Virtio { hardware: Arc::new(Hardware::new(transport, bus, interrupts, config)?) })
+    }
+
+    /// Starts a receive queue with counters of the caller's.
+    ///
+    /// # Errors
+    /// As [`rx`](Device::rx).
+    pub(crate) fn start_rx(&self, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        match self.hardware.packets() {
+            Addresses::Contiguous(range) => self.rx_at(queue, counters, range.clone()),
+            Addresses::Paged(pages) => self.rx_at(queue, counters, pages.clone()),
+        }
+    }
+
+    /// Starts a transmit queue with counters of the caller's.
+    ///
+    /// # Errors
+    /// As [`tx`](Device::tx).
+    pub(crate) fn start_tx(&self, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        match self.hardware.packets() {
+            Addresses::Contiguous(range) => self.tx_at(queue, counters, range.clone()),
+            Addresses::Paged(pages) => self.tx_at(queue, counters, pages.clone()),
+        }
+    }
+
+    pub(crate) fn is_packed(&self) -> bool {
         self.hardware.features & feature::RING_PACKED != 0
     }
 
-    fn rx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
+    fn rx_at<L: Locate>(&self, queue: u16, counters: Arc<QueueCounters>, addresses: L) -> Result<Box<dyn Receive>> {
         Ok(match self.is_packed() {
-            true => Box::new(Rx::new(self.hardware.start_rx::<Packed, L>(queue, addresses)?)),
-            false => Box::new(Rx::new(self.hardware.start_rx::<Split, L>(queue, addresses)?)),
+            true => Box::new(Rx::new(self.hardware.start_rx::<Packed, L>(queue, counters, addresses)?)),
+            false => Box::new(Rx::new(self.hardware.start_rx::<Split, L>(queue, counters, addresses)?)),
         })
     }
 
-    fn tx_at<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Transmit>> {
+    fn tx_at<L: Locate>(&self, queue: u16, counters: Arc<QueueCounters>, addresses: L) -> Result<Box<dyn Transmit>> {
         Ok(match self.is_packed() {
-            true => Box::new(Tx::new(self.hardware.start_tx::<Packed, L>(queue, addresses)?)),
-            false => Box::new(Tx::new(self.hardware.start_tx::<Split, L>(queue, addresses)?)),
+            true => Box::new(Tx::new(self.hardware.start_tx::<Packed, L>(queue, counters, addresses)?)),
+            false => Box::new(Tx::new(self.hardware.start_tx::<Split, L>(queue, counters, addresses)?)),
         })
+    }
+}
+
+/// Returns an interrupt for each receive queue, if the port is to have any.
+fn interrupts(bus: &dyn Bus, config: &Config) -> Result<Box<[Arc<Interrupt>]>> {
+    match config.options.interrupts {
+        Some(_) => Ok(bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect()),
+        None => Ok(Box::default()),
     }
 }
 
@@ -102,17 +151,13 @@ impl Device for Virtio {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        match self.hardware.packets() {
-            Addresses::Contiguous(range) => self.rx_at(queue, range.clone()),
-            Addresses::Paged(pages) => self.rx_at(queue, pages.clone()),
-        }
+        let counters = self.hardware.counters.take_rx(&self.hardware.config, queue)?;
+        self.start_rx(queue, counters)
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        match self.hardware.packets() {
-            Addresses::Contiguous(range) => self.tx_at(queue, range.clone()),
-            Addresses::Paged(pages) => self.tx_at(queue, pages.clone()),
-        }
+        let counters = self.hardware.counters.take_tx(&self.hardware.config, queue)?;
+        self.start_tx(queue, counters)
     }
 
     /// Sums the counters of the queues, since the device has none.

@@ -11,7 +11,7 @@ use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::Locate;
 use crate::port::QueueCounters;
-use crate::spec::virtio::control as command;
+use crate::spec::virtio::{control as command, feature};
 
 impl Hardware {
     /// Returns loops over groups of packets, if wanted and possible.
@@ -23,8 +23,13 @@ impl Hardware {
     }
 
     /// Starts a receive queue: from here on the device owns all its buffers.
-    pub fn start_rx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioRx<R, L>> {
-        let (memory, counters) = self.claim(queue, true)?;
+    pub fn start_rx<R: Ring, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioRx<R, L>> {
+        let memory = self.claim(self.rx[usize::from(queue)], "receive", queue)?;
         let started = self.fill(queue, memory, counters, addresses);
         match started {
             Ok(rx) => self.receive_if_ready().map(|()| rx),
@@ -88,7 +93,8 @@ impl Hardware {
         state.receiving += 1;
         let all = state.receiving == self.config.options.rx_queues;
         drop(state);
-        if all && self.config.options.rx_queues > 1 {
+        // Without this feature, the transport has enabled them.
+        if all && self.config.options.rx_queues > 1 && self.features & feature::MQ != 0 {
             let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
             self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
         }
@@ -96,8 +102,13 @@ impl Hardware {
     }
 
     /// Starts a transmit queue.
-    pub fn start_tx<R: Ring, L: Locate>(self: &Arc<Self>, queue: u16, addresses: L) -> Result<VirtioTx<R, L>> {
-        let (memory, counters) = self.claim(queue, false)?;
+    pub fn start_tx<R: Ring, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioTx<R, L>> {
+        let memory = self.claim(self.tx[usize::from(queue)], "transmit", queue)?;
         let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
         let pool = &self.config.pool;
         Ok(VirtioTx {
@@ -119,11 +130,7 @@ impl Hardware {
     }
 
     /// Takes a queue, which is its owner's while that has its counters, and the device's until all are free.
-    fn claim(&self, queue: u16, receives: bool) -> Result<(QueueMemory, Arc<QueueCounters>)> {
-        let (counters, memory, direction) = match receives {
-            true => (self.counters.take_rx(&self.config, queue)?, self.rx[usize::from(queue)], "receive"),
-            false => (self.counters.take_tx(&self.config, queue)?, self.tx[usize::from(queue)], "transmit"),
-        };
+    fn claim(&self, memory: QueueMemory, direction: &'static str, queue: u16) -> Result<QueueMemory> {
         self.check_alive()?;
         let mut state = self.state();
         if state.taken.contains(&memory.number) {
@@ -131,7 +138,7 @@ impl Hardware {
         }
         state.taken.push(memory.number);
         state.held += 1;
-        Ok((memory, counters))
+        Ok(memory)
     }
 
     /// Undoes a claim whose queue did not start.

@@ -1,23 +1,99 @@
-//! Access to a VirtIO device over PCI: registers in memory, found by capabilities (modern, 4.1.4), or I/O ports
-//! (legacy, 4.1.4.8).
+//! Access to a VirtIO device, and its two kinds over PCI: registers in memory, found by capabilities (modern, 4.1.4), or
+//! I/O ports (legacy, 4.1.4.8).
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
 use crate::pci::config::{VENDOR, capabilities, read_32};
-use crate::pci::{IoPorts, MappedBar, MappedDoorbell, PciDevice};
-use crate::spec::virtio::{NO_VECTOR, common, config, legacy};
+use crate::pci::{Interrupt, IoPorts, MappedBar, MappedDoorbell, PciDevice};
+use crate::spec::virtio::{NO_VECTOR, common, config, feature, legacy};
 
-/// A device's registers.
-pub(super) enum Transport {
-    Modern(Modern),
-    Legacy(Legacy),
+/// A device's registers, or messages in their place.
+pub(crate) trait Transport: Send + Sync {
+    /// Returns the kind, for display.
+    fn kind(&self) -> &'static str;
+
+    /// Returns the features to negotiate that depend on the transport.
+    fn wanted(&self) -> u64;
+
+    /// Returns whether the device ignores the addresses that the bus maps, and uses physical ones (6.1).
+    fn bypasses_bus(&self, features: u64) -> bool {
+        features & feature::ACCESS_PLATFORM == 0
+    }
+
+    /// Returns whether the device has ended, and holds no buffers any more.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn status(&self) -> u8;
+
+    fn set_status(&self, status: u8);
+
+    /// Returns the features that the device offers.
+    fn features(&self) -> u64;
+
+    /// Accepts these features.
+    fn accept(&self, features: u64);
+
+    /// Returns the most queue pairs that a device with these features has.
+    fn most_pairs(&self, features: u64) -> u16 {
+        match features & feature::MQ {
+            0 => 1,
+            _ => self.config_16(config::MAX_VIRTQUEUE_PAIRS),
+        }
+    }
+
+    /// Returns the size of a queue: at most `wanted`, unless the device has only one size; 0 if there is no such queue.
+    fn queue_size(&self, queue: u16, wanted: u16) -> u16;
+
+    /// Sets up a queue (4.1.5.1.3), with interrupt `vector` if any. Returns false if the device rejects the vector.
+    fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool;
+
+    /// Returns a queue's notification register.
+    ///
+    /// # Errors
+    /// A device whose notification register lies outside its BAR.
+    fn notify(&self, queue: u16) -> Result<Notify>;
+
+    /// Reads and clears the interrupt status, which releases the interrupt line (4.1.4.5).
+    fn take_interrupt(&self) -> u8;
+
+    /// Reads a byte of the device configuration.
+    fn config_8(&self, offset: u32) -> u8;
+
+    /// Reads 16 bits of the device configuration.
+    fn config_16(&self, offset: u32) -> u16;
+
+    /// Reads 32 bits of the device configuration.
+    fn config_32(&self, offset: u32) -> u32;
+
+    /// Sets the MAC address without a command, as legacy devices allow (5.1.4.3). Returns false for any other device.
+    fn write_mac(&self, _mac: [u8; 6]) -> bool {
+        false
+    }
+}
+
+/// Finds the registers of a PCI device; `vectors`: MSI-X is enabled. Transitional devices have both kinds, and are driven
+/// as modern ones.
+///
+/// # Errors
+/// A device with neither, or with capabilities that point outside its BARs.
+pub(super) fn find(device: &dyn PciDevice, vectors: bool) -> Result<Box<dyn Transport>> {
+    if let Some(modern) = Modern::find(device)? {
+        return Ok(Box::new(modern));
+    }
+    let config = if vectors { legacy::CONFIG_MSIX } else { legacy::CONFIG };
+    // SAFETY: only one driver of the device is being opened (`Virtio::open`).
+    let ports = unsafe { device.io_ports(0)? };
+    Ok(Box::new(Legacy { ports, config }))
 }
 
 /// Registers located by capabilities (4.1.4).
-pub(super) struct Modern {
+struct Modern {
     common: Window,
     notify: Window,
     notify_multiplier: u32,
@@ -32,23 +108,24 @@ struct Window {
 }
 
 /// Registers in BAR 0, as I/O ports.
-pub(super) struct Legacy {
+struct Legacy {
     ports: IoPorts,
     /// The offset of the device configuration; it is larger with MSI-X.
     config: u16,
 }
 
 /// The device addresses of a virtqueue's three parts.
-pub(super) struct QueueAddresses {
+pub(crate) struct QueueAddresses {
     pub descriptors: DeviceAddress,
     pub driver: DeviceAddress,
     pub device: DeviceAddress,
 }
 
-/// A queue's notification register (4.1.5.2).
-pub(super) enum Notify {
+/// A queue's notification register (4.1.5.2), or an event in its place.
+pub(crate) enum Notify {
     Modern(MappedDoorbell<u16>, u16),
     Legacy(IoPorts, u16),
+    Event(Arc<Interrupt>),
 }
 
 impl Notify {
@@ -57,178 +134,163 @@ impl Notify {
         match self {
             Notify::Modern(doorbell, queue) => doorbell.write(*queue),
             Notify::Legacy(ports, queue) => ports.write(legacy::QUEUE_NOTIFY, queue.to_le_bytes()),
+            Notify::Event(event) => event.raise(),
         }
     }
 }
 
-impl Transport {
-    /// Finds the registers; `vectors`: MSI-X is enabled. Transitional devices have both kinds, and are driven as
-    /// modern ones.
-    ///
-    /// # Errors
-    /// A device with neither, or with capabilities that point outside its BARs.
-    pub fn find(device: &dyn PciDevice, vectors: bool) -> Result<Transport> {
-        if let Some(modern) = Modern::find(device)? {
-            return Ok(Transport::Modern(modern));
-        }
-        let config = if vectors { legacy::CONFIG_MSIX } else { legacy::CONFIG };
-        // SAFETY: only one driver of the device is being opened (`Virtio::open`).
-        let ports = unsafe { device.io_ports(0)? };
-        Ok(Transport::Legacy(Legacy { ports, config }))
+impl Transport for Modern {
+    fn kind(&self) -> &'static str {
+        "modern"
     }
 
-    /// Returns the kind, for display.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Transport::Modern(_) => "modern",
-            Transport::Legacy(_) => "legacy",
-        }
+    fn wanted(&self) -> u64 {
+        feature::VERSION_1
+            | feature::ACCESS_PLATFORM
+            | feature::ORDER_PLATFORM
+            | feature::RING_PACKED
+            | feature::SPEED_DUPLEX
     }
 
-    pub fn status(&self) -> u8 {
-        match self {
-            Transport::Modern(modern) => modern.common.load(common::DEVICE_STATUS),
-            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy::DEVICE_STATUS)[0],
-        }
+    fn status(&self) -> u8 {
+        self.common.load(common::DEVICE_STATUS)
     }
 
-    pub fn set_status(&self, status: u8) {
-        match self {
-            Transport::Modern(modern) => modern.common.store(common::DEVICE_STATUS, status),
-            Transport::Legacy(legacy) => legacy.ports.write(legacy::DEVICE_STATUS, [status]),
+    fn set_status(&self, status: u8) {
+        self.common.store(common::DEVICE_STATUS, status);
+    }
+
+    fn features(&self) -> u64 {
+        (0..2u32).fold(0, |features, half| {
+            self.common.store(common::DEVICE_FEATURE_SELECT, half);
+            features | u64::from(self.common.load::<u32>(common::DEVICE_FEATURE)) << (32 * half)
+        })
+    }
+
+    fn accept(&self, features: u64) {
+        for half in 0..2u32 {
+            self.common.store(common::DRIVER_FEATURE_SELECT, half);
+            self.common.store(common::DRIVER_FEATURE, (features >> (32 * half)) as u32);
         }
     }
 
-    /// Returns the features that the device offers; legacy devices have 32.
-    pub fn features(&self) -> u64 {
-        match self {
-            Transport::Modern(Modern { common, .. }) => (0..2u32).fold(0, |features, half| {
-                common.store(common::DEVICE_FEATURE_SELECT, half);
-                features | u64::from(common.load::<u32>(common::DEVICE_FEATURE)) << (32 * half)
-            }),
-            Transport::Legacy(legacy) => u32::from_le_bytes(legacy.ports.read(legacy::DEVICE_FEATURES)).into(),
-        }
+    fn queue_size(&self, queue: u16, wanted: u16) -> u16 {
+        self.common.store(common::QUEUE_SELECT, queue);
+        self.common.load::<u16>(common::QUEUE_SIZE).min(wanted)
     }
 
-    /// Accepts these features.
-    pub fn accept(&self, features: u64) {
-        match self {
-            Transport::Modern(Modern { common, .. }) => {
-                for half in 0..2u32 {
-                    common.store(common::DRIVER_FEATURE_SELECT, half);
-                    common.store(common::DRIVER_FEATURE, (features >> (32 * half)) as u32);
-                }
-            }
-            Transport::Legacy(legacy) => {
-                legacy.ports.write(legacy::DRIVER_FEATURES, (features as u32).to_le_bytes());
-            }
+    fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
+        let (common, vector) = (&self.common, vector.unwrap_or(NO_VECTOR));
+        common.store(common::QUEUE_SELECT, queue);
+        common.store(common::QUEUE_SIZE, size);
+        common.store(common::QUEUE_MSIX_VECTOR, vector);
+        let accepted = common.load::<u16>(common::QUEUE_MSIX_VECTOR) == vector;
+        for (register, address) in [
+            (common::QUEUE_DESC, addresses.descriptors),
+            (common::QUEUE_DRIVER, addresses.driver),
+            (common::QUEUE_DEVICE, addresses.device),
+        ] {
+            common.store(register, address as u32);
+            common.store(register + 4, (address >> 32) as u32);
         }
+        common.store(common::QUEUE_ENABLE, 1u16);
+        accepted
     }
 
-    /// Returns the largest size of a queue, or a legacy device's only one; 0 if there is no such queue.
-    pub fn queue_size(&self, queue: u16) -> u16 {
-        match self {
-            Transport::Modern(Modern { common, .. }) => {
-                common.store(common::QUEUE_SELECT, queue);
-                common.load(common::QUEUE_SIZE)
-            }
-            Transport::Legacy(legacy) => {
-                legacy.ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
-                u16::from_le_bytes(legacy.ports.read(legacy::QUEUE_SIZE))
-            }
-        }
+    fn notify(&self, queue: u16) -> Result<Notify> {
+        self.common.store(common::QUEUE_SELECT, queue);
+        let offset = u32::from(self.common.load::<u16>(common::QUEUE_NOTIFY_OFF));
+        let offset = offset
+            .checked_mul(self.notify_multiplier)
+            .and_then(|offset| offset.checked_add(self.notify.offset))
+            .filter(|&offset| offset % 2 == 0 && offset as usize + 2 <= self.notify.bar.len())
+            .ok_or_else(|| lies("its doorbells lie outside their BAR"))?;
+        Ok(Notify::Modern(self.notify.bar.doorbell_of(offset), queue))
     }
 
-    /// Sets up a queue (4.1.5.1.3), with interrupt `vector` if any. Returns false if the device rejects the vector.
-    pub fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
-        let vector = vector.unwrap_or(NO_VECTOR);
-        match self {
-            Transport::Modern(Modern { common, .. }) => {
-                common.store(common::QUEUE_SELECT, queue);
-                common.store(common::QUEUE_SIZE, size);
-                common.store(common::QUEUE_MSIX_VECTOR, vector);
-                let accepted = common.load::<u16>(common::QUEUE_MSIX_VECTOR) == vector;
-                for (register, address) in [
-                    (common::QUEUE_DESC, addresses.descriptors),
-                    (common::QUEUE_DRIVER, addresses.driver),
-                    (common::QUEUE_DEVICE, addresses.device),
-                ] {
-                    common.store(register, address as u32);
-                    common.store(register + 4, (address >> 32) as u32);
-                }
-                common.store(common::QUEUE_ENABLE, 1u16);
-                accepted
-            }
-            Transport::Legacy(Legacy { ports, config }) => {
-                ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
-                let page = (addresses.descriptors / legacy::PAGE) as u32;
-                ports.write(legacy::QUEUE_ADDRESS, page.to_le_bytes());
-                if *config == legacy::CONFIG {
-                    return true; // no MSI-X, no vectors
-                }
-                ports.write(legacy::QUEUE_VECTOR, vector.to_le_bytes());
-                u16::from_le_bytes(ports.read(legacy::QUEUE_VECTOR)) == vector
-            }
-        }
+    fn take_interrupt(&self) -> u8 {
+        self.isr.load(0)
     }
 
-    /// Returns a queue's notification register.
-    ///
-    /// # Errors
-    /// A device whose notification register lies outside its BAR.
-    pub fn notify(&self, queue: u16) -> Result<Notify> {
-        match self {
-            Transport::Modern(modern) => {
-                modern.common.store(common::QUEUE_SELECT, queue);
-                let offset = u32::from(modern.common.load::<u16>(common::QUEUE_NOTIFY_OFF));
-                let offset = offset
-                    .checked_mul(modern.notify_multiplier)
-                    .and_then(|offset| offset.checked_add(modern.notify.offset))
-                    .filter(|&offset| offset % 2 == 0 && offset as usize + 2 <= modern.notify.bar.len())
-                    .ok_or_else(|| lies("its doorbells lie outside their BAR"))?;
-                Ok(Notify::Modern(modern.notify.bar.doorbell_of(offset), queue))
-            }
-            Transport::Legacy(legacy) => Ok(Notify::Legacy(legacy.ports.clone(), queue)),
-        }
+    fn config_8(&self, offset: u32) -> u8 {
+        self.device.load(offset)
     }
 
-    /// Reads and clears the interrupt status, which releases the interrupt line (4.1.4.5).
-    pub fn take_interrupt(&self) -> u8 {
-        match self {
-            Transport::Modern(modern) => modern.isr.load(0),
-            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy::ISR_STATUS)[0],
-        }
+    fn config_16(&self, offset: u32) -> u16 {
+        self.device.load(offset)
     }
 
-    /// Reads a byte of the device configuration.
-    pub fn config_8(&self, offset: u32) -> u8 {
-        match self {
-            Transport::Modern(modern) => modern.device.load(offset),
-            Transport::Legacy(legacy) => legacy.ports.read::<1>(legacy.config + offset as u16)[0],
-        }
+    fn config_32(&self, offset: u32) -> u32 {
+        self.device.load(offset)
+    }
+}
+
+impl Transport for Legacy {
+    fn kind(&self) -> &'static str {
+        "legacy"
     }
 
-    /// Reads 16 bits of the device configuration.
-    pub fn config_16(&self, offset: u32) -> u16 {
-        match self {
-            Transport::Modern(modern) => modern.device.load(offset),
-            Transport::Legacy(legacy) => u16::from_le_bytes(legacy.ports.read(legacy.config + offset as u16)),
-        }
+    fn wanted(&self) -> u64 {
+        feature::ANY_LAYOUT
     }
 
-    /// Reads 32 bits of the device configuration.
-    pub fn config_32(&self, offset: u32) -> u32 {
-        match self {
-            Transport::Modern(modern) => modern.device.load(offset),
-            Transport::Legacy(legacy) => u32::from_le_bytes(legacy.ports.read(legacy.config + offset as u16)),
-        }
+    fn status(&self) -> u8 {
+        self.ports.read::<1>(legacy::DEVICE_STATUS)[0]
     }
 
-    /// Sets the MAC address of a legacy device without a command (5.1.4.3). Returns false for a modern device.
-    pub fn write_mac(&self, mac: [u8; 6]) -> bool {
-        let Transport::Legacy(legacy) = self else { return false };
+    fn set_status(&self, status: u8) {
+        self.ports.write(legacy::DEVICE_STATUS, [status]);
+    }
+
+    /// Returns the 32 features of a legacy device.
+    fn features(&self) -> u64 {
+        u32::from_le_bytes(self.ports.read(legacy::DEVICE_FEATURES)).into()
+    }
+
+    fn accept(&self, features: u64) {
+        self.ports.write(legacy::DRIVER_FEATURES, (features as u32).to_le_bytes());
+    }
+
+    fn queue_size(&self, queue: u16, _wanted: u16) -> u16 {
+        self.ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
+        u16::from_le_bytes(self.ports.read(legacy::QUEUE_SIZE))
+    }
+
+    fn start_queue(&self, queue: u16, _size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
+        let (ports, vector) = (&self.ports, vector.unwrap_or(NO_VECTOR));
+        ports.write(legacy::QUEUE_SELECT, queue.to_le_bytes());
+        let page = (addresses.descriptors / legacy::PAGE) as u32;
+        ports.write(legacy::QUEUE_ADDRESS, page.to_le_bytes());
+        if self.config == legacy::CONFIG {
+            return true; // no MSI-X, no vectors
+        }
+        ports.write(legacy::QUEUE_VECTOR, vector.to_le_bytes());
+        u16::from_le_bytes(ports.read(legacy::QUEUE_VECTOR)) == vector
+    }
+
+    fn notify(&self, queue: u16) -> Result<Notify> {
+        Ok(Notify::Legacy(self.ports.clone(), queue))
+    }
+
+    fn take_interrupt(&self) -> u8 {
+        self.ports.read::<1>(legacy::ISR_STATUS)[0]
+    }
+
+    fn config_8(&self, offset: u32) -> u8 {
+        self.ports.read::<1>(self.config + offset as u16)[0]
+    }
+
+    fn config_16(&self, offset: u32) -> u16 {
+        u16::from_le_bytes(self.ports.read(self.config + offset as u16))
+    }
+
+    fn config_32(&self, offset: u32) -> u32 {
+        u32::from_le_bytes(self.ports.read(self.config + offset as u16))
+    }
+
+    fn write_mac(&self, mac: [u8; 6]) -> bool {
         for (index, byte) in mac.into_iter().enumerate() {
-            legacy.ports.write(legacy.config + config::MAC as u16 + index as u16, [byte]);
+            self.ports.write(self.config + config::MAC as u16 + index as u16, [byte]);
         }
         true
     }

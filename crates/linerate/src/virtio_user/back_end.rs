@@ -1,0 +1,345 @@
+//! A back end as the driver's device: registers become messages, and doorbells events.
+//!
+//! The rings are described to the back end all together, when the driver says that it is ready (`DRIVER_OK`), and stopped
+//! when it resets the device.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::link::{Link, PATIENCE};
+use crate::error::{Error, Result};
+use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
+use crate::nic::virtio::{Notify, QueueAddresses, Transport};
+use crate::pci::{Bus, Interrupt};
+use crate::spec::virtio::{feature, status};
+use crate::vhost::message::{
+    MemoryRegion, MemoryTable, NO_DESCRIPTOR, PROTOCOL_FEATURES, VringAddr, VringState, protocol, request,
+};
+
+/// What a port asks of its back ends.
+pub struct Wanted {
+    /// Queue pairs.
+    pub pairs: u16,
+    /// Packed queues, if the back end has them.
+    pub packed: bool,
+    pub mtu: u64,
+    /// One for each receive queue, or none.
+    pub interrupts: Vec<Interrupt>,
+}
+
+/// The device of one connection.
+pub struct BackEnd {
+    pub link: Link,
+    wanted: Arc<Wanted>,
+    /// VirtIO's features that the back end offers.
+    offered: u64,
+    /// The protocol's features of the connection.
+    protocol: u64,
+    /// The most queue pairs of the back end.
+    pairs: u16,
+    /// The doorbells, by queue.
+    kicks: Vec<Arc<Interrupt>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The features accepted.
+    features: u64,
+    status: u8,
+    rings: Vec<Ring>,
+    /// The back end has the rings.
+    is_started: bool,
+    /// The next free device address.
+    next: DeviceAddress,
+    maps: Vec<(DeviceAddress, Arc<Mapping>)>,
+}
+
+/// A ring, as the driver sets it up.
+struct Ring {
+    queue: u16,
+    size: u16,
+    addresses: VringAddr,
+    vector: Option<u16>,
+}
+
+impl BackEnd {
+    /// The protocol's features that are used.
+    const USED: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::NET_MTU | protocol::STATUS;
+    /// Features of the device configuration and the control queue, which are the front end's own business.
+    const OWN: u64 = feature::MAC
+        | feature::STATUS
+        | feature::CTRL_VQ
+        | feature::CTRL_RX
+        | feature::CTRL_MAC_ADDR
+        | feature::SPEED_DUPLEX
+        | feature::MTU
+        | feature::MQ
+        | feature::ACCESS_PLATFORM
+        | PROTOCOL_FEATURES;
+
+    /// Takes over a connection, and asks what the back end has. It gets no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::Card`]; [`Error::System`] without descriptors.
+    pub fn new(socket: UnixStream, wanted: &Arc<Wanted>, card: &str) -> Result<Arc<BackEnd>> {
+        let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
+        let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::new().map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let found = (|| {
+            let offered = number(&link, request::GET_FEATURES)?;
+            let (mut protocol, mut pairs) = (0, 1);
+            if offered & PROTOCOL_FEATURES != 0 {
+                protocol = number(&link, request::GET_PROTOCOL_FEATURES)? & BackEnd::USED;
+                link.tell(request::SET_PROTOCOL_FEATURES, protocol.as_bytes(), &[], false)?;
+            }
+            done(&link, request::SET_OWNER, &[], &[], protocol & protocol::REPLY_ACK != 0).then_some(())?;
+            if protocol & protocol::MQ != 0 && offered & feature::MQ != 0 {
+                pairs = number(&link, request::GET_QUEUE_NUM)?;
+            }
+            Some((offered, protocol, pairs))
+        })();
+        let Some((offered, protocol, pairs)) = found else { return Err(failed(&link, card)) };
+        let (pairs, state) = (u16::try_from(pairs).unwrap_or(u16::MAX).min(0x7FFF), Mutex::default());
+        Ok(Arc::new(BackEnd { link, wanted: wanted.clone(), offered, protocol, pairs, kicks, state }))
+    }
+
+    /// Fails if a request has failed.
+    ///
+    /// # Errors
+    /// [`Error::Card`].
+    pub fn check(&self, card: &str) -> Result<()> {
+        self.link.failure().map_or(Ok(()), |_| Err(failed(&self.link, card)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request. Returns whether it may have succeeded.
+    fn tell(&self, request: u32, payload: &[u8]) -> bool {
+        self.tell_with(request, payload, &[])
+    }
+
+    /// As [`tell`](BackEnd::tell), with descriptors.
+    fn tell_with(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+        done(&self.link, request, payload, descriptors, self.acknowledges())
+    }
+
+    fn acknowledges(&self) -> bool {
+        self.protocol & protocol::REPLY_ACK != 0
+    }
+
+    /// Gives the back end memory and rings. Returns false at the first request that fails.
+    fn start(&self, state: &mut State) -> bool {
+        let mtu = self.wanted.mtu;
+        if self.protocol & protocol::NET_MTU != 0
+            && self.offered & feature::MTU != 0
+            && self.link.tell(request::NET_SET_MTU, mtu.as_bytes(), &[], self.acknowledges()) != Some(true)
+        {
+            self.link.fail(format!("the back end refuses an MTU of {mtu}"));
+            return false;
+        }
+        // All of them may have memory and rings from here on.
+        state.is_started = true;
+        let table = MemoryTable { regions: state.maps.len() as u32, padding: 0 };
+        let mut payload = table.as_bytes().to_vec();
+        let mut files = Vec::new();
+        for (address, memory) in &state.maps {
+            // Rings are named by addresses of this process, and buffers by the device's: here both are the same.
+            let region = MemoryRegion { guest: *address, len: memory.len() as u64, user: *address, offset: 0 };
+            payload.extend(region.as_bytes());
+            files.push(memory.file());
+        }
+        self.tell_with(request::SET_MEM_TABLE, &payload, &files)
+            && state.rings.iter().all(|ring| self.start_ring(ring, state.features))
+            // Without acknowledgements, the reply shows that all has been done.
+            && (self.acknowledges() || self.link.ask(request::GET_FEATURES, &[]).is_some())
+    }
+
+    fn start_ring(&self, ring: &Ring, features: u64) -> bool {
+        let index = u32::from(ring.queue);
+        let value = |value: u32| VringState { index, value };
+        // Nothing is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
+        let base = if features & feature::RING_PACKED != 0 { 1 << 31 | 1 << 15 } else { 0 };
+        let call = ring.vector.and_then(|vector| self.wanted.interrupts.get(usize::from(vector)));
+        let event = |request, event: Option<&Interrupt>| match event {
+            Some(event) => self.tell_with(request, u64::from(index).as_bytes(), &[event.as_fd()]),
+            None => self.tell(request, (u64::from(index) | NO_DESCRIPTOR).as_bytes()),
+        };
+        self.tell(request::SET_VRING_NUM, value(ring.size.into()).as_bytes())
+            && self.tell(request::SET_VRING_BASE, value(base).as_bytes())
+            && self.tell(request::SET_VRING_ADDR, ring.addresses.as_bytes())
+            && event(request::SET_VRING_CALL, call)
+            && event(request::SET_VRING_KICK, Some(&self.kicks[usize::from(ring.queue)]))
+            && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(request::SET_VRING_ENABLE, value(1).as_bytes()))
+    }
+
+    /// Takes the rings back: with the replies, the back end has stopped using them.
+    fn stop(&self, state: &mut State) {
+        let rings = std::mem::take(&mut state.rings);
+        if std::mem::take(&mut state.is_started) {
+            for ring in rings {
+                let stopped = VringState { index: ring.queue.into(), value: 0 };
+                let _ = self.link.ask(request::GET_VRING_BASE, stopped.as_bytes());
+            }
+        }
+    }
+}
+
+/// Sends a request without a reply of its own. Returns whether it may have succeeded.
+fn done(link: &Link, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>], acknowledged: bool) -> bool {
+    let outcome = link.tell(request, payload, descriptors, acknowledged);
+    if outcome == Some(false) {
+        link.fail(format!("the back end refuses request {request} of vhost-user"));
+    }
+    outcome == Some(true)
+}
+
+/// Asks for a number.
+fn number(link: &Link, request: u32) -> Option<u64> {
+    let reply = link.ask(request, &[])?;
+    let number = u64::read_from_bytes(&reply).ok();
+    if number.is_none() {
+        link.fail(format!("the back end's reply to request {request} of vhost-user is {} bytes long", reply.len()));
+    }
+    number
+}
+
+/// Returns the error of a back end that cannot be used.
+fn failed(link: &Link, card: &str) -> Error {
+    let why = link.failure().unwrap_or("the back end cannot be used").to_string();
+    let mend =
+        "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
+    Error::Card { card: card.to_string(), why, mend: mend.into() }
+}
+
+impl Transport for Arc<BackEnd> {
+    fn kind(&self) -> &'static str {
+        "vhost-user"
+    }
+
+    fn wanted(&self) -> u64 {
+        let packed = if self.wanted.packed { feature::RING_PACKED } else { 0 };
+        feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | packed
+    }
+
+    /// A back end has no addresses but those that it is given.
+    fn bypasses_bus(&self, _: u64) -> bool {
+        false
+    }
+
+    fn has_ended(&self) -> bool {
+        self.link.is_gone()
+    }
+
+    fn status(&self) -> u8 {
+        let shadow = self.lock().status;
+        let is_asked = shadow & (status::FEATURES_OK | status::DRIVER_OK) == status::FEATURES_OK;
+        match self.link.is_alive() {
+            // A device that has ended is reset; one that is silent may still use the memory.
+            false if shadow == 0 && self.link.is_gone() => 0,
+            false => u8::MAX,
+            true if is_asked && self.protocol & protocol::STATUS != 0 => {
+                number(&self.link, request::GET_STATUS).map_or(u8::MAX, |status| status as u8)
+            }
+            true => shadow,
+        }
+    }
+
+    fn set_status(&self, status: u8) {
+        let mut state = self.lock();
+        state.status = status;
+        if status == 0 {
+            self.stop(&mut state);
+        }
+        if status & status::DRIVER_OK != 0 && !self.start(&mut state) {
+            return;
+        }
+        if self.protocol & protocol::STATUS != 0 {
+            self.tell(request::SET_STATUS, u64::from(status).as_bytes());
+        }
+    }
+
+    fn features(&self) -> u64 {
+        self.offered & !BackEnd::OWN
+    }
+
+    fn accept(&self, features: u64) {
+        let mut all = features | self.offered & PROTOCOL_FEATURES;
+        if self.protocol & protocol::NET_MTU != 0 {
+            all |= self.offered & feature::MTU;
+        }
+        if self.wanted.pairs > 1 {
+            all |= self.offered & feature::MQ;
+        }
+        self.lock().features = features;
+        self.tell(request::SET_FEATURES, all.as_bytes());
+    }
+
+    fn most_pairs(&self, _: u64) -> u16 {
+        self.pairs
+    }
+
+    fn queue_size(&self, queue: u16, wanted: u16) -> u16 {
+        if usize::from(queue) < self.kicks.len() { wanted } else { 0 }
+    }
+
+    fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
+        let QueueAddresses { descriptors, driver, device } = *addresses;
+        let index = u32::from(queue);
+        let addresses = VringAddr { index, descriptors, used: device, available: driver, ..VringAddr::default() };
+        self.lock().rings.push(Ring { queue, size, addresses, vector });
+        true
+    }
+
+    fn notify(&self, queue: u16) -> Result<Notify> {
+        Ok(Notify::Event(self.kicks[usize::from(queue)].clone()))
+    }
+
+    fn take_interrupt(&self) -> u8 {
+        0
+    }
+
+    fn config_8(&self, _: u32) -> u8 {
+        0
+    }
+
+    fn config_16(&self, _: u32) -> u16 {
+        0
+    }
+
+    fn config_32(&self, _: u32) -> u32 {
+        0
+    }
+}
+
+impl DmaSpace for BackEnd {
+    fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
+        // Gaps between mappings expose accesses beyond an end.
+        const FIRST: DeviceAddress = 1 << 32;
+        const GAP: DeviceAddress = 1 << 30;
+        let mut state = self.lock();
+        let address = state.next.max(FIRST);
+        state.next = address + (memory.len() as u64).next_multiple_of(GAP) + GAP;
+        state.maps.push((address, memory.clone()));
+        Ok(Addresses::Contiguous(Contiguous(address)))
+    }
+
+    unsafe fn unmap(&self, address: DeviceAddress) {
+        self.lock().maps.retain(|(start, _)| *start != address);
+    }
+}
+
+impl Bus for BackEnd {
+    fn interrupts(&self, _: u16) -> Result<Vec<Interrupt>> {
+        self.wanted.interrupts.iter().map(Interrupt::try_clone).collect()
+    }
+
+    unsafe fn allow_dma(&self) -> Result<()> {
+        Ok(())
+    }
+}

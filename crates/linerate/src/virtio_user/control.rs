@@ -1,0 +1,227 @@
+//! The control thread: it attaches to back ends, one after the other.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::back_end::{BackEnd, Wanted};
+use crate::error::{Error, Remedy, Result};
+use crate::nic::virtio::Virtio;
+use crate::pci::Interrupt;
+use crate::port::{Config, Device, FRAME_HEADERS};
+use crate::unix_socket::{AGAIN, Peers, connect};
+
+/// What the control thread, the port and its queues share.
+pub struct Shared {
+    pub path: String,
+    config: Config,
+    wanted: Arc<Wanted>,
+    /// Counts the changes of the device.
+    generation: AtomicU32,
+    device: Mutex<Option<Arc<Virtio>>>,
+}
+
+impl Shared {
+    /// # Errors
+    /// [`Error::System`] without descriptors.
+    pub fn new(path: &str, packed: bool, config: &Config) -> Result<Shared> {
+        let options = &config.options;
+        let interrupts = if options.interrupts.is_some() { options.rx_queues } else { 0 };
+        let wanted = Wanted {
+            pairs: options.rx_queues.max(options.tx_queues),
+            packed,
+            mtu: (options.max_frame - FRAME_HEADERS) as u64,
+            interrupts: (0..interrupts).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?,
+        };
+        Ok(Shared {
+            path: path.to_string(),
+            config: config.clone(),
+            wanted: Arc::new(wanted),
+            generation: AtomicU32::new(0),
+            device: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Virtio>>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the count of changes so far: a word that rarely changes.
+    #[inline(always)]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    /// Returns the device, and its generation.
+    pub fn device(&self) -> (u32, Option<Arc<Virtio>>) {
+        let device = self.lock();
+        (self.generation(), device.clone())
+    }
+
+    /// Returns the interrupt of a receive queue, if the port has any.
+    pub fn interrupt(&self, queue: u16) -> Option<&Interrupt> {
+        self.wanted.interrupts.get(usize::from(queue))
+    }
+
+    /// Replaces the device. Queues find out at their next poll; those that sleep are woken.
+    fn change(&self, device: Option<Arc<Virtio>>) {
+        let old = {
+            let mut current = self.lock();
+            self.generation.fetch_add(1, Release);
+            std::mem::replace(&mut *current, device)
+        };
+        drop(old);
+        self.wanted.interrupts.iter().for_each(Interrupt::raise);
+    }
+
+    /// Brings a back end's device up.
+    fn attach(&self, socket: UnixStream) -> std::result::Result<Arc<BackEnd>, Unusable> {
+        let name = &self.config.name;
+        let unusable = |error| Unusable { error, device: None };
+        let back_end = BackEnd::new(socket, &self.wanted, name).map_err(unusable)?;
+        // A request that failed is the reason of whatever else fails.
+        let explained = |error| back_end.check(name).err().unwrap_or(error);
+        // SAFETY: the connection goes to this driver alone, and what the other side can reach is the memory that is sent
+        // over it: the port's region and its rings.
+        let device = unsafe { Virtio::attach(Box::new(back_end.clone()), back_end.clone(), self.config.clone()) };
+        let mut device = device.map_err(|error| unusable(explained(error)))?;
+        match device.reset().map_err(explained).and_then(|()| back_end.check(name)) {
+            Ok(()) => {
+                self.change(Some(Arc::new(device)));
+                Ok(back_end)
+            }
+            Err(error) => Err(Unusable { error, device: Some((back_end, device)) }),
+        }
+    }
+}
+
+/// A back end that cannot be used.
+struct Unusable {
+    error: Error,
+    /// Its device, if it may have memory.
+    device: Option<(Arc<BackEnd>, Virtio)>,
+}
+
+/// The control thread of a port, until this value is dropped.
+pub struct Control {
+    stop: Interrupt,
+    thread: Option<JoinHandle<()>>,
+    /// The socket to remove.
+    path: Option<PathBuf>,
+}
+
+impl Control {
+    /// Attaches to the back end that listens at the port's path, or listens there itself, and starts the thread.
+    ///
+    /// # Errors
+    /// As [`VirtioUser::open`](super::VirtioUser::open).
+    pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<Control> {
+        let path = Path::new(&shared.path);
+        let (peers, first) = match is_server {
+            true => (Peers::listen(path)?, None),
+            false => {
+                let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
+                (Peers::at(path), Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
+            }
+        };
+        let path = is_server.then(|| path.to_path_buf());
+        let stop = Interrupt::new()?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name("virtio-user".to_string())
+            .spawn(move || run(&peers, &stopped, &shared, first))
+            .map_err(|error| Error::system("starting a thread", error))?;
+        Ok(Control { stop, thread: Some(thread), path })
+    }
+}
+
+/// Returns the error of a path without a back end.
+fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
+    let mend: Remedy = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "ask the back end's owner for access to the socket".into(),
+        _ => format!(
+            "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
+            shared.path
+        )
+        .into(),
+    };
+    Error::Card { card: shared.config.name.clone(), why: format!("no back end can be reached there: {error}"), mend }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Attaches to one back end after the other.
+fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackEnd>>) {
+    let mut attached = first;
+    let mut last_error = String::new();
+    loop {
+        if let Some(back_end) = attached.take() {
+            if !watch(&back_end, stop) {
+                return;
+            }
+            tracing::debug!("the back end is gone");
+            shared.change(None);
+        }
+        let Some(socket) = peers.next(stop) else { return };
+        match shared.attach(socket) {
+            Ok(back_end) => {
+                tracing::debug!("attached to a back end");
+                last_error.clear();
+                attached = Some(back_end);
+            }
+            Err(Unusable { error, device }) => {
+                let text = error.to_string();
+                if text != last_error {
+                    tracing::warn!("{text}");
+                    last_error = text;
+                }
+                // A device that may still use its memory keeps it for as long.
+                let is_stopped =
+                    device.is_some_and(|(back_end, _device)| !back_end.link.is_alive() && !watch(&back_end, stop));
+                let pause = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
+                if is_stopped || pause.is_ok_and(|count| count > 0) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a back end is gone. Returns false if the port is closed before.
+fn watch(back_end: &BackEnd, stop: &Interrupt) -> bool {
+    let Ok(socket) = back_end.link.socket() else { return true };
+    while !back_end.link.is_gone() {
+        // What a back end says after its end is not read.
+        let flags = if back_end.link.is_alive() { PollFlags::IN } else { PollFlags::empty() };
+        let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), flags)];
+        if poll(&mut events, None).is_err() {
+            continue; // a signal
+        }
+        if !events[0].revents().is_empty() {
+            return false;
+        }
+        if events[1].revents().contains(PollFlags::HUP) {
+            back_end.link.hung_up();
+        } else if !events[1].revents().is_empty() {
+            back_end.link.look();
+        }
+    }
+    true
+}

@@ -1,0 +1,84 @@
+//! virtio-user: a port at a vhost-user back end, as a virtual machine's card is: OVS-DPDK, DPDK's vhost, passt, Snabb, or
+//! [`vhost:`](crate::vhost) of another process.
+//!
+//! This side, the front end, shares its packet memory with the back end, and drives the device behind the socket with the
+//! driver of [`nic::virtio`](crate::nic::virtio). Back ends come and go: each is a new device, and the port's queues move
+//! on to it.
+//!
+//! - `queue`: receive and send, on the device that is there now
+//! - `back_end`: the device: the driver's third transport
+//! - `link`: requests and replies
+//! - `control`: the thread that attaches to back ends
+//! - here: the port, [`VirtioUser`]
+
+mod back_end;
+mod control;
+mod link;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::nic::virtio::MAX_QUEUES;
+use crate::port::{Config, Link, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use control::{Control, Shared};
+use queue::{UserRx, UserTx};
+
+/// A port at a back end.
+pub type VirtioUser = SoftwarePort<FrontEnd>;
+
+/// The front end of a [`VirtioUser`].
+pub struct FrontEnd {
+    shared: Arc<Shared>,
+    _control: Control,
+}
+
+impl VirtioUser {
+    /// Connects to the back end that listens at the socket `path`, and again whenever it is gone; as a server, listens there
+    /// for back ends. `packed`: use packed queues, if the back end has them.
+    ///
+    /// # Errors
+    /// [`Error::Card`] if no back end listens there, or it cannot be used; [`Error::Serve`] if the path cannot be used,
+    /// [`Error::TooManyQueues`], and errors of the driver.
+    pub fn open(path: &str, is_server: bool, packed: bool, config: Config) -> Result<VirtioUser> {
+        config.check_ring()?;
+        let queues = config.options.rx_queues.max(config.options.tx_queues);
+        if queues > MAX_QUEUES {
+            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+        }
+        let shared = Arc::new(Shared::new(path, packed, &config)?);
+        let control = Control::start(is_server, shared.clone())?;
+        Ok(VirtioUser::new(config, FrontEnd { shared, _control: control }))
+    }
+}
+
+impl PortKind for FrontEnd {
+    const DRIVER: &'static str = "virtio-user";
+    const SPREADS: &'static str = "the back end selects the queue";
+    const OFFLOADS: bool = true;
+
+    fn description(&self) -> String {
+        let state = match self.shared.device() {
+            (_, None) => "no back end",
+            (_, Some(device)) if device.is_packed() => "a back end with packed queues",
+            (_, Some(_)) => "a back end with split queues",
+        };
+        format!("vhost-user at {}, {state}", self.shared.path)
+    }
+
+    fn rx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(UserRx::start(&self.shared, queue, counters)?))
+    }
+
+    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        Ok(Box::new(UserTx::start(&self.shared, queue, counters)?))
+    }
+
+    /// The link is up while there is a back end, which has no message for its own.
+    fn link(&self) -> Result<Link> {
+        let (_, device) = self.shared.device();
+        Ok(device.map_or(Link::Down, |_| Link::Up { mbits: 0 }))
+    }
+}

@@ -1,0 +1,151 @@
+//! Receive and send: the driver's queues, on the device that is there now.
+//!
+//! Between batches a queue looks whether the back end has changed. If so, it stops its part of the old device, which gives
+//! all buffers back, and starts one of the new device.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::control::Shared;
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::nic::virtio::Virtio;
+use crate::port::{QueueCounters, Receive, Transmit};
+
+/// A queue of the device that is there.
+struct Attached<Q: ?Sized> {
+    shared: Arc<Shared>,
+    /// The generation of `queue`.
+    generation: u32,
+    queue: Option<Box<Q>>,
+    number: u16,
+    counters: Arc<QueueCounters>,
+    start: StartQueue<Q>,
+    /// The last start has failed.
+    has_failed: bool,
+}
+
+/// Starts a queue of a device.
+type StartQueue<Q> = fn(&Virtio, u16, Arc<QueueCounters>) -> Result<Box<Q>>;
+
+impl<Q: ?Sized> Attached<Q> {
+    /// # Errors
+    /// Errors of the driver.
+    fn new(shared: &Arc<Shared>, number: u16, counters: Arc<QueueCounters>, start: StartQueue<Q>) -> Result<Self> {
+        // No generation that there is.
+        let generation = shared.generation().wrapping_sub(1);
+        let shared = shared.clone();
+        let mut attached = Attached { shared, generation, queue: None, number, counters, start, has_failed: false };
+        attached.adopt()?;
+        Ok(attached)
+    }
+
+    /// Returns the queue of the device that is there, and whether it is another than before.
+    #[inline(always)]
+    fn now(&mut self) -> (Option<&mut Q>, bool) {
+        let is_new = self.shared.generation() != self.generation && self.change();
+        (self.queue.as_deref_mut(), is_new)
+    }
+
+    #[cold]
+    fn change(&mut self) -> bool {
+        let outcome = self.adopt();
+        // The pool may have buffers at the next poll.
+        if let Err(error) = &outcome
+            && !std::mem::replace(&mut self.has_failed, true)
+        {
+            tracing::warn!("queue {} does not start: {error}", self.number);
+        }
+        outcome.is_ok()
+    }
+
+    /// Gives up the queue of the old device, and starts one of the new.
+    fn adopt(&mut self) -> Result<()> {
+        self.queue = None;
+        let (generation, device) = self.shared.device();
+        self.queue = device.map(|device| (self.start)(&device, self.number, self.counters.clone())).transpose()?;
+        (self.generation, self.has_failed) = (generation, false);
+        Ok(())
+    }
+}
+
+/// A receive queue.
+pub struct UserRx {
+    attached: Attached<dyn Receive>,
+    is_armed: bool,
+}
+
+impl UserRx {
+    /// # Errors
+    /// Errors of the driver.
+    pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserRx> {
+        Ok(UserRx { attached: Attached::new(shared, queue, counters, Virtio::start_rx)?, is_armed: false })
+    }
+}
+
+impl Receive for UserRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (queue, is_new) = self.attached.now();
+        let Some(queue) = queue else { return 0 };
+        if is_new && self.is_armed {
+            queue.arm();
+        }
+        queue.recv(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.attached.queue.as_ref().map_or(0, |queue| queue.buffers())
+    }
+
+    /// The interrupt is raised by changes of the back end, too.
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.is_armed = true;
+        if let Some(queue) = &mut self.attached.queue {
+            queue.arm();
+        }
+        self.attached.shared.interrupt(self.attached.number).map(|interrupt| interrupt.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        if let Some(queue) = &mut self.attached.queue {
+            queue.disarm();
+        }
+        if let Some(interrupt) = self.attached.shared.interrupt(self.attached.number) {
+            interrupt.clear();
+        }
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.attached.queue.map_or(Ok(()), |queue| queue.stop())
+    }
+}
+
+/// A transmit queue.
+pub struct UserTx(Attached<dyn Transmit>);
+
+impl UserTx {
+    /// # Errors
+    /// Errors of the driver.
+    pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserTx> {
+        Attached::new(shared, queue, counters, Virtio::start_tx).map(UserTx)
+    }
+}
+
+impl Transmit for UserTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        self.0.now().0.map_or(0, |queue| queue.send(batch))
+    }
+
+    fn buffers(&self) -> usize {
+        self.0.queue.as_ref().map_or(0, |queue| queue.buffers())
+    }
+
+    fn unsent(&self) -> usize {
+        self.0.queue.as_ref().map_or(0, |queue| queue.unsent())
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.0.queue.map_or(Ok(()), |queue| queue.stop())
+    }
+}
