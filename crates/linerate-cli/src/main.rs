@@ -5,6 +5,7 @@
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
+//! - `vm`: starts QEMU with cards at ports
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run; `processors`: those that they use
 //! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
@@ -26,6 +27,7 @@ mod sim;
 mod sink;
 mod switch;
 mod tune;
+mod vm;
 
 use std::fmt::Display;
 use std::io::{self, Write, stdout};
@@ -186,6 +188,8 @@ enum Command {
         #[command(subcommand)]
         command: Switch,
     },
+    /// Print the line that starts QEMU with a card at each port, or start it
+    Vm(vm::Machine),
     /// List the ports that can be opened here, and reasons why others cannot
     Ports {
         /// Print one JSON object instead of a table
@@ -513,6 +517,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             serve::run(&names, mode, group.as_deref(), join_users, seconds)
         }
         Command::Switch { command } => switch::run(&command),
+        Command::Vm(machine) => vm::run(&machine),
         Command::Ports { json } => ports::run(json),
     }
 }

@@ -176,6 +176,34 @@ fn served_ports_are_listed_and_managed() {
     assert!(text(&expect(2, &mut world.command("switch attach nothing")).stderr).contains("valeS:P"));
 }
 
+/// Virtual machines' cards, here driven by virtio-user, are ports of a switch; of each packet it is known where it went.
+#[test]
+fn machines_are_ports_of_a_switch() {
+    let world = World::serving("");
+    let [near, far] = ["near", "far"].map(|name| world.folder.path().join(name).display().to_string());
+    for socket in [&near, &far] {
+        assert!(world.succeeds(&format!("switch attach vale0:vhost:{socket}")).contains(" is port"));
+    }
+    let mut sink = Process::start(&mut world.command(&format!("sink virtio-user:{far} --seconds 60 --json")));
+    sink.await_output("ports");
+    world.succeeds(&format!("gen virtio-user:{near} --count {COUNT} --rate 20k --seconds 30"));
+    let counted = |name: &str| {
+        let list = world.succeeds("switch list --json");
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let port = list["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).unwrap().clone();
+        ["rx_packets", "tx_packets", "drops"].map(|key| port[key].as_u64().unwrap())
+    };
+    let (near, far) = (format!("vhost:{near}"), format!("vhost:{far}"));
+    // The last packets are on their way.
+    while counted(&near)[0] < COUNT || counted(&far)[1] + counted(&far)[2] < COUNT {
+        std::thread::yield_now();
+    }
+    let (code, said) = sink.interrupt();
+    let got = summary(said.as_bytes());
+    assert_eq!(got["packets"].as_u64(), Some(counted(&far)[1]), "{code:?} {got}");
+    assert_eq!(got["lost"].as_u64(), Some(counted(&far)[2]), "{got}");
+}
+
 /// A card becomes part of a switch, and can then be reached only through it.
 #[test]
 fn cards_are_ports_of_a_switch() {

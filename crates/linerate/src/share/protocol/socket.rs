@@ -206,7 +206,8 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     loop {
         match connect(socket, &address) {
             Ok(()) => break,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(false),
+            // A socket of another type is that of something else, as a port for a machine.
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::PROTOTYPE) => return Ok(false),
             // Its backlog is full.
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(Errno::AGAIN) => {

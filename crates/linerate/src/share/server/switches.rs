@@ -1,7 +1,7 @@
 //! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use super::State;
@@ -23,7 +23,8 @@ pub(super) struct Attached {
     /// Wakes the threads, so that they see `stop`.
     waker: Waker,
     threads: Vec<JoinHandle<()>>,
-    devices: Vec<Port>,
+    /// The ports, and the packets that each had no room for.
+    devices: Vec<(Port, Arc<AtomicU64>)>,
 }
 
 /// A persistent port (`vale-ctl -n`): a port with the name of an interface, which exists without a client.
@@ -33,10 +34,15 @@ pub(super) struct PersistentPort {
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 
-/// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`).
+/// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`). Of one
+/// that is too long it is the end of the last part of its path.
 fn plain(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    port.split('?').next().unwrap_or(port).chars().map(allowed).collect()
+    let port = port.split('?').next().unwrap_or(port);
+    let last = port.rsplit('/').next().unwrap_or(port);
+    let name = if port.chars().count() > LONGEST_NAME { last } else { port };
+    let excess = name.chars().count().saturating_sub(LONGEST_NAME);
+    name.chars().skip(excess).map(allowed).collect()
 }
 
 impl State {
@@ -146,9 +152,11 @@ impl State {
             }
         }
         for attached in &*lock(&self.attached) {
-            for device in &attached.devices {
+            for (device, refused) in &attached.devices {
                 let number = number_of(&attached.switch, device.name()) as u8;
-                list.push(state_of(device.name(), number, &device.statistics().unwrap_or_default()));
+                let mut state = state_of(device.name(), number, &device.statistics().unwrap_or_default());
+                state.drops += refused.load(Ordering::Relaxed);
+                list.push(state);
             }
         }
         for (name, _) in lock(&self.persistent).iter().filter(|(_, persistent)| persistent.attached.is_empty()) {
@@ -171,25 +179,30 @@ impl Attached {
     /// Connects a port of this machine with a port of the switch, by a thread for each pair of queues.
     fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
+        // By the switch's port, and by the other one.
+        let refused = [(); 2].map(|()| Arc::<AtomicU64>::default());
         for queue in 0..queues {
-            let mut directions = [(port.rx(queue)?, switched.tx(queue)?), (switched.rx(queue)?, port.tx(queue)?)];
+            let mut directions = [
+                (port.rx(queue)?, switched.tx(queue)?, refused[0].clone()),
+                (switched.rx(queue)?, port.tx(queue)?, refused[1].clone()),
+            ];
             let (stop, waker) = (self.stop.clone(), self.waker.clone());
             let forward = move || {
                 let mut batches = [Batch::new(), Batch::new()];
                 let mut waiter = Waiter::new(Wait::Adaptive).woken_by(waker);
                 while !stop.load(Ordering::Relaxed) {
                     let mut moved = 0;
-                    for ((rx, tx), batch) in directions.iter_mut().zip(&mut batches) {
-                        moved += forward_once(rx, tx, batch);
+                    for ((rx, tx, refused), batch) in directions.iter_mut().zip(&mut batches) {
+                        moved += forward_once(rx, tx, batch, refused);
                     }
-                    let [(a, _), (b, _)] = &mut directions;
+                    let [(a, ..), (b, ..)] = &mut directions;
                     waiter.turn(moved, &mut [a, b]);
                 }
             };
             let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
             self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
         }
-        self.devices.extend([switched, port]);
+        self.devices.extend([switched, port].into_iter().zip(refused));
         Ok(())
     }
 
@@ -202,11 +215,15 @@ impl Attached {
     }
 }
 
-fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch) -> usize {
+/// Moves packets once; a switch does not wait for a port without room. Returns the number of slots received.
+fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch, refused: &AtomicU64) -> usize {
     let received = rx.recv(batch);
     if received > 0 || tx.unsent() > 0 {
         tx.send(batch);
-        batch.clear();
+        if !batch.is_empty() {
+            refused.fetch_add(batch.packets().count() as u64, Ordering::Relaxed);
+            batch.clear();
+        }
     }
     received
 }

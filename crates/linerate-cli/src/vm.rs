@@ -1,0 +1,117 @@
+//! `linerate vm`: the line that starts QEMU with a card at a `vhost:` port.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use linerate::Error;
+use linerate::port::PortName;
+
+use crate::show::print;
+use crate::{usage, whole};
+
+/// The machine.
+#[derive(Args)]
+pub struct Machine {
+    /// The ports that it has cards at: vhost:PATH, with the options of the command that opens it
+    #[arg(required = true)]
+    ports: Vec<String>,
+    /// Its memory in MiB, which is shared with the ports
+    #[arg(long, default_value_t = 512, value_parser = whole::<u32>(16, 1 << 20))]
+    memory: u32,
+    /// Its processors
+    #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 255))]
+    processors: u16,
+    /// The QEMU to use
+    #[arg(long, default_value = "qemu-system-x86_64")]
+    qemu: String,
+    /// Start it, instead of printing the line
+    #[arg(long)]
+    run: bool,
+    /// Other options of QEMU, for example its disk: -- -nographic disk.qcow2
+    #[arg(last = true)]
+    others: Vec<String>,
+}
+
+/// Prints the line, or becomes QEMU.
+pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
+    let words = words(machine, version(&machine.qemu)?)?;
+    if machine.run {
+        let source = Command::new(&machine.qemu).args(&words).exec();
+        return Err(Error::System { call: "starting QEMU", source });
+    }
+    let words: Vec<String> = [&machine.qemu].into_iter().chain(&words).map(|word| quoted(word)).collect();
+    print(&format!("{}\n", words.join(" ")));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns QEMU's arguments.
+fn words(machine: &Machine, (major, minor): (u32, u32)) -> Result<Vec<String>, Error> {
+    let mut words = Vec::new();
+    let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
+    // KVM runs the guest's code on the processor itself.
+    let accelerators = if has_kvm() { "kvm:tcg" } else { "tcg" };
+    option("-M", format!("q35,accel={accelerators},memory-backend=memory"));
+    option("-cpu", "max".to_string());
+    option("-m", format!("{}M", machine.memory));
+    option("-smp", machine.processors.to_string());
+    option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", machine.memory));
+    for (n, text) in machine.ports.iter().enumerate() {
+        let port = PortName::parse(text)?;
+        let Some(path) = port.short().strip_prefix("vhost:") else {
+            usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
+        };
+        let is = |name: &str| port.option(name) == Some("on");
+        let queues = port.number("queues", 1, 1..=64)?;
+        let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=65_535)).transpose()?;
+        // A comma ends a value of QEMU's options, unless it is doubled.
+        let path = path.replace(',', ",,");
+        let again = if (major, minor) >= (9, 2) { "reconnect-ms=1000" } else { "reconnect=1" };
+        let mode = if is("client") { "server=on,wait=off" } else { again };
+        option("-chardev", format!("socket,id=socket{n},path={path},{mode}"));
+        option("-netdev", format!("vhost-user,id=net{n},chardev=socket{n},queues={queues}"));
+        let mut card = format!("virtio-net-pci,netdev=net{n}");
+        if queues > 1 {
+            // Two for each pair, one for the control queue, one for changes of the configuration.
+            card += &format!(",mq=on,vectors={}", 2 * queues + 2);
+        }
+        if is("packed") {
+            card += ",packed=on";
+        }
+        if let Some(mtu) = mtu {
+            card += &format!(",host_mtu={mtu}");
+        }
+        option("-device", card);
+    }
+    words.extend(machine.others.iter().cloned());
+    Ok(words)
+}
+
+/// Asks QEMU for its version.
+fn version(qemu: &str) -> Result<(u32, u32), Error> {
+    let output = Command::new(qemu).arg("--version").output().map_err(|source| Error::System {
+        call: "starting QEMU (install it: sudo apt install qemu-system-x86; or name it: --qemu PATH)",
+        source,
+    })?;
+    // "QEMU emulator version 7.2.22 (Debian …)"
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers = text.split("version ").nth(1).and_then(|rest| {
+        let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    });
+    Ok(numbers.unwrap_or_else(|| usage(&format!("'{qemu} --version' names no version of QEMU: {text}"))))
+}
+
+/// Returns whether this user may use KVM.
+fn has_kvm() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
