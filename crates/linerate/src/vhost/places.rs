@@ -6,8 +6,8 @@
 //!   word 8 + n    virtqueue n: base, last index, and the places between which chains are being exposed; 0: none
 //! ```
 //!
-//! The file is mapped: to keep a place is one store. It is removed when the port is closed, unless a front end still has rings:
-//! whoever opens the port again goes on with them.
+//! The file is mapped: a place is kept with one store. It is removed when the port is closed, unless a front end still has rings:
+//! the port that is opened there next goes on with them.
 #![allow(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -24,8 +24,9 @@ use crate::memory::{DmaArray, Mapping};
 /// The length of the file: one page.
 const LEN: usize = 4096;
 const WORDS: usize = LEN / size_of::<u64>();
-/// "linerate", the format's version, and the count of words in front of the first place.
+/// The first word: the kind of file, and the format's version.
 const WHAT: u64 = u64::from_le_bytes(*b"lr-vq-01");
+/// The word of virtqueue 0.
 const FIRST: usize = 8;
 
 /// The file, open.
