@@ -238,7 +238,7 @@ impl FrontEnd {
         let (size, driver) = (self.size, &mut self.rings[ring as usize]);
         for (n, &(address, len, flags)) in parts.iter().enumerate().rev() {
             let at = driver.added + n as u16;
-            let owner = if at / size % 2 == 0 { AVAILABLE } else { USED };
+            let owner = if (at / size).is_multiple_of(2) { AVAILABLE } else { USED };
             let next = if n + 1 < parts.len() { NEXT } else { 0 };
             let [first, second] = &driver.table[usize::from(at % size)];
             first.store(address, Relaxed);
@@ -257,7 +257,7 @@ impl FrontEnd {
     fn pop_packed(&mut self, ring: u32, descriptors: u16) -> Option<(u16, u32)> {
         let (size, driver) = (self.size, &mut self.rings[ring as usize]);
         let word = driver.table[usize::from(driver.popped % size)][1].load(Acquire);
-        let used = if driver.popped / size % 2 == 0 { AVAILABLE | USED } else { 0 };
+        let used = if (driver.popped / size).is_multiple_of(2) { AVAILABLE | USED } else { 0 };
         let is_used = (word >> 48) as u16 & (AVAILABLE | USED) == used;
         driver.popped += if is_used { descriptors } else { 0 };
         is_used.then_some(((word >> 32) as u16, word as u32))
@@ -922,7 +922,7 @@ fn packed_rings_go_on_after_a_kill() {
     let kept = u64::from_le_bytes(file[72..80].try_into().unwrap());
     assert_eq!(((kept & 0x7FFF) as u16, kept >> 48), (at, 0x8000));
     let is_first_round = kept & 0x8000 != 0;
-    file[72..80].copy_from_slice(&(kept & !0xFFFF_FFFF | (kept & 0xFFFF) << 16 | (kept & 0xFFFF) + 4).to_le_bytes());
+    file[72..80].copy_from_slice(&(kept & !0xFFFF_FFFF | (kept & 0xFFFF) << 16 | ((kept & 0xFFFF) + 4)).to_le_bytes());
     std::fs::write(&rings, file).unwrap();
     let used = if is_first_round { AVAILABLE | USED } else { 0 };
     front.rings[1].table[usize::from(at) + 3][1].store(60 | 7 << 32 | u64::from(used) << 48, Relaxed);
@@ -1057,7 +1057,7 @@ proptest! {
         if let Some([from, to]) = place_left {
             let rings = place.folder.path().join("socket.rings");
             let mut file = std::fs::read(&rings).unwrap();
-            let kept = u64::from(to % 32) | u64::from(from % 32) << 16 | u64::from(size - 1 | 0x8000) << 32 | 0x8000 << 48;
+            let kept = u64::from(to % 32) | u64::from(from % 32) << 16 | u64::from((size - 1) | 0x8000) << 32 | 0x8000 << 48;
             let kept = kept | u64::from(to & 0x8000) | u64::from(from & 0x8000) << 16;
             file[64..72].copy_from_slice(&kept.to_le_bytes());
             file[72..80].copy_from_slice(&kept.to_le_bytes());
