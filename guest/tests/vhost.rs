@@ -65,13 +65,15 @@ struct Pair {
     queues: u16,
 }
 
-/// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets.
-const PAIRS: [Pair; 5] = [
+/// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets; and packed ones.
+const PAIRS: [Pair; 7] = [
     Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
     Pair { options: "mrg_rxbuf=off,event_idx=off", port: "", queues: 1 },
     Pair { options: "indirect_desc=off,disable-modern=on,disable-legacy=off", port: "", queues: 1 },
     Pair { options: "rx_queue_size=1024", port: "?offloads=on", queues: 1 },
     Pair { options: "host_mtu=9000", port: "?mtu=9000", queues: 2 },
+    Pair { options: "packed=on", port: "?packed=on&offloads=on", queues: 2 },
+    Pair { options: "packed=on,mrg_rxbuf=off,event_idx=off,indirect_desc=off", port: "?packed=on", queues: 1 },
 ];
 
 #[test]
@@ -120,6 +122,9 @@ fn guests_reach_each_other_through_a_forwarder() {
     for (forwarder, Pair { options, .. }) in forwarders.into_iter().zip(&PAIRS) {
         let ports = forwarder.ports();
         for port in &ports {
+            // What a card has negotiated is seen while its machine runs.
+            let is_packed = port.info().description.contains("packed");
+            assert_eq!(is_packed, options.contains("packed=on"), "{options}");
             let drops = port.statistics().unwrap().drops;
             assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{options}: {drops:?}");
         }
@@ -132,19 +137,29 @@ fn complaints(guest: &mut Guest) {
     assert_eq!(said, "");
 }
 
-/// DPDK's virtio-user, with each of its ways to receive and to send on split queues, returns what it receives.
+/// DPDK's virtio-user, with each of its ways to receive and to send, returns what it receives.
 #[test]
 fn dpdk_returns_every_packet_intact() {
-    for options in
-        ["mrg_rxbuf=1", "mrg_rxbuf=0", "mrg_rxbuf=1,in_order=1", "mrg_rxbuf=0,in_order=1", "mrg_rxbuf=0,vectorized=1"]
-    {
+    for options in [
+        "mrg_rxbuf=1",
+        "mrg_rxbuf=0",
+        "mrg_rxbuf=1,in_order=1",
+        "mrg_rxbuf=0,in_order=1",
+        "mrg_rxbuf=0,vectorized=1",
+        "packed_vq=1,mrg_rxbuf=1",
+        "packed_vq=1,mrg_rxbuf=0",
+        "packed_vq=1,mrg_rxbuf=1,in_order=1",
+        "packed_vq=1,mrg_rxbuf=0,in_order=1",
+        "packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1",
+    ] {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("socket");
-        let [mut port] = linerate::open([&*format!("vhost:{}", socket.display())]).unwrap();
+        let [mut port] = linerate::open([&*format!("vhost:{}?packed=on", socket.display())]).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
         let dpdk = Returning::start(&device, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
+        assert_eq!(port.info().description.contains("packed"), options.contains("packed"), "{options}");
     }
 }
 

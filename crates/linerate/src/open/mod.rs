@@ -93,8 +93,8 @@ impl Options {
             Kind::VfioUser => vfio_user::open(name, self.config(name, pool)?),
             #[cfg(feature = "vhost")]
             Kind::Vhost => {
-                let (is_client, config) = (name.switch("client", false)?, self.config(name, pool)?);
-                Ok(Box::new(Vhost::open(name.rest(), is_client, config)?))
+                let (is_client, has_packed) = (name.switch("client", false)?, name.switch("packed", false)?);
+                Ok(Box::new(Vhost::open(name.rest(), is_client, has_packed, self.config(name, pool)?)?))
             }
             #[cfg(feature = "vhost")]
             Kind::VirtioUser => {

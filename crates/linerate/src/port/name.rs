@@ -92,7 +92,7 @@ const CARD: usize = 5;
 /// Those of `xdp:`.
 const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer", "alone"];
 /// Those of `vhost:`.
-const VHOST: [&str; 4] = ["queues", "mtu", "offloads", "client"];
+const VHOST: [&str; 5] = ["queues", "mtu", "offloads", "client", "packed"];
 /// Those of `virtio-user:`.
 const VIRTIO_USER: [&str; 7] = ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server"];
 /// Those of ports in memory, and of Linux's stack.

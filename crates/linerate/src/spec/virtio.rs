@@ -136,6 +136,23 @@ pub mod ring {
     }
 }
 
+/// A packed queue's flags of a descriptor (2.8.1), and event suppression (2.8.10).
+pub mod packed {
+    /// Descriptor: with the wrap counter as its value, the driver has made it available.
+    pub const AVAILABLE: u16 = 1 << 7;
+    /// Descriptor: differs from [`AVAILABLE`] if it is available, and is the same if it is used.
+    pub const USED: u16 = 1 << 15;
+
+    /// Event suppression's mode, in the high half.
+    pub const MODE: u32 = 3 << 16;
+    /// All events.
+    pub const ENABLE: u32 = 0 << 16;
+    /// No events.
+    pub const DISABLE: u32 = 1 << 16;
+    /// One event, at the descriptor in the low half: its index, and in bit 15 the wrap counter. Needs `EVENT_IDX`.
+    pub const DESC: u32 = 2 << 16;
+}
+
 #[cfg(test)]
 mod tests {
     use super::ring::passes;

@@ -84,8 +84,13 @@ impl GuestMemory {
     }
 
     /// Returns where the front end's address is.
-    pub fn user(&self, address: u64) -> Option<Place<'_>> {
+    fn user(&self, address: u64) -> Option<Place<'_>> {
         self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.user)))
+    }
+
+    /// Returns where `len` bytes at the front end's address are, if they are one stretch, and aligned.
+    pub fn array(&self, address: u64, len: usize, align: usize) -> Option<Place<'_>> {
+        self.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))
     }
 
     /// Returns whether the front end has taken some of its memory away.

@@ -4,15 +4,19 @@
 //! this side, the back end, moves packets between them and buffers. What the front end transmits is received here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `split`: the device's side of a virtqueue; `nic/virtio` has the driver's
+//! - `ring`: the device's side of a virtqueue, in two formats: `split` and `packed`; `nic/virtio` has the driver's
 //! - `vring`: a virtqueue between control thread and queue, without a lock
 //! - `session`: the control thread; `message`: the protocol
 //! - `memory`: the front end's memory, which may go away at any time
+//! - `places`: where packed virtqueues are, for the process after this one
 //! - here: the port, [`Vhost`]
 
 mod memory;
 pub(crate) mod message;
+mod packed;
+mod places;
 mod queue;
+mod ring;
 mod session;
 mod split;
 #[cfg(test)]
@@ -28,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::offload::LONGEST;
 use crate::port::{Config, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
 use crate::spec::virtio::feature;
+use places::{Places, Record};
 use queue::{Chain, Sleep, VhostRx, VhostTx};
 use session::{Control, Shared, offered};
 use vring::{Attached, Vring};
@@ -46,19 +51,25 @@ pub struct BackEnd {
 }
 
 impl Vhost {
-    /// Listens at the socket `path`, or, as a client, connects there whenever it can. Front ends may come and go.
+    /// Listens at the socket `path`, or, as a client, connects there whenever it can. Front ends may come and go. Packed
+    /// virtqueues are offered if `has_packed`; a file beside the socket, `PATH.rings`, keeps their places.
     ///
     /// # Errors
     /// [`Error::Serve`] if the path cannot be used, [`Error::TooManyQueues`], [`Error::System`].
-    pub fn open(path: &str, is_client: bool, config: Config) -> Result<Vhost> {
+    pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<Vhost> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
         }
-        let vrings = (0..2 * queues).map(|_| Vring::new().map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let places = has_packed.then(|| Places::open(Path::new(path)).map(Arc::new)).transpose()?;
+        let vring = |number| {
+            let record = places.clone().map(|places| Record::new(places, number));
+            Vring::new(record).map(Arc::new)
+        };
+        let vrings = (0..2 * usize::from(queues)).map(vring).collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             vrings,
-            offered: offered(config.options.offloads, queues > 1),
+            offered: offered(config.options.offloads, queues > 1, has_packed),
             is_connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             longest: config.options.max_frame,
@@ -79,6 +90,7 @@ impl PortKind for BackEnd {
         let state = match is_connected.load(Relaxed) {
             false => "no front end".to_string(),
             true if features & feature::VERSION_1 == 0 => "a front end with legacy split queues".to_string(),
+            true if features & feature::RING_PACKED != 0 => "a front end with packed queues".to_string(),
             true => "a front end with split queues".to_string(),
         };
         format!("vhost-user at {}, {state}", self.path)

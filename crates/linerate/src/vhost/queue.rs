@@ -13,8 +13,8 @@ use std::sync::Arc;
 use rustix::event::epoll;
 
 use super::memory::GuestMemory;
-use super::split::{Descriptor, Split};
-use super::vring::{Attached, Setup, Vring};
+use super::ring::{Descriptor, Found, Head, Ring};
+use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Pool};
@@ -76,7 +76,7 @@ impl RegionRx for VhostRx {
         let sleep = self.sleep.as_mut()?;
         let mut kick = None;
         if let Some(running) = self.attached.enter() {
-            running.ring.allow_notifications();
+            running.ring.seldom().allow_notifications();
             kick.clone_from(&running.setup.kick);
             self.attached.leave();
         }
@@ -89,7 +89,7 @@ impl RegionRx for VhostRx {
         sleep.kick.iter().for_each(|kick| kick.clear());
         self.attached.vring().changed().clear();
         if let Some(running) = self.attached.enter() {
-            running.ring.forbid_notifications();
+            running.ring.seldom().forbid_notifications();
             self.attached.leave();
         }
     }
@@ -100,29 +100,60 @@ impl VhostRx {
     fn take_all(&mut self, batch: &mut Batch) {
         let VhostRx { attached, pool, counters, parts, .. } = self;
         let limits = Limits { longest: self.longest, longest_single: self.longest_single };
-        let Some(running) = attached.enter() else { return };
-        let (ring, setup) = (&mut running.ring, &running.setup);
-        let taken = match ring.waiting() {
-            Some(waiting) if setup.is_enabled => take(ring, setup, waiting, batch, pool, counters, limits, parts),
-            // A ring that is disabled is emptied (vhost-user, "Ring states").
-            Some(waiting) => {
-                (0..waiting).for_each(|ahead| ring.put_used(ahead, ring.head(ahead), 0));
-                Some(waiting)
-            }
-            None => None,
+        let Some(Running { ring, setup }) = attached.enter() else { return };
+        let is_valid = match ring {
+            AnyRing::Split(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
+            AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
         };
-        let is_valid = taken.is_some() && !setup.memory.is_broken();
-        if let Some(taken @ 1..) = taken
-            && ring.publish(taken)
-        {
-            setup.call.iter().for_each(|call| call.raise());
-        }
         if !is_valid {
             counters.dropped();
             attached.give_up();
         }
         attached.leave();
     }
+}
+
+/// Takes chains, and returns them to the driver. Returns false if one breaks the rules.
+#[inline(always)]
+fn take_from(
+    ring: &mut impl Ring,
+    setup: &Setup,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    counters: &QueueCounters,
+    limits: Limits,
+    parts: &mut Chain,
+) -> bool {
+    let end = match ring.look() {
+        true if setup.is_enabled => take(ring, setup, batch, pool, counters, limits, parts),
+        true => discard(ring),
+        false => None,
+    };
+    if let Some(end) = end
+        && end != ring.next()
+        && ring.publish(end)
+    {
+        setup.call.iter().for_each(|call| call.raise());
+    }
+    end.is_some() && !setup.memory.is_broken()
+}
+
+/// Empties a ring that is disabled (vhost-user, "Ring states"). Returns where it ends, `None` if a chain breaks the rules.
+#[cold]
+fn discard(ring: &mut impl Ring) -> Option<u16> {
+    let mut at = ring.next();
+    for _ in 0..ring.size() {
+        match ring.head(at) {
+            Found::Chain(head) => {
+                let chain = ring.whole(head)?;
+                ring.put_used(chain, 0);
+                at = chain.end;
+            }
+            Found::Nothing => break,
+            Found::Broken => return None,
+        }
+    }
+    Some(at)
 }
 
 /// The longest packets that a queue takes.
@@ -132,13 +163,11 @@ struct Limits {
     longest_single: usize,
 }
 
-/// Takes up to `waiting` chains. Returns the count, `None` if one breaks the rules.
-#[allow(clippy::too_many_arguments)] // parts of one queue, which the borrow checker wants apart
+/// Takes the chains that are available. Returns where they end, `None` if one breaks the rules.
 #[inline(always)]
 fn take(
-    ring: &Split,
+    ring: &mut impl Ring,
     setup: &Setup,
-    waiting: u16,
     batch: &mut Batch,
     pool: &Arc<Pool>,
     counters: &QueueCounters,
@@ -148,18 +177,17 @@ fn take(
     let header = header_len(setup.features);
     let may_be_unfinished = setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6) != 0;
     let memory = &*setup.memory;
-    let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
+    let (mut packets, mut bytes) = (0, 0);
     let slots = batch.len();
+    let mut at = ring.next();
     loop {
         // Packets of one descriptor and one buffer.
-        let left = usize::from(waiting - taken);
-        let first = taken;
-        let (offered, singles) = batch.exchange(left, |slots, fresh| {
+        let (offered, singles) = batch.exchange(ring.most(at), |slots, fresh| {
             let view = pool.region().view();
             let mut done = 0;
             for (slot, &buf) in slots.iter_mut().zip(fresh) {
-                let head = ring.head(first + done);
-                let Some(Descriptor { address, len, flags, .. }) = ring.descriptor(head) else { break };
+                let Found::Chain(head) = ring.head(at) else { break };
+                let Descriptor { address, len, flags, .. } = head.first;
                 let length = (len as usize).wrapping_sub(header);
                 if flags & (NEXT | INDIRECT | WRITE) != 0
                     || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST
@@ -172,25 +200,29 @@ fn take(
                 }
                 *slot = Slot::new(buf, HEADROOM, length as u16, false);
                 place.mapping.read(place.at + header, view.bytes_mut(slot));
-                ring.put_used(first + done, head, 0);
+                ring.put_used(head, 0);
+                at = head.end;
                 bytes += length;
                 done += 1;
             }
-            usize::from(done)
+            done
         });
-        taken += singles as u16;
         packets += singles;
-        if taken == waiting || batch.len() >= batch.capacity() {
+        if batch.len() >= batch.capacity() {
             break;
         }
+        let head = match ring.head(at) {
+            Found::Chain(head) => head,
+            Found::Nothing => break,
+            Found::Broken => return None,
+        };
         if offered == 0 {
             counters.found_no_buffer();
             break;
         }
         // A packet of another kind.
-        let head = ring.head(taken);
         parts.clear();
-        parts.gather(ring, memory, head, false)?;
+        let chain = parts.gather(ring, memory, head, false)?;
         match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
             Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
             Took::Dropped => counters.dropped(),
@@ -199,11 +231,11 @@ fn take(
                 break;
             }
         }
-        ring.put_used(taken, head, 0);
-        taken += 1;
+        ring.put_used(chain, 0);
+        at = chain.end;
     }
     counters.moved_packets(packets, batch.len() - slots, bytes);
-    Some(taken)
+    Some(at)
 }
 
 /// Returns whether a header leaves something to do.
@@ -273,19 +305,20 @@ impl Chain {
         self.len
     }
 
-    /// Adds the chain that begins at descriptor `head`; `None` if it breaks the rules: a loop, memory that is not there,
+    /// Adds a chain's stretches, and returns all of it; `None` if it breaks the rules: a loop, memory that is not there,
     /// parts of the other direction.
-    fn gather(&mut self, ring: &Split, memory: &GuestMemory, head: u16, writable: bool) -> Option<()> {
-        let mut descriptor = ring.descriptor(head)?;
+    fn gather<R: Ring>(&mut self, ring: &R, memory: &GuestMemory, mut chain: Head, writable: bool) -> Option<Head> {
+        let mut descriptor = chain.first;
         if descriptor.flags & INDIRECT != 0 {
-            return self.gather_indirect(memory, descriptor, writable);
+            self.gather_indirect::<R>(memory, descriptor, writable)?;
+            return Some(chain);
         }
         for _ in 0..ring.size() {
             self.add(memory, descriptor, writable)?;
             if descriptor.flags & NEXT == 0 {
-                return Some(());
+                return Some(chain);
             }
-            descriptor = ring.descriptor(descriptor.next)?;
+            descriptor = ring.follow(&mut chain, descriptor)?;
             // A table ends the chain (2.7.5.3.1): it may not be in the middle.
             if descriptor.flags & INDIRECT != 0 {
                 return None;
@@ -294,7 +327,7 @@ impl Chain {
         None
     }
 
-    fn gather_indirect(&mut self, memory: &GuestMemory, table: Descriptor, writable: bool) -> Option<()> {
+    fn gather_indirect<R: Ring>(&mut self, memory: &GuestMemory, table: Descriptor, writable: bool) -> Option<()> {
         const SIZE: usize = 16;
         let len = table.len as usize;
         let place = memory.guest(table.address).filter(|place| place.len >= len)?;
@@ -303,11 +336,11 @@ impl Chain {
             return None;
         }
         let mut number = 0;
-        for _ in 0..count.min(MOST_PARTS) {
+        for done in 1..=count.min(MOST_PARTS) {
             let mut bytes = [0; SIZE];
             place.mapping.read(place.at + number * SIZE, &mut bytes);
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-            let descriptor = Descriptor::of(word(0), word(8));
+            let descriptor = R::of_table(word(0), word(8), number, count);
             if descriptor.flags & INDIRECT != 0 {
                 return None;
             }
@@ -316,7 +349,7 @@ impl Chain {
                 return Some(());
             }
             number = usize::from(descriptor.next);
-            if number >= count {
+            if number >= count || done == count {
                 return None;
             }
         }
@@ -409,8 +442,8 @@ impl Transmit for VhostTx {
 
 /// The outcome of sending a packet.
 enum Sent {
-    /// It fills this count of chains.
-    In(u16),
+    /// It fills the chains before this place.
+    Before(u16),
     TooLong,
     NoRoom,
     /// A chain breaks the rules.
@@ -421,58 +454,77 @@ impl VhostTx {
     /// Sends what fits. Returns the count of slots taken.
     fn fill_all(&mut self, batch: &mut Batch) -> usize {
         let VhostTx { attached, counters, longest, parts } = self;
-        let Some(running) = attached.enter() else { return 0 };
-        let (ring, setup) = (&mut running.ring, &running.setup);
-        let waiting = match setup.is_enabled {
-            true => ring.waiting(),
-            false => Some(0),
+        let Some(Running { ring, setup }) = attached.enter() else { return 0 };
+        let (slots, is_valid) = match ring {
+            AnyRing::Split(ring) => fill_from(ring, setup, batch, counters, *longest, parts),
+            AnyRing::Packed(ring) => fill_from(ring, setup, batch, counters, *longest, parts),
         };
-        let header = header_len(setup.features);
-        let (mut used, mut slots, mut packets, mut bytes) = (0, 0, 0, 0);
-        let mut is_valid = waiting.is_some() && !setup.memory.is_broken();
-        for mut packet in batch.packets() {
-            let left = waiting.unwrap_or(0) - used;
-            if left == 0 || !is_valid {
-                break;
-            }
-            let length = packet.len();
-            let sent = if length > *longest {
-                Sent::TooLong
-            } else if fill_single(ring, setup, used, header, &mut packet) {
-                Sent::In(1)
-            } else {
-                fill_chains(ring, setup, used, left, header, &mut packet, parts)
-            };
-            match sent {
-                Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
-                Sent::TooLong => counters.dropped(),
-                Sent::NoRoom => break,
-                Sent::Broken => {
-                    is_valid = false;
-                    break;
-                }
-            }
-            slots += packet.slots();
-        }
-        if used > 0 && ring.publish(used) {
-            setup.call.iter().for_each(|call| call.raise());
-        }
         if !is_valid {
             counters.dropped();
             attached.give_up();
         }
         attached.leave();
-        counters.moved_packets(packets, slots, bytes);
         batch.drop_front(slots);
         slots
     }
 }
 
-/// Writes a packet that fits the next chain's only descriptor. Returns false for any other.
+/// Fills chains, and returns them to the driver. Returns the count of slots taken, and false if a chain breaks the rules.
 #[inline(always)]
-fn fill_single(ring: &Split, setup: &Setup, ahead: u16, header: usize, packet: &mut Packet<'_>) -> bool {
-    let head = ring.head(ahead);
-    let Some(Descriptor { address, len, flags, .. }) = ring.descriptor(head) else { return false };
+fn fill_from(
+    ring: &mut impl Ring,
+    setup: &Setup,
+    batch: &mut Batch,
+    counters: &QueueCounters,
+    longest: usize,
+    parts: &mut Chain,
+) -> (usize, bool) {
+    let header = header_len(setup.features);
+    let (mut slots, mut packets, mut bytes) = (0, 0, 0);
+    let mut is_valid = ring.look() && !setup.memory.is_broken();
+    let mut at = ring.next();
+    for mut packet in batch.packets() {
+        if !is_valid || !setup.is_enabled {
+            break;
+        }
+        let head = match ring.head(at) {
+            Found::Chain(head) => head,
+            Found::Nothing => break,
+            Found::Broken => {
+                is_valid = false;
+                break;
+            }
+        };
+        let length = packet.len();
+        let sent = if length > longest {
+            Sent::TooLong
+        } else if fill_single(ring, setup, head, header, &mut packet) {
+            Sent::Before(head.end)
+        } else {
+            fill_chains(ring, setup, at, header, &mut packet, parts)
+        };
+        match sent {
+            Sent::Before(end) => (at, packets, bytes) = (end, packets + 1, bytes + length),
+            Sent::TooLong => counters.dropped(),
+            Sent::NoRoom => break,
+            Sent::Broken => {
+                is_valid = false;
+                break;
+            }
+        }
+        slots += packet.slots();
+    }
+    if at != ring.next() && ring.publish(at) {
+        setup.call.iter().for_each(|call| call.raise());
+    }
+    counters.moved_packets(packets, slots, bytes);
+    (slots, is_valid)
+}
+
+/// Writes a packet that fits a chain's only descriptor. Returns false for any other.
+#[inline(always)]
+fn fill_single(ring: &mut impl Ring, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
+    let Descriptor { address, len, flags, .. } = head.first;
     let needed = header + packet.len();
     if flags != WRITE || (len as usize) < needed || packet.offload().is_some() {
         return false;
@@ -484,7 +536,7 @@ fn fill_single(ring: &Split, setup: &Setup, ahead: u16, header: usize, packet: &
         place.mapping.write(at, segment);
         at += segment.len();
     }
-    ring.put_used(ahead, head, needed as u32);
+    ring.put_used(head, needed as u32);
     true
 }
 
@@ -496,13 +548,12 @@ fn single_header() -> [u8; header::LEN] {
     bytes
 }
 
-/// Writes a packet to as many chains as it needs, of the `left` ones available.
+/// Writes a packet to as many chains as it needs, from the place `first` on.
 #[cold]
 fn fill_chains(
-    ring: &Split,
+    ring: &mut impl Ring,
     setup: &Setup,
-    ahead: u16,
-    left: u16,
+    first: u16,
     header: usize,
     packet: &mut Packet<'_>,
     parts: &mut Chain,
@@ -525,19 +576,20 @@ fn fill_chains(
     let needed = header + packet.len();
     let most = if setup.features & feature::MRG_RXBUF != 0 { MAX_CHAIN } else { 1 };
     parts.clear();
-    // The first byte behind each chain.
-    let mut ends = [0; MAX_CHAIN];
-    let mut count = 0;
+    // The chains, each with the first byte behind it.
+    let mut chains = [None; MAX_CHAIN];
+    let (mut at, mut count) = (first, 0);
     while parts.len() < needed && count < most {
-        if count == usize::from(left) {
+        let chain = match ring.head(at) {
+            Found::Chain(head) => parts.gather(ring, memory, head, true),
             // All that there will ever be are too few.
-            return if usize::from(left) == ring.size() { Sent::TooLong } else { Sent::NoRoom };
-        }
-        if parts.gather(ring, memory, ring.head(ahead + count as u16), true).is_none() {
-            return Sent::Broken;
-        }
-        ends[count] = parts.len();
-        count += 1;
+            Found::Nothing if ring.is_whole(first, at) => return Sent::TooLong,
+            Found::Nothing => return Sent::NoRoom,
+            Found::Broken => None,
+        };
+        let Some(chain) = chain else { return Sent::Broken };
+        chains[count] = Some((chain, parts.len()));
+        (at, count) = (chain.end, count + 1);
     }
     if parts.len() < needed {
         return Sent::TooLong;
@@ -547,12 +599,11 @@ fn fill_chains(
     cursor.write(&bytes[..header]);
     packet.segments().for_each(|segment| cursor.write(segment));
     let mut begin = 0;
-    for (number, &end) in ends[..count].iter().enumerate() {
-        let number = ahead + number as u16;
-        ring.put_used(number, ring.head(number), (end.min(needed) - begin) as u32);
+    for (chain, end) in chains.into_iter().flatten() {
+        ring.put_used(chain, (end.min(needed) - begin) as u32);
         begin = end;
     }
-    Sent::In(count as u16)
+    Sent::Before(at)
 }
 
 /// What a receive queue sleeps on: the front end's notifications, and changes of the setup.

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::{Described, GuestMemory, MOST_REGIONS};
 use super::message::*;
-use super::split::Addresses;
+use super::ring::Addresses;
 use super::vring::{Setup, Vring};
 use crate::error::{Error, Result};
 use crate::pci::Interrupt;
@@ -190,7 +190,9 @@ impl Session {
             request::REM_MEM_REG => self.remove_memory(message),
             request::SET_VRING_NUM => {
                 let state = self.state(message)?;
-                if !state.value.is_power_of_two() || state.value > MOST_DESCRIPTORS {
+                // A packed ring need not have a power of two (VIRTIO 1.2, 2.8).
+                let is_possible = state.value.is_power_of_two() || self.features & feature::RING_PACKED != 0;
+                if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&state.value) {
                     return Err(Refused("a ring's size is a power of two up to 32,768"));
                 }
                 self.change(state.index, |setup| setup.size = state.value as u16)
@@ -200,8 +202,10 @@ impl Session {
                 let VringAddr { descriptors, available, used, .. } = at;
                 self.change(at.index, |setup| setup.addresses = Addresses { descriptors, available, used })
             }
-            // The place is read from the used ring, when the ring is first looked at: chains are used in order, so nothing
-            // else can be right. The base is for a ring that is stopped before that.
+            // A split ring's place is read from the used ring, when the ring is first looked at: chains are used in order, so
+            // nothing else can be right. The base is for a ring that is stopped before that, and for packed rings. Of these
+            // it has two places, in bits 0 to 15 where chains are taken, and above where they are used: the same, since this
+            // side uses them in order. DPDK's virtio-user leaves the second one empty.
             request::SET_VRING_BASE => {
                 let state = self.state(message)?;
                 self.vring(state.index)?.begin_anew();
@@ -319,13 +323,13 @@ impl Session {
     fn stop(&mut self, message: &Message) -> Answer {
         let state = self.state(message)?;
         let vring = self.vring(state.index)?;
-        let base = vring.change(|setup| {
+        let setup = vring.change(|setup| {
             setup.is_started = false;
             (setup.kick, setup.call) = (None, None);
-            setup.base
+            setup.clone()
         });
-        let value = u32::from(vring.place().unwrap_or(base));
-        vring.begin_anew();
+        let place = u32::from(vring.give_back(&setup));
+        let value = if setup.is_packed() { place | place << 16 } else { place };
         Ok(Some(VringState { value, ..state }.as_bytes().to_vec()))
     }
 }
@@ -359,7 +363,7 @@ fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Opti
 }
 
 /// Returns VirtIO's features that a port offers.
-pub fn offered(has_offloads: bool, has_queues: bool) -> u64 {
+pub fn offered(has_offloads: bool, has_queues: bool, has_packed: bool) -> u64 {
     let always = feature::VERSION_1
         | feature::ANY_LAYOUT
         | feature::MRG_RXBUF
@@ -377,5 +381,7 @@ pub fn offered(has_offloads: bool, has_queues: bool) -> u64 {
         | feature::HOST_TSO4
         | feature::HOST_TSO6
         | feature::HOST_ECN;
-    always | if has_offloads { offloads } else { 0 } | if has_queues { feature::MQ } else { 0 }
+    [(has_offloads, offloads), (has_queues, feature::MQ), (has_packed, feature::RING_PACKED)]
+        .into_iter()
+        .fold(always, |all, (is_there, features)| if is_there { all | features } else { all })
 }

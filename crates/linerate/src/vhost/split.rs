@@ -1,4 +1,4 @@
-//! The device's side of a split virtqueue (VIRTIO 1.2, 2.7): it takes available chains, and returns them as used, in order.
+//! The device's side of a split virtqueue (VIRTIO 1.2, 2.7). A place is the count of chains before it, modulo 2^16.
 //!
 //! The front end may write anything, at any time, to what it has: indices and ids are read once, and checked.
 #![allow(unsafe_code)]
@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::memory::GuestMemory;
+use super::ring::{Addresses, Descriptor, Found, Head, Ring};
 use crate::memory::{Descriptors, DmaArray, full_fence};
 use crate::spec::virtio::ring::{QUIET, passes};
 
@@ -14,23 +15,6 @@ use crate::spec::virtio::ring::{QUIET, passes};
 const FLAGS: usize = 0;
 const INDEX: usize = 1;
 const RING: usize = 2;
-
-/// Where the front end has the three parts of a ring: its own addresses.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Addresses {
-    pub descriptors: u64,
-    pub available: u64,
-    pub used: u64,
-}
-
-/// A descriptor, read once.
-#[derive(Clone, Copy, Debug)]
-pub struct Descriptor {
-    pub address: u64,
-    pub len: u32,
-    pub flags: u16,
-    pub next: u16,
-}
 
 /// One split virtqueue.
 pub struct Split {
@@ -45,10 +29,10 @@ pub struct Split {
     notify_at: DmaArray<AtomicU16>,
     mask: u16,
     event_idx: bool,
-    /// The count of chains taken and used; the ring has its lower 16 bits.
+    /// The count of chains published as used.
     next: u16,
-    /// The used index that was last published.
-    published: u16,
+    /// The available index, when it was last looked at.
+    end: u16,
 }
 
 impl Split {
@@ -57,12 +41,9 @@ impl Split {
     pub fn new(memory: &GuestMemory, at: Addresses, size: u16, event_idx: bool, next: Option<u16>) -> Option<Split> {
         let count = usize::from(size);
         let (ids, elements) = (2 * RING + 2 * count + 2, 2 * RING + 8 * count + 2);
-        let parts = [(at.descriptors, 16 * count, 16), (at.available, ids, 2), (at.used, elements, 4)];
-        let mut places = [None; 3];
-        for (place, (address, len, align)) in places.iter_mut().zip(parts) {
-            *place = memory.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align));
-        }
-        let [Some(table), Some(available), Some(used)] = places else { return None };
+        let table = memory.array(at.descriptors, 16 * count, 16)?;
+        let available = memory.array(at.available, ids, 2)?;
+        let used = memory.array(at.used, elements, 4)?;
         if !size.is_power_of_two() {
             return None;
         }
@@ -77,88 +58,115 @@ impl Split {
                 mask: size - 1,
                 event_idx,
                 next: 0,
-                published: 0,
+                end: 0,
             }
         };
         split.next = next.unwrap_or_else(|| split.used[INDEX].load(Relaxed));
-        split.published = split.next;
+        split.end = split.next;
         Some(split)
-    }
-
-    /// Returns the count of chains taken and used so far, modulo 2^16.
-    #[inline(always)]
-    pub fn next(&self) -> u16 {
-        self.next
-    }
-
-    /// Returns the count of descriptors.
-    pub fn size(&self) -> usize {
-        usize::from(self.mask) + 1
-    }
-
-    /// Returns the count of chains available; `None` if the front end claims more than the ring has.
-    #[inline(always)]
-    pub fn waiting(&self) -> Option<u16> {
-        // Acquire: ids, descriptors and packets are read after the index.
-        let waiting = self.available[INDEX].load(Acquire).wrapping_sub(self.next);
-        (waiting <= self.mask + 1).then_some(waiting)
-    }
-
-    /// Returns the first descriptor's number of the chain `ahead` of the next one.
-    #[inline(always)]
-    pub fn head(&self, ahead: u16) -> u16 {
-        let place = usize::from(self.next.wrapping_add(ahead) & self.mask);
-        self.available[RING + place].load(Relaxed)
     }
 
     /// Returns a descriptor; `None` if there is none of this number.
     #[inline(always)]
-    pub fn descriptor(&self, number: u16) -> Option<Descriptor> {
+    fn descriptor(&self, number: u16) -> Option<Descriptor> {
         let [address, rest] = self.table.get(usize::from(number))?;
-        Some(Descriptor::of(address.load(Relaxed), rest.load(Relaxed)))
+        Some(Split::read(address.load(Relaxed), rest.load(Relaxed)))
     }
 
-    /// Writes that the chain `ahead` of the next one is used; [`publish`](Split::publish) exposes it.
+    /// Reads the two words of a descriptor.
     #[inline(always)]
-    pub fn put_used(&self, ahead: u16, head: u16, len: u32) {
-        let [id, written] = &self.used_ring[usize::from(self.next.wrapping_add(ahead) & self.mask)];
-        id.store(head.into(), Relaxed);
+    fn read(address: u64, rest: u64) -> Descriptor {
+        Descriptor { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+    }
+
+    /// Returns a place's index in both rings.
+    #[inline(always)]
+    fn index(&self, place: u16) -> usize {
+        usize::from(place & self.mask)
+    }
+}
+
+impl Ring for Split {
+    #[inline(always)]
+    fn size(&self) -> usize {
+        usize::from(self.mask) + 1
+    }
+
+    #[inline(always)]
+    fn next(&self) -> u16 {
+        self.next
+    }
+
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        self.available[INDEX].load(Relaxed) != self.next
+    }
+
+    #[inline(always)]
+    fn look(&mut self) -> bool {
+        // Acquire: ids, descriptors and packets are read after the index.
+        self.end = self.available[INDEX].load(Acquire);
+        self.end.wrapping_sub(self.next) <= self.mask + 1
+    }
+
+    #[inline(always)]
+    fn most(&self, place: u16) -> usize {
+        self.end.wrapping_sub(place).into()
+    }
+
+    #[inline(always)]
+    fn head(&self, place: u16) -> Found {
+        if place == self.end {
+            return Found::Nothing;
+        }
+        let id = self.available[RING + self.index(place)].load(Relaxed);
+        match self.descriptor(id) {
+            Some(first) => Found::Chain(Head { first, place, end: place.wrapping_add(1), id }),
+            None => Found::Broken,
+        }
+    }
+
+    #[inline(always)]
+    fn follow(&self, _: &mut Head, from: Descriptor) -> Option<Descriptor> {
+        self.descriptor(from.next)
+    }
+
+    fn of_table(address: u64, rest: u64, _: usize, _: usize) -> Descriptor {
+        Split::read(address, rest)
+    }
+
+    fn is_whole(&self, from: u16, to: u16) -> bool {
+        to.wrapping_sub(from) == self.mask + 1
+    }
+
+    #[inline(always)]
+    fn put_used(&mut self, chain: Head, len: u32) {
+        let [id, written] = &self.used_ring[self.index(chain.place)];
+        id.store(chain.id.into(), Relaxed);
         written.store(len, Relaxed);
     }
 
-    /// Exposes `count` chains as used. Returns whether the driver wants an interrupt.
     #[inline(always)]
-    pub fn publish(&mut self, count: u16) -> bool {
-        self.next = self.next.wrapping_add(count);
-        self.used[INDEX].store(self.next, Release);
+    fn publish(&mut self, to: u16) -> bool {
+        self.used[INDEX].store(to, Release);
         // The driver may want one since just now (2.7.7.2).
         full_fence();
-        let before = std::mem::replace(&mut self.published, self.next);
+        let before = std::mem::replace(&mut self.next, to);
         match self.event_idx {
-            true => passes(self.available[RING + self.size()].load(Relaxed), before, self.next),
+            true => passes(self.available[RING + self.size()].load(Relaxed), before, to),
             false => self.available[FLAGS].load(Relaxed) & QUIET == 0,
         }
     }
 
-    /// Asks the driver for a notification when it makes the next chain available.
-    pub fn allow_notifications(&self) {
+    fn allow_notifications(&self) {
         self.used[FLAGS].store(0, Relaxed);
         self.notify_at[0].store(self.next, Relaxed);
         full_fence();
     }
 
-    /// Asks the driver for no notifications.
-    pub fn forbid_notifications(&self) {
+    fn forbid_notifications(&self) {
         // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 chains.
         self.used[FLAGS].store(QUIET, Relaxed);
         self.notify_at[0].store(self.next.wrapping_sub(1), Relaxed);
-    }
-}
-
-impl Descriptor {
-    /// Reads the two words of a descriptor.
-    #[inline(always)]
-    pub fn of(address: u64, rest: u64) -> Descriptor {
-        Descriptor { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 }

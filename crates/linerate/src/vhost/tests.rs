@@ -18,11 +18,14 @@ use crate::batch::Batch;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use crate::pci::Interrupt;
 use crate::port::{Link, Port, RxQueue, TxQueue};
+use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
 use crate::{Error, Options};
 
 const SIZE: u16 = 16;
+/// The features of a front end with packed virtqueues.
+const PACKED: u64 = feature::VERSION_1 | feature::RING_PACKED;
 /// The front end's memory: two rings, each on a page of its own for each part, then buffers.
 const LEN: usize = 1 << 20;
 const BUFFERS: usize = 1 << 16;
@@ -42,7 +45,11 @@ struct Driver {
     used: DmaArray<AtomicU16>,
     used_ring: DmaArray<[AtomicU32; 2]>,
     kick: Interrupt,
+    call: Interrupt,
+    /// Chains made available; descriptors in a packed ring.
     added: u16,
+    /// Descriptors of a packed ring that came back.
+    popped: u16,
 }
 
 struct FrontEnd {
@@ -50,6 +57,9 @@ struct FrontEnd {
     memory: std::sync::Arc<Mapping>,
     file: OwnedFd,
     rings: [Driver; 2],
+    /// The rings' size, and where they begin.
+    size: u16,
+    base: u32,
 }
 
 /// A port, and where it listens.
@@ -57,7 +67,7 @@ struct Place {
     port: Port,
     path: PathBuf,
     pool: std::sync::Arc<Pool>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 fn pool() -> std::sync::Arc<Pool> {
@@ -66,12 +76,15 @@ fn pool() -> std::sync::Arc<Pool> {
 }
 
 fn listening(options: &str) -> Place {
-    let folder = TempDir::new().unwrap();
+    listening_in(TempDir::new().unwrap(), options)
+}
+
+fn listening_in(folder: TempDir, options: &str) -> Place {
     let path = folder.path().join("socket");
     let pool = pool();
     let ports = Options { pool: Some(pool.clone()), ..Options::default() };
     let [port] = ports.open([&*format!("vhost:{}{options}", path.display())]).unwrap();
-    Place { port, path, pool, _folder: folder }
+    Place { port, path, pool, folder }
 }
 
 /// Waits until something is so that another thread does; fails after ten seconds.
@@ -87,10 +100,26 @@ fn until(mut is_so: impl FnMut() -> bool) {
 impl FrontEnd {
     /// Connects, and sets up both virtqueues with these features.
     fn connect(place: &Place, features: u64) -> FrontEnd {
-        let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
-        front.set_up(features);
+        FrontEnd::new(UnixStream::connect(&place.path).unwrap()).up(place, features)
+    }
+
+    /// The same, with packed virtqueues of this size.
+    fn connect_packed(place: &Place, size: u16, features: u64) -> FrontEnd {
+        let front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        FrontEnd { size, base: 1 << 15, ..front }.up(place, PACKED | features)
+    }
+
+    /// Connects to another back end with the same rings.
+    fn connect_again(self, place: &Place, features: u64) -> FrontEnd {
+        drop(self.connection); // front ends are served one after the other
+        let connection = Connection::new(UnixStream::connect(&place.path).unwrap());
+        FrontEnd { connection, ..self }.up(place, features)
+    }
+
+    fn up(mut self, place: &Place, features: u64) -> FrontEnd {
+        self.set_up(features);
         until(|| place.port.link().unwrap() != Link::Down);
-        front
+        self
     }
 
     fn new(socket: UnixStream) -> FrontEnd {
@@ -107,11 +136,13 @@ impl FrontEnd {
                     used: DmaArray::new(&memory, at + 8192, 2),
                     used_ring: DmaArray::new(&memory, at + 8192 + 4, count),
                     kick: Interrupt::new().unwrap(),
+                    call: Interrupt::new().unwrap(),
                     added: 0,
+                    popped: 0,
                 }
             }
         };
-        FrontEnd { connection: Connection::new(socket), rings: [ring(0), ring(1)], file, memory }
+        FrontEnd { connection: Connection::new(socket), rings: [ring(0), ring(1)], file, memory, size: SIZE, base: 0 }
     }
 
     fn say(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) {
@@ -156,10 +187,12 @@ impl FrontEnd {
         let at = USER + u64::from(number) * 3 * 4096;
         let addresses =
             VringAddr { index: number, descriptors: at, available: at + 4096, used: at + 8192, ..VringAddr::default() };
-        self.say(request::SET_VRING_NUM, state(SIZE.into()).as_bytes(), &[]);
+        self.say(request::SET_VRING_NUM, state(self.size.into()).as_bytes(), &[]);
         self.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
-        self.say(request::SET_VRING_BASE, state(0).as_bytes(), &[]);
-        let kick = self.rings[number as usize].kick.as_fd();
+        self.say(request::SET_VRING_BASE, state(self.base).as_bytes(), &[]);
+        let [kick, call] =
+            [&self.rings[number as usize].kick, &self.rings[number as usize].call].map(|event| event.as_fd());
+        self.say(request::SET_VRING_CALL, u64::from(number).as_bytes(), &[call]);
         self.say(request::SET_VRING_KICK, u64::from(number).as_bytes(), &[kick]);
     }
 
@@ -198,6 +231,56 @@ impl FrontEnd {
         let mut bytes = vec![0; len];
         self.memory.read(BUFFERS + at, &mut bytes);
         bytes
+    }
+
+    /// Makes a chain available in a packed ring: address, length and flags of each part. The first one is written last.
+    fn offer_packed(&mut self, ring: u32, id: u16, parts: &[(u64, u32, u16)]) {
+        let (size, driver) = (self.size, &mut self.rings[ring as usize]);
+        for (n, &(address, len, flags)) in parts.iter().enumerate().rev() {
+            let at = driver.added + n as u16;
+            let owner = if (at / size).is_multiple_of(2) { AVAILABLE } else { USED };
+            let next = if n + 1 < parts.len() { NEXT } else { 0 };
+            let [first, second] = &driver.table[usize::from(at % size)];
+            first.store(address, Relaxed);
+            second.store(u64::from(len) | u64::from(id) << 32 | u64::from(flags | next | owner) << 48, Release);
+        }
+        driver.added += parts.len() as u16;
+    }
+
+    /// Makes a packed ring anew, as a driver does after a reset.
+    fn begin_anew(&mut self, ring: u32) {
+        self.memory.write(ring as usize * 3 * 4096, &[0; 4096]);
+        (self.rings[ring as usize].added, self.rings[ring as usize].popped, self.base) = (0, 0, 1 << 15);
+    }
+
+    /// Takes a chain that came back in a packed ring: its id and length.
+    fn pop_packed(&mut self, ring: u32, descriptors: u16) -> Option<(u16, u32)> {
+        let (size, driver) = (self.size, &mut self.rings[ring as usize]);
+        let word = driver.table[usize::from(driver.popped % size)][1].load(Acquire);
+        let used = if (driver.popped / size).is_multiple_of(2) { AVAILABLE | USED } else { 0 };
+        let is_used = (word >> 48) as u16 & (AVAILABLE | USED) == used;
+        driver.popped += if is_used { descriptors } else { 0 };
+        is_used.then_some(((word >> 32) as u16, word as u32))
+    }
+
+    /// Sends frames of one descriptor each over a packed ring, with ids that are no index.
+    fn transmit_packed(&mut self, frames: &[Vec<u8>]) {
+        for frame in frames {
+            let number = self.rings[1].added;
+            let address = self.write(usize::from(number % self.size) * 4096, frame);
+            self.offer_packed(TRANSMITS, 0xFF00 | number, &[(address, (HEADER + frame.len()) as u32, 0)]);
+        }
+    }
+
+    /// Sends frames and receives them, and takes their chains back.
+    #[track_caller]
+    fn exchange_packed(&mut self, rx: &mut RxQueue, frames: &[Vec<u8>]) {
+        let first = self.rings[1].added;
+        self.transmit_packed(frames);
+        assert_eq!(receive(rx, frames.len()), frames);
+        for n in 0..frames.len() as u16 {
+            assert_eq!(self.pop_packed(TRANSMITS, 1), Some((0xFF00 | (first + n), 0)));
+        }
     }
 
     /// Sends frames of one descriptor each.
@@ -630,6 +713,300 @@ fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
     until(|| open_files() <= before + 20);
 }
 
+/// Chains of every kind, through several rounds of rings of any size.
+#[test]
+fn packed_rings_carry_packets_in_both_directions() {
+    for size in [SIZE, 11] {
+        let mut place = listening("?packed=on");
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect_packed(&place, size, feature::MRG_RXBUF | feature::INDIRECT_DESC);
+        assert!(place.port.info().description.contains("packed"));
+        let frame: Vec<u8> = (0..200).map(|byte| byte as u8).collect();
+        for round in 0..20u16 {
+            front.exchange_packed(&mut rx, &frames(2));
+            let address = front.write(0, &frame);
+            let rest = address + HEADER as u64;
+            front.offer_packed(TRANSMITS, 900 + round, &[(address, 12, 0), (rest, 50, 0), (rest + 50, 150, 0)]);
+            // All of a table, in order, whatever its flags say.
+            for (n, (at, len)) in [(0, 5u32), (5, 105), (110, 102)].into_iter().enumerate() {
+                front.memory.write(BUFFERS + 8192 + 16 * n, [address + at, u64::from(len) | 7 << 32].as_bytes());
+            }
+            front.offer_packed(TRANSMITS, round, &[(GUEST + (BUFFERS + 8192) as u64, 48, INDIRECT)]);
+            assert_eq!(receive(&mut rx, 2), [frame.clone(), frame.clone()]);
+            let popped =
+                [front.pop_packed(TRANSMITS, 3), front.pop_packed(TRANSMITS, 1), front.pop_packed(TRANSMITS, 1)];
+            assert_eq!(popped, [Some((900 + round, 0)), Some((round, 0)), None]);
+        }
+        let mut number = 0;
+        for round in 0..20 {
+            while front.rings[0].added - front.rings[0].popped < size {
+                let address = GUEST + (BUFFERS + usize::from(front.rings[0].added % size) * 4096) as u64;
+                front.offer_packed(RECEIVES, 0x8000 | number, &[(address, 100, WRITE)]);
+                number += 1;
+            }
+            let first = front.rings[0].popped;
+            let at = |n: u16| usize::from((first + n) % size) * 4096;
+            assert_eq!(send(&mut tx, &place.pool, &[round; 60]), 1);
+            assert_eq!(front.read(at(0), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, round]);
+            // Over three buffers of 100 bytes, which the header counts.
+            assert_eq!(send(&mut tx, &place.pool, &[round; 250]), 1);
+            assert_eq!(front.read(at(1), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, round]);
+            assert_eq!((front.read(at(2), 100), front.read(at(3), 62)), (vec![round; 100], vec![round; 62]));
+            for (n, len) in [72, 100, 100, 62].into_iter().enumerate() {
+                assert_eq!(front.pop_packed(RECEIVES, 1), Some((0x8000 | (first + n as u16), len)));
+            }
+            assert_eq!(front.pop_packed(RECEIVES, 1), None);
+            assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 0, "it may have room later");
+        }
+        // As much as the ring can ever have is too little.
+        while front.rings[0].added - front.rings[0].popped < size {
+            front.offer_packed(RECEIVES, 0, &[(GUEST + BUFFERS as u64, 40, WRITE)]);
+        }
+        while place.port.statistics().unwrap().drops.tx_too_long == 0 {
+            assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 1);
+        }
+        drop((rx, tx));
+        assert_eq!(place.pool.available(), 256);
+    }
+}
+
+/// Event suppression of the driver (VIRTIO 1.2, 2.8.10).
+#[test]
+fn a_packed_ring_s_driver_chooses_its_interrupts() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, feature::EVENT_IDX);
+    let mut exchange = |event: u32, count: usize| {
+        // The driver's structure is on the second page of the ring.
+        front.memory.write(4 * 4096, &event.to_le_bytes());
+        front.exchange_packed(&mut rx, &frames(count));
+        let events = &mut [rustix::event::PollFd::new(&front.rings[1].call, rustix::event::PollFlags::IN)];
+        let is_raised = rustix::event::poll(events, Some(&rustix::event::Timespec::default())).unwrap() > 0;
+        front.rings[1].call.clear();
+        is_raised
+    };
+    const FIRST_ROUND: u32 = 1 << 15;
+    assert_eq!((exchange(DISABLE, 2), exchange(ENABLE, 2)), (false, true)); // 4 are used
+    assert!(exchange(DESC | FIRST_ROUND | 4, 2) && !exchange(DESC | FIRST_ROUND | 4, 2)); // 8
+    assert!(!exchange(DESC | FIRST_ROUND | 10, 2) && exchange(DESC | FIRST_ROUND | 11, 2)); // 12
+    assert!(!exchange(DESC | 1, 4) && !exchange(DESC | 2, 2) && exchange(DESC | 2, 1), "in the second round");
+    assert!(!exchange(DESC | FIRST_ROUND | 3, 1), "an index of the first round");
+    assert!(!exchange(DESC | 0x7FFF, 1) && exchange(3 << 16, 1), "what is not defined");
+}
+
+/// As [`a_ring_that_breaks_the_rules_is_given_up`]. What claims not to be available is not looked at.
+#[test]
+fn a_packed_ring_that_breaks_the_rules_is_given_up() {
+    type Lie = fn(&mut FrontEnd);
+    fn one(front: &mut FrontEnd, address: u64, len: u32, flags: u16) {
+        front.offer_packed(TRANSMITS, 0, &[(address, len, flags)]);
+    }
+    let lies: [(&str, Lie); 12] = [
+        ("a chain that goes on where nothing is available", |front| one(front, GUEST, 20, NEXT)),
+        ("a chain that is longer than the ring", |front| {
+            front.offer_packed(TRANSMITS, 0, &[(GUEST, 20, NEXT); SIZE as usize]);
+        }),
+        ("a chain whose rest is of the other round", |front| {
+            front.offer_packed(TRANSMITS, 0, &[(GUEST, 20, 0), (GUEST, 60, AVAILABLE | USED)]);
+        }),
+        ("an address outside", |front| one(front, GUEST - 1, 100, 0)),
+        ("a length beyond the end", |front| one(front, GUEST + LEN as u64 - 71, 72, 0)),
+        ("an address that wraps around", |front| one(front, u64::MAX - 10, 72, 0)),
+        ("a buffer to be written", |front| one(front, GUEST, 72, WRITE)),
+        ("a table of half a descriptor", |front| one(front, GUEST, 24, INDIRECT)),
+        ("an empty table", |front| one(front, GUEST, 0, INDIRECT)),
+        ("a table beyond the end", |front| one(front, GUEST + LEN as u64 - 16, 32, INDIRECT)),
+        ("a table in a table", |front| {
+            front.memory.write(BUFFERS, [GUEST, 16 | u64::from(INDIRECT) << 48].as_bytes());
+            one(front, GUEST + BUFFERS as u64, 16, INDIRECT);
+        }),
+        ("a table behind a descriptor", |front| {
+            front.offer_packed(TRANSMITS, 0, &[(GUEST, 20, 0), (GUEST, 16, INDIRECT)]);
+        }),
+    ];
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    for (n, (what, lie)) in lies.into_iter().enumerate() {
+        let mut front = FrontEnd::connect_packed(&place, SIZE, feature::INDIRECT_DESC);
+        front.exchange_packed(&mut rx, &frames(2));
+        let mut batch = Batch::new();
+        for owner in [0, AVAILABLE | USED, USED] {
+            front.rings[1].table[2][1].store(100 | u64::from(owner) << 48, Release);
+            assert_eq!(rx.recv(&mut batch), 0);
+        }
+        assert_ne!(place.port.link().unwrap(), Link::Down, "{what}");
+        lie(&mut front);
+        until(|| {
+            rx.recv(&mut batch);
+            place.port.link().unwrap() == Link::Down
+        });
+        assert_eq!((batch.len(), place.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
+        drop(front);
+        until(|| place.port.info().description.contains("no front end"));
+    }
+    drop(rx);
+    assert_eq!(place.pool.available(), 256);
+}
+
+/// A base outside of the ring, as QEMU would never send.
+#[test]
+fn a_packed_ring_that_begins_outside_is_given_up() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    front.stop(TRANSMITS);
+    front.base = 1 << 15 | u32::from(SIZE);
+    front.start(TRANSMITS);
+    until(|| {
+        rx.recv(&mut Batch::new());
+        place.port.link().unwrap() == Link::Down
+    });
+}
+
+/// QEMU stops rings when its machine pauses or resets, and starts them with what it was told, or from the beginning.
+#[test]
+fn a_packed_ring_that_is_stopped_says_where_it_is() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    front.exchange_packed(&mut rx, &frames(7));
+    assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (0x8007_8007, 0x8000_8000));
+    for (base, end) in [(0x8007_8007, 0x000D_000D), (0x000D, 0x0003_0003)] {
+        front.base = base;
+        front.start(TRANSMITS);
+        front.exchange_packed(&mut rx, &frames(11));
+        front.exchange_packed(&mut rx, &frames(11));
+        assert_eq!(front.stop(TRANSMITS), end);
+    }
+    front.begin_anew(TRANSMITS);
+    front.start(TRANSMITS);
+    front.exchange_packed(&mut rx, &frames(11));
+}
+
+/// The front end names the base again that it has named to the process before, since no one has told it another.
+#[test]
+fn packed_rings_go_on_after_a_kill() {
+    let mut place = listening("?packed=on");
+    let rings = place.folder.path().join("socket.rings");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    front.exchange_packed(&mut rx, &frames(13));
+    let killed = |place: Place, rx: RxQueue| {
+        let Place { port, folder, .. } = place;
+        drop((rx, port));
+        let mut place = listening_in(folder, "?packed=on");
+        let rx = place.port.rx(0).unwrap();
+        (place, rx)
+    };
+    for _ in 0..2 {
+        // What is available at the kill is not lost, here or when only the connection ends.
+        for is_kill in [true, false] {
+            front.transmit_packed(&frames(2));
+            if is_kill {
+                (place, rx) = killed(place, rx);
+            }
+            front = front.connect_again(&place, PACKED);
+            assert_eq!(receive(&mut rx, 2), frames(2));
+            assert!(front.pop_packed(TRANSMITS, 1).is_some() && front.pop_packed(TRANSMITS, 1).is_some());
+            front.exchange_packed(&mut rx, &frames(9));
+        }
+    }
+    // The kill came while the last of three chains was exposed, and the others were not.
+    let at = front.rings[1].added % SIZE;
+    let address = front.write(0, &[1; 60]);
+    for parts in [&[(address, 72, 0)][..], &[(address, 40, 0), (address, 32, 0)], &[(address, 72, 0)]] {
+        front.offer_packed(TRANSMITS, 7, parts);
+    }
+    (place, rx) = killed(place, rx);
+    let mut file = std::fs::read(&rings).unwrap();
+    let kept = u64::from_le_bytes(file[72..80].try_into().unwrap());
+    assert_eq!(((kept & 0x7FFF) as u16, kept >> 48), (at, 0x8000));
+    let is_first_round = kept & 0x8000 != 0;
+    file[72..80].copy_from_slice(&(kept & !0xFFFF_FFFF | (kept & 0xFFFF) << 16 | ((kept & 0xFFFF) + 4)).to_le_bytes());
+    std::fs::write(&rings, file).unwrap();
+    let used = if is_first_round { AVAILABLE | USED } else { 0 };
+    front.rings[1].table[usize::from(at) + 3][1].store(60 | 7 << 32 | u64::from(used) << 48, Relaxed);
+    front = front.connect_again(&place, PACKED);
+    let mut batch = Batch::new();
+    until(|| {
+        rx.recv(&mut batch);
+        front.pop_packed(TRANSMITS, 1) == Some((7, 0))
+    });
+    assert_eq!(
+        [front.pop_packed(TRANSMITS, 2), front.pop_packed(TRANSMITS, 1)],
+        [Some((7, 0)); 2],
+        "they come back empty"
+    );
+    assert!(batch.is_empty());
+    front.exchange_packed(&mut rx, &frames(9));
+    // The driver begins anew while there is no back end: the base is the same, but the rings are new.
+    (place, rx) = killed(place, rx);
+    front.begin_anew(TRANSMITS);
+    front = front.connect_again(&place, PACKED);
+    front.exchange_packed(&mut rx, &frames(9));
+    // A front end that stops its rings has their places: the file goes with the port.
+    assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8009_8009));
+    assert!(rings.exists());
+    drop((rx, place.port));
+    assert!(!rings.exists());
+}
+
+/// A stopped ring's place is right even if no queue has looked at it since the kill.
+#[test]
+fn a_packed_ring_that_nobody_has_looked_at_stops_where_it_was() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    front.exchange_packed(&mut rx, &frames(5));
+    front = front.connect_again(&place, PACKED);
+    assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8005_8005));
+}
+
+/// Nothing of another user's, and nothing of this one's that has another use, is taken for the file of places.
+#[test]
+fn the_file_of_places_is_this_user_s_own() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let folder = TempDir::new().unwrap();
+    let [socket, rings, other] = ["socket", "socket.rings", "other"].map(|name| folder.path().join(name));
+    let name = format!("vhost:{}?packed=on", socket.display());
+    let open = || Options { pool: Some(pool()), ..Options::default() }.open([&*name]);
+    let first = open().unwrap();
+    assert_eq!(std::fs::metadata(&rings).unwrap().permissions().mode() & 0o777, 0o600);
+    let contents = std::fs::read(&rings).unwrap();
+    let refused = |what: &str| {
+        let error = open().map(drop).expect_err(what);
+        assert!(matches!(&error, Error::Serve { path, .. } if *path == rings), "{what}: {error}");
+    };
+    std::fs::remove_file(&socket).unwrap();
+    refused("it is in use");
+    drop(first);
+    std::fs::write(&other, &contents).unwrap();
+    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o600)).unwrap();
+    symlink(&other, &rings).unwrap();
+    refused("a symbolic link");
+    std::fs::remove_file(&rings).unwrap();
+    std::fs::hard_link(&other, &rings).unwrap();
+    refused("a second name");
+    std::fs::remove_file(&other).unwrap();
+    for wrong in [&contents[1..], &[0; 4096], &[contents.clone(), vec![0]].concat()] {
+        std::fs::write(&rings, wrong).unwrap();
+        refused("other contents");
+    }
+    std::fs::write(&rings, &contents).unwrap();
+    std::fs::set_permissions(&rings, PermissionsExt::from_mode(0o660)).unwrap();
+    refused("others may write it");
+    std::fs::set_permissions(&rings, PermissionsExt::from_mode(0o600)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&rings, Some(1), None).unwrap();
+        refused("another user's");
+        chown(&rings, Some(0), None).unwrap();
+    }
+    drop(open().unwrap());
+    std::fs::write(&rings, []).unwrap();
+    std::fs::set_permissions(&rings, PermissionsExt::from_mode(0o600)).unwrap();
+    drop(open().unwrap());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -664,6 +1041,50 @@ proptest! {
             batch.clear();
         }
         drop((rx, tx, batch));
+        prop_assert_eq!(place.pool.available(), 256);
+    }
+
+    /// The same of packed rings, of which a process before this one has left any places.
+    #[test]
+    fn any_packed_ring_is_survived(
+        descriptors in prop::collection::vec((0..6u64, 0..3000u32, 0..8u16, 0..4u16), 2 * SIZE as usize),
+        size in 1..=SIZE,
+        place_left in prop::option::of([any::<u16>(), any::<u16>()]),
+        features in prop::sample::select(vec![0, feature::MRG_RXBUF, feature::CSUM, feature::INDIRECT_DESC]),
+    ) {
+        let folder = TempDir::new().unwrap();
+        let mut place = listening_in(folder, "?offloads=on&mtu=9000&packed=on");
+        if let Some([from, to]) = place_left {
+            let rings = place.folder.path().join("socket.rings");
+            let mut file = std::fs::read(&rings).unwrap();
+            let kept = u64::from(to % 32) | u64::from(from % 32) << 16 | u64::from((size - 1) | 0x8000) << 32 | 0x8000 << 48;
+            let kept = kept | u64::from(to & 0x8000) | u64::from(from & 0x8000) << 16;
+            file[64..72].copy_from_slice(&kept.to_le_bytes());
+            file[72..80].copy_from_slice(&kept.to_le_bytes());
+            std::fs::write(&rings, file).unwrap();
+        }
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        for (n, (base, len, flags, owner)) in descriptors.into_iter().enumerate() {
+            let address = [GUEST + BUFFERS as u64, GUEST, GUEST + LEN as u64 - 100, GUEST + 3 * 4096, 0, u64::MAX - 50];
+            // Mostly available in the first round.
+            let owner = [AVAILABLE, AVAILABLE, USED, AVAILABLE | USED][usize::from(owner)];
+            let [first, second] = &front.rings[n / usize::from(SIZE)].table[n % usize::from(SIZE)];
+            first.store(address[base as usize] + u64::from(len) % 3, Relaxed);
+            second.store(u64::from(len) | (n as u64) << 32 | u64::from(flags | owner) << 48, Release);
+        }
+        (front.size, front.base) = (size, 0x8000);
+        front = front.up(&place, PACKED | features);
+        let mut batch = Batch::with_capacity(64);
+        for _ in 0..4 {
+            rx.recv(&mut batch);
+            for packet in batch.packets() {
+                prop_assert!((14..=65_553).contains(&packet.len()));
+            }
+            tx.send(&mut batch);
+            batch.clear();
+        }
+        drop((rx, tx, batch, front));
         prop_assert_eq!(place.pool.available(), 256);
     }
 }

@@ -8,13 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::memory::GuestMemory;
-use super::split::{Addresses, Split};
+use super::packed::Packed;
+use super::places::Record;
+use super::ring::{Addresses, Ring};
+use super::split::Split;
 use crate::error::Result;
 use crate::memory::full_fence;
 use crate::pci::Interrupt;
 use crate::spec::virtio::feature;
 
-/// No place is known: a ring begins where the front end has seen it used.
+/// No place is known: a split ring begins where the front end has seen it used, a packed one at its base or where the record
+/// has it.
 const UNKNOWN: u32 = u32::MAX;
 
 /// A virtqueue, as both threads share it.
@@ -24,12 +28,14 @@ pub struct Vring {
     generation: AtomicU32,
     /// The queue is in a poll.
     is_polling: AtomicBool,
-    /// The count of chains taken and used, modulo 2^16; or [`UNKNOWN`].
+    /// Where the next chain is, in the format's own numbers; or [`UNKNOWN`].
     place: AtomicU32,
     /// The front end has broken the ring's rules, or taken its memory away: nothing more is taken from it.
     is_broken: AtomicBool,
     /// Raised at each change, for a queue that sleeps.
     changed: Interrupt,
+    /// Where the place of a packed ring is kept; `None` if packed rings are not offered.
+    record: Option<Record>,
 }
 
 /// What the front end has said of a virtqueue.
@@ -49,14 +55,57 @@ pub struct Setup {
     pub call: Option<Arc<Interrupt>>,
 }
 
+/// A ring of either format.
+pub enum AnyRing {
+    Split(Split),
+    Packed(Packed),
+}
+
 /// A virtqueue that can be worked on.
 pub struct Running {
-    pub ring: Split,
+    pub ring: AnyRing,
     pub setup: Setup,
 }
 
+impl AnyRing {
+    #[inline(always)]
+    fn next(&self) -> u16 {
+        match self {
+            AnyRing::Split(ring) => ring.next(),
+            AnyRing::Packed(ring) => ring.next(),
+        }
+    }
+
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        match self {
+            AnyRing::Split(ring) => ring.has_work(),
+            AnyRing::Packed(ring) => ring.has_work(),
+        }
+    }
+
+    /// Returns what is not called for each batch.
+    pub fn seldom(&self) -> &dyn Ring {
+        match self {
+            AnyRing::Split(ring) => ring,
+            AnyRing::Packed(ring) => ring,
+        }
+    }
+}
+
+impl Setup {
+    /// Returns whether the ring is a packed one.
+    pub fn is_packed(&self) -> bool {
+        self.features & feature::RING_PACKED != 0
+    }
+}
+
 impl Vring {
-    pub fn new() -> Result<Vring> {
+    /// Creates a virtqueue; with a record, its ring may be a packed one.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) without descriptors.
+    pub fn new(record: Option<Record>) -> Result<Vring> {
         Ok(Vring {
             setup: Mutex::default(),
             generation: AtomicU32::new(1),
@@ -64,6 +113,7 @@ impl Vring {
             place: AtomicU32::new(UNKNOWN),
             is_broken: AtomicBool::new(false),
             changed: Interrupt::new()?,
+            record,
         })
     }
 
@@ -89,9 +139,32 @@ impl Vring {
         self.is_broken.store(false, Relaxed);
     }
 
-    /// Returns the count of chains taken and used, modulo 2^16; `None` if none was looked at.
-    pub fn place(&self) -> Option<u16> {
+    /// Returns where the ring is that the front end has just stopped, and forgets it: from now on the front end knows.
+    pub fn give_back(&self, setup: &Setup) -> u16 {
+        // A packed ring that no queue has looked at yet may not be where the front end has named.
+        let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
+        let place = self.place().or_else(found).unwrap_or(setup.base);
+        self.record.iter().for_each(Record::forget);
+        self.begin_anew();
+        place
+    }
+
+    /// Returns where the ring is; `None` if no queue has looked at it.
+    fn place(&self) -> Option<u16> {
         u16::try_from(self.place.load(Acquire)).ok()
+    }
+
+    /// Finds the ring in the front end's memory; `None` if it is not there.
+    fn ring(&self, setup: &Setup) -> Option<AnyRing> {
+        let &Setup { addresses, size, base, .. } = setup;
+        let event_idx = setup.features & feature::EVENT_IDX != 0;
+        match setup.is_packed() {
+            false => Split::new(&setup.memory, addresses, size, event_idx, self.place()).map(AnyRing::Split),
+            true => {
+                let begin = (self.place(), base);
+                Packed::new(&setup.memory, addresses, size, event_idx, begin, self.record.clone()?).map(AnyRing::Packed)
+            }
+        }
     }
 
     /// Returns whether packets can pass.
@@ -163,7 +236,7 @@ impl Attached {
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         let is_changed = self.vring.generation.load(Relaxed) != self.generation;
-        is_changed || self.running.as_ref().is_some_and(|running| running.ring.waiting() != Some(0))
+        is_changed || self.running.as_ref().is_some_and(|running| running.ring.has_work())
     }
 
     /// Takes over a changed setup. The poll is not in progress while this waits for the control thread.
@@ -181,10 +254,9 @@ impl Attached {
         if !setup.is_started || vring.is_broken.load(Relaxed) {
             return;
         }
-        let event_idx = setup.features & feature::EVENT_IDX != 0;
-        match Split::new(&setup.memory, setup.addresses, setup.size, event_idx, vring.place()) {
+        match vring.ring(&setup) {
             Some(ring) => {
-                ring.forbid_notifications();
+                ring.seldom().forbid_notifications();
                 vring.place.store(ring.next().into(), Relaxed);
                 self.running = Some(Running { ring, setup });
             }

@@ -6,18 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{AVAILABLE, Asked, AvailableRun, DONE, ID, Layout, Part, Ring, USED, UsedRun};
+use super::ring::{Asked, AvailableRun, DONE, ID, Layout, Part, Ring, UsedRun};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
+use crate::spec::virtio::packed::{AVAILABLE, DISABLE, ENABLE, MODE, USED};
 use crate::spec::virtio::ring::{NEXT, WRITE};
 
-/// Event suppression (2.8.14): the mode is in the high half. The low half holds an event index, which is not
-/// negotiated for packed queues: QEMU (10.0) leaves a stale index behind when its backend was busy for a while, and
-/// then waits forever.
-const ENABLE: u32 = 0 << 16;
-const DISABLE: u32 = 1 << 16;
-const WANTED: u32 = 3 << 16;
-
 /// One packed virtqueue.
+///
+/// Event indexes are not negotiated for it: QEMU (10.0) leaves a stale index behind when its backend was busy for a
+/// while, and then waits forever.
 pub(super) struct Packed {
     /// Address; then length, id and flags, from low to high.
     ring: Descriptors,
@@ -102,7 +99,7 @@ impl Ring for Packed {
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
         // The device sees the descriptors already.
-        self.asked.ask(self.added, self.ring.len(), again, || (), |_| self.device[0].load(Relaxed) & WANTED != DISABLE)
+        self.asked.ask(self.added, self.ring.len(), again, || (), |_| self.device[0].load(Relaxed) & MODE != DISABLE)
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use crate::memory::{DeviceAddress, Mapping, full_fence};
+use crate::spec::virtio::packed::{AVAILABLE, USED};
 
 /// The driver's side of a virtqueue, of either format.
 ///
@@ -140,10 +141,7 @@ pub(super) struct Part {
     pub writable: bool,
 }
 
-/// Flags of a packed queue's descriptor (2.8.1). They differ in an available descriptor and are equal in a used one.
-pub(super) const AVAILABLE: u16 = 1 << 7;
-pub(super) const USED: u16 = 1 << 15;
-/// Both flags in the descriptor's second word; they are equal when it is used.
+/// Both flags in a packed descriptor's second word; they are equal when it is used.
 pub(super) const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
 /// The flags and the id in the second word.
 pub(super) const KEY: u64 = DONE | 0xFFFF << ID;
