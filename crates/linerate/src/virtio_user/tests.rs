@@ -107,15 +107,22 @@ fn cross_long(pool: &Arc<Pool>, tx: &mut TxQueue, rx: &mut RxQueue) {
 
 #[test]
 fn every_packet_crosses_in_both_directions() {
-    for (vectors, back_options) in
-        [(Vectors::Best, ""), (Vectors::Scalar, ""), (Vectors::Best, "?offloads=on"), (Vectors::Best, "?mtu=9000")]
-    {
+    for (vectors, back_options) in [
+        (Vectors::Best, ""),
+        (Vectors::Scalar, ""),
+        (Vectors::Best, "?offloads=on"),
+        (Vectors::Best, "?mtu=9000"),
+        (Vectors::Best, "?packed=on"),
+        (Vectors::Scalar, "?packed=on&mtu=9000&offloads=on"),
+    ] {
         let (_folder, path) = socket();
         let (theirs, ours) = (pool(), pool());
         let mut back = open(&theirs, &format!("vhost:{}{back_options}", path.display())).unwrap();
         let name = format!("virtio-user:{}{back_options}", path.display());
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
-        assert!(front.info().description.contains("a back end with split queues"), "{}", front.info().description);
+        let ring = if back_options.contains("packed") { "packed" } else { "split" };
+        let description = front.info().description;
+        assert!(description.contains(&format!("a back end with {ring} queues")), "{description}");
         let (mut front_rx, mut front_tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         let (mut back_rx, mut back_tx) = (back.rx(0).unwrap(), back.tx(0).unwrap());
         until_link(&back, true);
