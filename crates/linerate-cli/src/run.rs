@@ -735,6 +735,10 @@ impl Run {
                         format!("is the interface up? sudo ip link set dev {interface} up")
                     }
                     _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
+                    Some(("vhost", _)) => {
+                        format!("is the machine running, and its driver loaded? see: linerate vm {}", device.name())
+                    }
+                    Some(("virtio-user", _)) => "is its back end running?".to_string(),
                     Some(("vfio-user", _)) => "is the wire of the served card plugged in?".to_string(),
                     _ => "is the cable plugged in, and the other end up?".to_string(),
                 };

@@ -1,76 +1,180 @@
-//! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together: one sends, the other receives, in one
-//! process and on one thread, 32 packets at a time. TSC cycles per packet, the best of many rounds.
-//! `cargo bench --bench vhost_cost`; docs/bench.md has the command for DPDK's figure.
+//! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together, beside DPDK's: in one process and on one
+//! thread, 256 packets in flight each way, at most 32 at a time. TSC cycles per packet, the median of some rounds of each in
+//! turns. `cargo bench --bench vhost_cost`; DPDK's testpmd does the same with its own ports, if it is installed, and 500 free
+//! hugepages of 2 MiB are there for it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::{Batch, Options};
+use rustix::process::{Pid, Signal, kill_process};
 
 const BATCH: usize = 32;
-/// Crossings in one round, and rounds.
-const CROSSINGS: usize = 64;
-const ROUNDS: usize = 2000;
+/// Packets in flight each way: testpmd's `start tx_first 8`.
+const IN_FLIGHT: usize = 8 * BATCH;
+/// Turns of one round: two batches each.
+const TURNS: usize = 20_000;
+const ROUNDS: usize = 5;
 
 fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     for ring in ["split", "packed"] {
-        let socket = folder.path().join(ring);
-        let packed = if ring == "packed" { "on" } else { "off" };
-        let mut back = open(&format!("vhost:{}?packed={packed}", socket.display()));
-        let mut front = open(&format!("virtio-user:{}?ring=1024&packed={packed}", socket.display()));
-        assert!(front.info().description.contains(&format!("{ring} queues")), "{}", front.info().description);
-        let mut ways = [Way::new(&mut front, &mut back), Way::new(&mut back, &mut front)];
         for size in [64, 1500] {
-            // Without CRC.
-            ways[0].batch.alloc(front.pool(), BATCH, size - 4);
-            let mut best = [u64::MAX; 2];
-            let clock = quanta::Clock::new();
+            let socket = folder.path().join(format!("{ring}{size}"));
+            let mut ours = Crossing::new(&socket.display().to_string(), ring == "packed", size);
+            let mut theirs = Testpmd::start(&format!("{}-dpdk", socket.display()), ring == "packed", size);
+            let (mut own, mut dpdk) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
-                let mut spent = [0; 2];
-                for _ in 0..CROSSINGS {
-                    for (n, spent) in spent.iter_mut().enumerate() {
-                        let [there, back] = ways.get_disjoint_mut([n, 1 - n]).expect("both are there");
-                        let start = clock.raw();
-                        there.cross(&mut back.batch);
-                        *spent += clock.raw() - start;
-                    }
-                }
-                (0..2).for_each(|n| best[n] = best[n].min(spent[n]));
+                theirs.iter().for_each(|theirs| theirs.pause(true));
+                own.push(ours.round());
+                theirs.iter().for_each(|theirs| theirs.pause(false));
+                dpdk.extend(theirs.as_mut().and_then(Testpmd::round));
             }
-            let [to_back, to_front] = best.map(|cycles| cycles as f64 / (CROSSINGS * BATCH) as f64);
-            println!("ring={ring} size={size} to_back={to_back:.1} to_front={to_front:.1}");
-            ways[0].batch.clear();
+            let own = median(own);
+            let beside = match dpdk.is_empty() {
+                true => "dpdk=absent".to_string(),
+                false => format!("dpdk={:.1} ratio={:.2}", median(dpdk.clone()), own / median(dpdk)),
+            };
+            println!("ring={ring} size={size} cycles={own:.1} {beside}");
         }
     }
 }
 
-/// A port with memory of its own, as one of another process has.
-fn open(name: &str) -> Port {
-    let pool = Pool::new(Region::new(&RegionOptions { buffers: 8192, ..RegionOptions::default() }).expect("memory"));
-    let [port] = Options { pool: Some(pool), ..Options::default() }.open([name]).expect(name);
-    port
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
-/// The queues from one port to the other, and the packets that wait to cross.
-struct Way {
-    tx: TxQueue,
-    rx: RxQueue,
+/// Our ports, and the queues from each to the other.
+struct Crossing {
+    ways: [(RxQueue, TxQueue); 2],
     batch: Batch,
+    clock: quanta::Clock,
+    _ports: [Port; 2],
 }
 
-impl Way {
-    fn new(from: &mut Port, to: &mut Port) -> Way {
-        let (tx, rx) = (from.tx(0).expect("a queue"), to.rx(0).expect("a queue"));
-        Way { tx, rx, batch: Batch::with_capacity(BATCH) }
+impl Crossing {
+    fn new(socket: &str, packed: bool, size: usize) -> Crossing {
+        let region = Region::new(&RegionOptions { buffers: 16_384, ..RegionOptions::default() }).expect("memory");
+        let pool = Pool::new(region);
+        let packed = if packed { "on" } else { "off" };
+        let open = |name: &str| {
+            let [port] = Options { pool: Some(pool.clone()), ..Options::default() }.open([name]).expect(name);
+            port
+        };
+        let mut back = open(&format!("vhost:{socket}?packed={packed}"));
+        let mut front = open(&format!("virtio-user:{socket}?ring=1024&packed={packed}"));
+        assert!(packed == "off" || front.info().description.contains("packed queues"));
+        let mut ways = [
+            (back.rx(0).expect("a queue"), front.tx(0).expect("a queue")),
+            (front.rx(0).expect("a queue"), back.tx(0).expect("a queue")),
+        ];
+        let mut batch = Batch::with_capacity(BATCH);
+        for (_, tx) in &mut ways {
+            for _ in 0..IN_FLIGHT / BATCH {
+                // Without CRC.
+                batch.alloc(&pool, BATCH, size - 4);
+                while !batch.is_empty() {
+                    tx.send(&mut batch);
+                }
+            }
+        }
+        Crossing { ways, batch, clock: quanta::Clock::new(), _ports: [back, front] }
     }
 
-    /// Sends the packets, and receives them at the other side.
-    fn cross(&mut self, arrived: &mut Batch) {
-        while !self.batch.is_empty() {
-            self.tx.send(&mut self.batch);
+    /// Forwards from each port to the other; what is sent at one arrives at the other.
+    fn round(&mut self) -> f64 {
+        let (start, mut packets) = (self.clock.raw(), 0);
+        for _ in 0..TURNS {
+            for (rx, tx) in &mut self.ways {
+                packets += rx.recv(&mut self.batch);
+                while !self.batch.is_empty() {
+                    tx.send(&mut self.batch);
+                }
+            }
         }
-        while arrived.len() < BATCH {
-            self.rx.recv(arrived);
+        (self.clock.raw() - start) as f64 / packets as f64
+    }
+}
+
+/// DPDK's two ports in one testpmd, which forwards from each to the other on one processor.
+struct Testpmd {
+    child: Child,
+    commands: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+impl Testpmd {
+    /// Starts it; `None` if it is not installed, or does not start.
+    fn start(socket: &str, packed: bool, size: usize) -> Option<Testpmd> {
+        let eal = "--no-pci --in-memory --single-file-segments --no-telemetry --lcores (0-1)@1 -m 768 --vdev";
+        let options = "-- -i --nb-cores=1 --total-num-mbufs=16384 --txd=1024 --rxd=1024";
+        // It would print in blocks into a pipe.
+        let mut child = Command::new("stdbuf")
+            .args(["-oL", "dpdk-testpmd"])
+            .args(eal.split(' '))
+            .arg(format!("net_vhost0,iface={socket}"))
+            .args(options.split(' '))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let (commands, said) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        let mut testpmd = Testpmd { child, commands, said };
+        let packed = u8::from(packed);
+        testpmd.until("Done")?;
+        testpmd.say(&format!(
+            "port attach net_virtio_user0,path={socket},packed_vq={packed},mrg_rxbuf=1,in_order=0,queue_size=1024"
+        ))?;
+        testpmd.until("Port 1 is attached")?;
+        let size = size - 4;
+        testpmd.say(&format!(
+            "port start all\nset portlist 0,1\nset record-core-cycles on\nset txpkts {size}\nset fwd io\nstart tx_first 8"
+        ))?;
+        testpmd.until("io packet forwarding")?;
+        Some(testpmd)
+    }
+
+    /// Stops all of its threads, which poll without end, or lets them go on.
+    fn pause(&self, stops: bool) {
+        let signal = if stops { Signal::STOP } else { Signal::CONT };
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, signal);
         }
+    }
+
+    fn say(&mut self, command: &str) -> Option<()> {
+        writeln!(self.commands, "{command}").ok()
+    }
+
+    /// Reads up to a line with `part` in it.
+    fn until(&mut self, part: &str) -> Option<String> {
+        let mut line = String::new();
+        while self.said.read_line(&mut line).ok()? > 0 {
+            if line.contains(part) {
+                return Some(line);
+            }
+            line.clear();
+        }
+        None
+    }
+
+    /// Returns the cycles per packet of half a second.
+    fn round(&mut self) -> Option<f64> {
+        self.say("clear fwd stats all")?;
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        self.say("show fwd stats all")?;
+        let line = self.until("CPU cycles/packet=")?;
+        line.split("CPU cycles/packet=").nth(1)?.split(' ').next()?.parse().ok()
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
