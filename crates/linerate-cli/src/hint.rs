@@ -3,7 +3,7 @@
 use linerate::{Error, Remedy};
 
 /// Kinds of ports, and an example of each.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     ("sim", "sim:0"),
     ("null", "null:"),
     ("host", "host:"),
@@ -15,6 +15,7 @@ const KINDS: [(&str, &str); 11] = [
     ("vfio-user", "vfio-user:PATH"),
     ("vhost", "vhost:PATH"),
     ("virtio-user", "virtio-user:PATH"),
+    ("memif", "memif:PATH"),
 ];
 
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here

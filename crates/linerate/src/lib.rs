@@ -32,7 +32,8 @@
 //! - [`netmap`]: rings of slots, pipes, the switch; [`share`]: a server of ports for other processes
 //! - [`capture`]: capture files; [`filter`]: packets by what is in them; [`traffic`]: frames that can be recognised again
 //!
-//! Each kind of port has a cargo feature: `capture`, `kernel`, `model`, `netmap`, `vfio-user`, `vhost`; all are on by default.
+//! Each kind of port has a cargo feature: `capture`, `kernel`, `memif`, `model`, `netmap`, `vfio-user`, `vhost`; all are on
+//! by default.
 //!
 //! # Read it
 //!
@@ -44,7 +45,7 @@
 //! port
 //! spec  traffic  filter  capture
 //! pci  unix_socket
-//! vfio_user  vhost  kernel  netmap
+//! vfio_user  vhost  memif  kernel  netmap
 //! nic  share
 //! sim82599  virtio_user
 //! open
@@ -55,6 +56,7 @@
 //! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
 //! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`; [`virtio_user`]: the other side, over the
 //!   driver of `nic/virtio`
+//! - [`memif`]: FD.io's shared memory interface; receive and send are `memif/queue.rs`
 //! - [`kernel`]: ports on the kernel's interfaces; receive and send over AF_XDP are `kernel/xdp/queue.rs`
 //! - [`netmap`]: the switch's queues are `netmap/vale/port.rs`; [`share`]: a packet's way between processes is
 //!   `share/server/pump.rs`
@@ -80,6 +82,8 @@ mod error;
 pub mod filter;
 #[cfg(feature = "kernel")]
 pub mod kernel;
+#[cfg(feature = "memif")]
+pub mod memif;
 pub mod memory;
 #[cfg(feature = "netmap")]
 pub mod netmap;
@@ -96,7 +100,7 @@ pub mod sim82599;
 mod slot;
 pub mod spec;
 pub mod traffic;
-#[cfg(any(feature = "vfio-user", feature = "vhost"))]
+#[cfg(any(feature = "memif", feature = "vfio-user", feature = "vhost"))]
 mod unix_socket;
 #[cfg(feature = "vfio-user")]
 pub mod vfio_user;

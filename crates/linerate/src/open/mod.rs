@@ -20,6 +20,8 @@ pub use model::drive_model;
 #[cfg(feature = "capture")]
 use crate::capture::{CapturePort, Recorder};
 use crate::error::{Error, Result};
+#[cfg(feature = "memif")]
+use crate::memif::Memif;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::nic::ixgbe::{MAX_FRAME, MAX_QUEUES};
 use crate::offload::LONGEST;
@@ -101,6 +103,8 @@ impl Options {
                 let (is_server, packed) = (name.switch("server", false)?, name.switch("packed", false)?);
                 Ok(Box::new(VirtioUser::open(name.rest(), is_server, packed, self.config(name, pool)?)?))
             }
+            #[cfg(feature = "memif")]
+            Kind::Memif => Ok(Box::new(Memif::open(name, self.config(name, pool)?)?)),
             #[cfg(feature = "model")]
             Kind::Sim => model::open(self, name, self.config(name, pool)?),
             #[cfg(feature = "kernel")]

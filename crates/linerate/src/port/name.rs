@@ -13,6 +13,7 @@ use crate::error::{Error, NO_KIND, Result};
 /// vfio-user:PATH        a PCI device that is served at a socket
 /// vhost:PATH            the card of a virtual machine that connects to a socket; ?client=on connects to it
 /// virtio-user:PATH      a card at a vhost-user back end that listens at a socket; ?server=on waits for it there
+/// memif:PATH            a peer over FD.io's shared memory interface, whose socket is there; ?role=server waits for it
 /// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
 /// tap:NAME              a TAP interface, whose other end is Linux
 /// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
@@ -44,6 +45,7 @@ pub(crate) enum Kind {
     VfioUser,
     Vhost,
     VirtioUser,
+    Memif,
     Xdp,
     Tap,
     Host,
@@ -74,6 +76,7 @@ impl Kind {
             Kind::Sim => "model",
             Kind::VfioUser => "vfio-user",
             Kind::Vhost | Kind::VirtioUser => "vhost",
+            Kind::Memif => "memif",
             Kind::Xdp | Kind::Tap | Kind::Host | Kind::Packet | Kind::Netmap | Kind::Stack => "kernel",
             Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => "netmap",
             Kind::Capture | Kind::Recorded => "capture",
@@ -95,6 +98,8 @@ const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"
 const VHOST: [&str; 5] = ["queues", "mtu", "offloads", "client", "packed"];
 /// Those of `virtio-user:`.
 const VIRTIO_USER: [&str; 7] = ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server"];
+/// Those of `memif:`.
+const MEMIF: [&str; 6] = ["queues", "ring", "mtu", "role", "id", "secret"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.
@@ -142,7 +147,7 @@ impl PortName {
         if kind == Kind::Capture && rest.is_empty() {
             return Err(bad("it needs the path of a file: pcap:in.pcap".to_string()));
         }
-        if matches!(kind, Kind::VfioUser | Kind::Vhost | Kind::VirtioUser) && rest.is_empty() {
+        if matches!(kind, Kind::VfioUser | Kind::Vhost | Kind::VirtioUser | Kind::Memif) && rest.is_empty() {
             return Err(bad(format!("it needs the path of a socket: {prefix}:/run/card")));
         }
         let mut name = PortName { text: text.to_string(), kind, rest: rest.to_string(), options: Vec::new() };
@@ -162,6 +167,7 @@ impl PortName {
                 Kind::Pci | Kind::VfioUser => &OPTIONS[..CARD],
                 Kind::Vhost => &VHOST,
                 Kind::VirtioUser => &VIRTIO_USER,
+                Kind::Memif => &MEMIF,
                 Kind::Xdp | Kind::Netmap => &XDP,
                 Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
                 Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
@@ -342,7 +348,7 @@ pub(crate) fn is_vale(name: &str) -> bool {
 }
 
 /// The kinds of ports, for messages.
-const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, virtio-user:, xdp:, packet:, tap:, host:, pcap:, null:, \
+const KINDS: &str = "PCI addresses, sim:, vfio-user:, vhost:, virtio-user:, memif:, xdp:, packet:, tap:, host:, pcap:, null:, \
     valeS:P, netmap:, X{N, X}N, faulty: and recorded:";
 
 /// Returns the kind of an address without options.
@@ -356,6 +362,7 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
         "vfio-user" => Kind::VfioUser,
         "vhost" => Kind::Vhost,
         "virtio-user" => Kind::VirtioUser,
+        "memif" => Kind::Memif,
         "xdp" => Kind::Xdp,
         "packet" => Kind::Packet,
         "tap" => Kind::Tap,
@@ -381,7 +388,7 @@ fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
     let has_path = |kind: &&str| address.starts_with(*kind) || address.contains(&format!(":{kind}"));
     let marks: &[char] =
-        if ["vfio-user:", "vhost:", "virtio-user:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
+        if ["vfio-user:", "vhost:", "virtio-user:", "memif:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);

@@ -1,22 +1,41 @@
 //! Sockets that a process listens at.
 
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
+use super::connect_as;
 use crate::error::{Error, Result};
 
 /// The longest path of a socket, in bytes (unix(7)).
 const LONGEST_PATH: usize = 107;
+/// The clients that may wait until they are accepted; the kernel has a lower bound of its own.
+const WAITING: i32 = 128;
 
 /// Creates a socket at `path`, replacing one without a server.
 ///
 /// # Errors
 /// [`Error::Serve`] if the path cannot be used.
 pub fn listen(path: &Path) -> Result<UnixListener> {
+    listen_as(SocketType::STREAM, path)
+}
+
+/// As [`listen`], with a socket of this type.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
     let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        if UnixStream::connect(path).is_ok() {
+        // A socket of another type, or a full one, has a server as well.
+        let is_served = connect_as(kind, path).map_or_else(
+            |error| [Errno::PROTOTYPE, Errno::AGAIN].contains(&Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
+            |_| true,
+        );
+        if is_served {
             return Err(fail(
                 "a server is listening there already".to_string(),
                 "choose another path, or stop that server",
@@ -25,7 +44,14 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
         std::fs::remove_file(path)
             .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
     }
-    let listener = UnixListener::bind(path).map_err(|e| match e.kind() {
+    let bind = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, WAITING)?;
+        Ok(UnixListener::from(socket))
+    };
+    bind().map_err(|e: std::io::Error| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
             fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
         }
@@ -35,7 +61,5 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
             "choose a shorter path",
         ),
         _ => fail(e.to_string(), "choose a path in a folder that you may write to"),
-    })?;
-    listener.set_nonblocking(true).map_err(|e| Error::system("fcntl", e))?;
-    Ok(listener)
+    })
 }

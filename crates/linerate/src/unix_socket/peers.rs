@@ -1,14 +1,13 @@
 //! The peers of a protocol, one after the other.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::SocketType;
 
-use super::listen;
+use super::{connect_as, listen_as};
 use crate::error::Result;
 
 /// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
@@ -19,8 +18,8 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub enum Peers {
     /// They connect here.
     Listener(UnixListener),
-    /// They listen there.
-    Server(PathBuf),
+    /// They listen there, at a socket of this type.
+    Server(SocketType, PathBuf),
 }
 
 impl Peers {
@@ -29,12 +28,25 @@ impl Peers {
     /// # Errors
     /// [`Error::Serve`](crate::Error::Serve) if the path cannot be used.
     pub fn listen(path: &Path) -> Result<Peers> {
-        listen(path).map(Peers::Listener)
+        Peers::listen_as(SocketType::STREAM, path)
+    }
+
+    /// As [`listen`](Peers::listen), with a socket of this type.
+    ///
+    /// # Errors
+    /// As [`listen`](Peers::listen).
+    pub fn listen_as(kind: SocketType, path: &Path) -> Result<Peers> {
+        listen_as(kind, path).map(Peers::Listener)
     }
 
     /// Connects to `path` whenever a peer is needed.
     pub fn at(path: &Path) -> Peers {
-        Peers::Server(path.to_path_buf())
+        Peers::at_as(SocketType::STREAM, path)
+    }
+
+    /// As [`at`](Peers::at), with sockets of this type.
+    pub fn at_as(kind: SocketType, path: &Path) -> Peers {
+        Peers::Server(kind, path.to_path_buf())
     }
 
     /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
@@ -44,7 +56,7 @@ impl Peers {
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
             let found = match self {
                 Peers::Listener(_) => None,
-                Peers::Server(path) => connect(path).ok(),
+                Peers::Server(kind, path) => connect_as(*kind, path).ok(),
             };
             let pause = match self {
                 Peers::Listener(listener) if accepts => {
@@ -52,7 +64,7 @@ impl Peers {
                     None
                 }
                 // A server that always accepts does not keep the thread.
-                Peers::Server(_) if found.is_some() => Some(&NO_TIME),
+                Peers::Server(..) if found.is_some() => Some(&NO_TIME),
                 _ => Some(&AGAIN),
             };
             if poll(&mut events, pause).is_err() {
@@ -62,7 +74,7 @@ impl Peers {
                 return None;
             }
             let socket = match self {
-                Peers::Server(_) => found,
+                Peers::Server(..) => found,
                 Peers::Listener(listener) => listener.accept().map(|(socket, _)| socket).ok(),
             };
             // Without a free descriptor, a peer waits.
@@ -72,16 +84,4 @@ impl Peers {
             }
         }
     }
-}
-
-/// Connects to the server that listens at `path`, without waiting for one that has too many clients already. The socket
-/// does not block.
-///
-/// # Errors
-/// Errors of connect(2).
-pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }

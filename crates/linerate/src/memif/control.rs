@@ -1,0 +1,455 @@
+//! The control thread: it connects to the server, or accepts clients, one at a time and for ever.
+//!
+//! ```text
+//!   server                        client
+//!     HELLO      ------------->           bounds of the server
+//!                <-------------   INIT    id, secret
+//!                <-------------   ADD_REGION, ADD_RING   with descriptors
+//!                <-------------   CONNECT
+//!     CONNECTED  ------------->           packets pass
+//! ```
+//!
+//! The server acknowledges each message before `CONNECT`. Peers are untrusted: a message that breaks the protocol, or a
+//! peer that does not finish within [`PATIENCE`], ends the connection.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SocketType;
+
+use super::handover::{Connected, Handover, Place};
+use super::message::*;
+use super::regions::{MOST_REGIONS, Regions};
+use super::ring::{At, BUFFER, Direction, MOST_LOG2, Ring, bytes_of};
+use crate::error::{Error, Result};
+use crate::pci::Interrupt;
+use crate::unix_socket::{AGAIN, Peers};
+
+/// The time until `CONNECTED`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The side of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Listens, and uses the client's memory.
+    Server,
+    /// Connects, and makes the memory.
+    Client,
+}
+
+/// What this side wants of a connection.
+pub struct Wanted {
+    pub role: Role,
+    pub id: u32,
+    /// Zeros: none.
+    pub secret: Secret,
+    pub rx_queues: u16,
+    pub tx_queues: u16,
+    /// The size of a client's rings, as a power of two.
+    pub log2_size: u8,
+    /// The port's name.
+    pub name: String,
+}
+
+/// The control thread of a port, until this value is dropped.
+pub struct Control {
+    stop: Interrupt,
+    thread: Option<JoinHandle<()>>,
+    /// The socket to remove.
+    path: Option<PathBuf>,
+}
+
+impl Control {
+    /// Starts the thread: it listens at `path`, or connects there for ever.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
+    pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<Control> {
+        let peers = match wanted.role {
+            Role::Client => Peers::at_as(SocketType::SEQPACKET, path),
+            Role::Server => Peers::listen_as(SocketType::SEQPACKET, path)?,
+        };
+        let path = (wanted.role == Role::Server).then(|| path.to_path_buf());
+        let stop = Interrupt::new()?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name("memif".to_string())
+            .spawn(move || run(&peers, &stopped, &wanted, &handover))
+            .map_err(|error| Error::system("starting a thread", error))?;
+        Ok(Control { stop, thread: Some(thread), path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Connects to one peer after the other.
+fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
+    let mut last_end = String::new();
+    while let Some(socket) = peers.next(stop) {
+        let mut session = Session { connection: Connection::new(socket), wanted, handover, stop };
+        let end = session.run();
+        handover.change(None);
+        if let Some(reason) = end.reason() {
+            let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(reason) }, None);
+        }
+        // A peer that always fails is reported once.
+        let text = end.to_string();
+        match end {
+            End::Stopped => return,
+            End::Gone => tracing::debug!("{}: {text}", wanted.name),
+            _ if text == last_end => tracing::debug!("{}: {text}", wanted.name),
+            _ => tracing::warn!("{}: {text}", wanted.name),
+        }
+        last_end = text;
+        // A client does not keep its server busy, which would refuse it again.
+        if wanted.role == Role::Client && poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN)) == Ok(1) {
+            return;
+        }
+    }
+}
+
+/// The reason why a connection has ended.
+enum End {
+    /// The port is closed.
+    Stopped,
+    /// The peer has closed the connection, or the kernel reports an error.
+    Gone,
+    /// The peer has said so.
+    Disconnected(String),
+    /// The peer breaks the protocol, or asks for what cannot be.
+    Refused(&'static str),
+    /// The peer runs into [`PATIENCE`].
+    Late,
+    /// This side has no memory.
+    Failed(Error),
+}
+
+impl End {
+    /// Returns what the peer is told; `None` if it is gone.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            End::Stopped => Some("the port is closed"),
+            End::Refused(why) => Some(why),
+            End::Late => Some("the connection was not complete in time"),
+            End::Failed(_) => Some("no memory"),
+            End::Gone | End::Disconnected(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Stopped => f.write_str("the port is closed"),
+            End::Gone => f.write_str("the peer has closed the connection"),
+            End::Disconnected(why) => write!(f, "the peer ends the connection: {why}"),
+            End::Refused(why) => write!(f, "the peer is refused: {why}"),
+            End::Late => write!(f, "the peer did not connect within {} s", PATIENCE.as_secs()),
+            End::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> End {
+        End::Gone
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> End {
+        End::Failed(error)
+    }
+}
+
+/// A ring whose region may come later.
+type Added = Option<(At, Interrupt)>;
+
+/// One connection.
+struct Session<'a> {
+    connection: Connection,
+    wanted: &'a Wanted,
+    handover: &'a Handover,
+    stop: &'a Interrupt,
+}
+
+impl Session<'_> {
+    /// Connects, and serves the connection until its end.
+    fn run(&mut self) -> End {
+        let connected = match self.wanted.role {
+            Role::Server => self.accept(),
+            Role::Client => self.connect(),
+        };
+        match connected {
+            Ok(()) => self.watch(),
+            Err(end) => end,
+        }
+    }
+
+    /// The server's side, up to `CONNECTED`.
+    fn accept(&mut self) -> std::result::Result<(), End> {
+        let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
+        let hello = Hello {
+            name: field("linerate"),
+            min_version: VERSION.into(),
+            max_version: VERSION.into(),
+            max_region: (MOST_REGIONS as u16 - 1).into(),
+            max_s2c_ring: (wanted.tx_queues - 1).into(),
+            max_c2s_ring: (wanted.rx_queues - 1).into(),
+            max_log2_size: MOST_LOG2,
+        };
+        self.say(kind::HELLO, &hello, None)?;
+        let (init, _) = self.hear(deadline, kind::INIT)?;
+        let init: Init = init.body();
+        self.check(&init)?;
+        self.say(kind::ACK, &[0u8; 0], None)?;
+        let mut regions = Regions::default();
+        let mut receives: Vec<Added> = (0..wanted.rx_queues).map(|_| None).collect();
+        let mut sends: Vec<Added> = (0..wanted.tx_queues).map(|_| None).collect();
+        loop {
+            let (message, file) = self.next(deadline)?;
+            match (message.kind.get(), file) {
+                (kind::ADD_REGION, Some(file)) => {
+                    let AddRegion { index, size } = message.body();
+                    regions
+                        .add(index.get(), size.get(), file)
+                        .ok_or(End::Refused("the region is not in its file, or its index is not the next"))?;
+                }
+                (kind::ADD_RING, Some(file)) => add_ring(&message.body(), file, &mut receives, &mut sends)?,
+                (kind::ADD_REGION | kind::ADD_RING, None) => return Err(End::Refused("a descriptor is missing")),
+                (kind::CONNECT, _) => {
+                    let regions = Arc::new(regions);
+                    let receives = places(receives, &regions, Direction::Receive)?;
+                    let sends = places(sends, &regions, Direction::Send)?;
+                    if receives.iter().all(Option::is_none) && sends.iter().all(Option::is_none) {
+                        return Err(End::Refused("there is no ring"));
+                    }
+                    // Before the client may fill the rings.
+                    self.handover.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
+                    return Ok(self.say(kind::CONNECTED, &field::<32>(&wanted.name), None)?);
+                }
+                (kind::DISCONNECT, _) => return Err(disconnected(&message)),
+                _ => return Err(End::Refused("an unexpected message")),
+            }
+            self.say(kind::ACK, &[0u8; 0], None)?;
+        }
+    }
+
+    /// Checks that the client wants this port.
+    fn check(&self, init: &Init) -> std::result::Result<(), End> {
+        let none = Secret::default();
+        let why = if init.version.get() != VERSION {
+            "another version; version 2.0 is spoken here"
+        } else if init.id.get() != self.wanted.id {
+            "the id is not found; both sides need the same id=N"
+        } else if init.mode != ETHERNET {
+            "another mode; only ethernet is spoken here"
+        } else if self.wanted.secret != none && text_of(&init.secret) != text_of(&self.wanted.secret) {
+            "the secret is wrong; both sides need the same secret=TEXT"
+        } else {
+            return Ok(());
+        };
+        Err(End::Refused(why))
+    }
+
+    /// The client's side, up to `CONNECTED`.
+    fn connect(&mut self) -> std::result::Result<(), End> {
+        let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
+        let (hello, _) = self.hear(deadline, kind::HELLO)?;
+        let hello: Hello = hello.body();
+        if !(hello.min_version.get()..=hello.max_version.get()).contains(&VERSION) {
+            return Err(End::Refused("another version; version 2.0 is spoken here"));
+        }
+        let sends = wanted.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1));
+        let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1));
+        if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
+            let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
+            tracing::warn!("{}: the server has {receives} of {rx} receive and {sends} of {tx} transmit queues", wanted.name);
+        }
+        let init = Init {
+            version: VERSION.into(),
+            id: wanted.id.into(),
+            mode: ETHERNET,
+            secret: wanted.secret,
+            name: field("linerate"),
+        };
+        self.ask(deadline, kind::INIT, &init, None)?;
+        // All rings, then the buffers of each.
+        let log2_size = wanted.log2_size.min(hello.max_log2_size);
+        let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
+        let regions = Arc::new(Regions::own(rings, size)?);
+        for (mapping, len) in regions.shared() {
+            let body = AddRegion { index: 0.into(), size: len.into() };
+            self.ask(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;
+        }
+        let mut places = [Vec::new(), Vec::new()];
+        for ring in 0..sends + receives {
+            let (direction, index) =
+                if ring < sends { (Direction::Send, ring) } else { (Direction::Receive, ring - sends) };
+            let number = usize::from(ring);
+            let buffers = rings * bytes_of(size) + number * size * BUFFER;
+            let offset = (number * bytes_of(size)) as u32;
+            let at = At { region: 0, offset, log2_size, buffers: Some(buffers as u32) };
+            regions.shared().for_each(|(mapping, _)| Ring::create(mapping, at));
+            let event = Interrupt::new()?;
+            let body = AddRing {
+                flags: if direction == Direction::Send { CLIENT_TO_SERVER } else { 0 }.into(),
+                index: index.into(),
+                region: 0.into(),
+                offset: offset.into(),
+                log2_size,
+                private_header: 0.into(),
+            };
+            self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()))?;
+            places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event)));
+        }
+        self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;
+        self.hear(deadline, kind::CONNECTED)?;
+        let [receives, sends] = places;
+        self.handover.change(Some(Connected::new(regions, receives, sends, text(&hello.name))));
+        Ok(())
+    }
+
+    /// Waits for the end of a connection.
+    fn watch(&mut self) -> End {
+        tracing::debug!("{}: connected", self.wanted.name);
+        loop {
+            let mut events = [
+                PollFd::new(self.stop, PollFlags::IN),
+                PollFd::new(self.handover.broken(), PollFlags::IN),
+                PollFd::new(self.connection.socket(), PollFlags::IN),
+            ];
+            if poll(&mut events, None).is_err() {
+                continue; // a signal
+            }
+            let [stop, broken, _] = events.map(|event| !event.revents().is_empty());
+            if stop {
+                return End::Stopped;
+            }
+            // A queue may report the ring of an earlier connection.
+            if broken && self.handover.is_broken() {
+                return End::Refused("a ring breaks the rules, or memory was taken away");
+            }
+            match self.receive() {
+                Ok(None) => {}
+                Ok(Some((message, _))) if message.kind.get() == kind::DISCONNECT => return disconnected(&message),
+                Ok(Some(_)) => return End::Refused("an unexpected message"),
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Sends a message.
+    fn say(
+        &self,
+        kind: u16,
+        body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        self.connection.send(Header::new(kind, body), &[], descriptor.as_slice())
+    }
+
+    /// Sends a message, and waits until it is acknowledged.
+    fn ask(
+        &mut self,
+        deadline: Instant,
+        kind: u16,
+        body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> std::result::Result<(), End> {
+        self.say(kind, body, descriptor)?;
+        self.hear(deadline, kind::ACK).map(|_| ())
+    }
+
+    /// Waits for a message of this type.
+    fn hear(&mut self, deadline: Instant, kind: u16) -> std::result::Result<(Header, Option<OwnedFd>), End> {
+        let (message, file) = self.next(deadline)?;
+        match message.kind.get() {
+            found if found == kind => Ok((message, file)),
+            kind::DISCONNECT => Err(disconnected(&message)),
+            _ => Err(End::Refused("an unexpected message")),
+        }
+    }
+
+    /// Waits for the next message.
+    fn next(&mut self, deadline: Instant) -> std::result::Result<(Header, Option<OwnedFd>), End> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let socket: &UnixStream = self.connection.socket();
+            let mut events = [PollFd::new(self.stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut events, Some(&timeout)) {
+                Ok(0) => return Err(End::Late),
+                Ok(_) if !events[0].revents().is_empty() => return Err(End::Stopped),
+                Ok(_) => {}
+                Err(_) => continue, // a signal
+            }
+            if let Some(message) = self.receive()? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Receives a message, and its descriptor if it has one; `None` if none has arrived.
+    fn receive(&mut self) -> std::result::Result<Option<(Header, Option<OwnedFd>)>, End> {
+        match self.connection.receive() {
+            Ok(Some(mut message)) => Ok(Some((message.header, message.descriptors.pop()))),
+            // Each is one packet.
+            Ok(None) => Err(End::Refused("a short message")),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(End::Refused("too many descriptors")),
+            Err(_) => Err(End::Gone),
+        }
+    }
+}
+
+fn disconnected(message: &Header) -> End {
+    End::Disconnected(text(&message.body::<Disconnect>().reason))
+}
+
+/// Notes a ring that the client adds.
+fn add_ring(
+    ring: &AddRing,
+    file: OwnedFd,
+    receives: &mut [Added],
+    sends: &mut [Added],
+) -> std::result::Result<(), End> {
+    let rings = if ring.flags.get() & CLIENT_TO_SERVER != 0 { receives } else { sends };
+    let place = rings.get_mut(usize::from(ring.index.get())).filter(|place| place.is_none());
+    let place = place.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
+    let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is no eventfd"))?;
+    let at = At { region: ring.region.get(), offset: ring.offset.get(), log2_size: ring.log2_size, buffers: None };
+    *place = Some((at, event));
+    Ok(())
+}
+
+/// Checks that each ring is in the memory.
+fn places(
+    rings: Vec<Added>,
+    regions: &Arc<Regions>,
+    direction: Direction,
+) -> std::result::Result<Vec<Option<Place>>, End> {
+    let place = |ring: Added| match ring {
+        Some((at, event)) if Ring::new(regions, at, 0).is_some() => Ok(Some(Place::new(at, direction, event))),
+        Some(_) => Err(End::Refused("a ring is not in its region, or has no cookie")),
+        None => Ok(None),
+    };
+    rings.into_iter().map(place).collect()
+}

@@ -1,0 +1,122 @@
+//! memif, FD.io's shared memory packet interface: packets between two processes on one machine, as VPP, libmemif and DPDK's
+//! net_memif exchange them. Either side may be this one.
+//!
+//! The client connects to the server over a socket, makes all memory, and sends it: rings of descriptors, and buffers.
+//! Packets are copied between them and slots.
+//!
+//! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - `ring`: a ring of descriptors, from either side
+//! - `handover`: a connection's rings between control thread and queue, without a lock
+//! - `control`: the control thread; `message`: the protocol
+//! - `regions`: the connection's memory, which may go away at any time
+//! - here: the port, [`Memif`]
+
+mod control;
+mod handover;
+mod message;
+mod queue;
+mod regions;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::port::{Config, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use control::{Control, Role, Wanted};
+use handover::{Attached, Handover};
+use message::Secret;
+use queue::{Limits, MemifRx, MemifTx};
+use ring::Direction;
+
+/// The most queues of a port, in each direction.
+pub const MAX_QUEUES: u16 = 64;
+
+/// A port to a peer over memif.
+pub type Memif = SoftwarePort<Interface>;
+
+/// This side of a [`Memif`].
+pub struct Interface {
+    handover: Arc<Handover>,
+    role: Role,
+    id: u32,
+    path: String,
+    _control: Control,
+}
+
+impl Memif {
+    /// Listens at the socket of the name, or, as a client, connects there whenever it can. Peers may come and go.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`], [`Error::RingSize`], [`Error::TooManyQueues`], [`Error::Serve`] if the path cannot be used,
+    /// [`Error::System`].
+    pub fn open(name: &PortName, config: Config) -> Result<Memif> {
+        let role = match name.option("role") {
+            None | Some("client") => Role::Client,
+            Some("server") => Role::Server,
+            Some(_) => return Err(name.bad_option("role", "it must be client or server")),
+        };
+        let id = name.number("id", 0, 0..=u32::MAX as usize)? as u32;
+        let (mut secret, text) = (Secret::default(), name.option("secret").unwrap_or_default().as_bytes());
+        match secret.get_mut(..text.len()) {
+            Some(place) => place.copy_from_slice(text),
+            None => return Err(name.bad_option("secret", "it has at most 24 bytes")),
+        }
+        config.check_ring()?;
+        let (rx_queues, tx_queues) = (config.options.rx_queues, config.options.tx_queues);
+        let queues = rx_queues.max(tx_queues);
+        if queues > MAX_QUEUES {
+            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+        }
+        let log2_size = config.ring().ilog2() as u8;
+        let wanted = Wanted { role, id, secret, rx_queues, tx_queues, log2_size, name: config.name.clone() };
+        let handover = Arc::new(Handover::new(rx_queues)?);
+        let control = Control::start(Path::new(name.rest()), wanted, handover.clone())?;
+        let path = name.rest().to_string();
+        Ok(Memif::new(config, Interface { handover, role, id, path, _control: control }))
+    }
+}
+
+impl PortKind for Interface {
+    const DRIVER: &'static str = "memif";
+
+    fn description(&self) -> String {
+        let role = match self.role {
+            Role::Server => "server",
+            Role::Client => "client",
+        };
+        let peer = match self.handover.connected() {
+            Some(connected) => format!("connected to {}", connected.peer),
+            None => "not connected".to_string(),
+        };
+        format!("memif {role} at {}, id {}, {peer}", self.path, self.id)
+    }
+
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        let longest = config.options.max_frame;
+        Ok(Box::new(Rx::new(MemifRx {
+            attached: Attached::new(&self.handover, Direction::Receive, queue),
+            limits: Limits { longest, longest_single: longest.min(config.pool.region().room()) },
+            pool: config.pool.clone(),
+            counters,
+            parts: Vec::new(),
+            sleeps: config.options.interrupts.is_some(),
+        })))
+    }
+
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        Ok(Box::new(MemifTx {
+            attached: Attached::new(&self.handover, Direction::Send, queue),
+            counters,
+            longest: config.options.max_frame,
+            parts: Vec::new(),
+        }))
+    }
+
+    /// The link is up while a peer is connected.
+    fn link(&self) -> Result<Link> {
+        Ok(if self.handover.connected().is_some() { Link::Up { mbits: 0 } } else { Link::Down })
+    }
+}

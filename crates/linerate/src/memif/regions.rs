@@ -1,0 +1,62 @@
+//! The memory of a connection: the client has made all of it. At the server it may go away at any time.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::ring::{BUFFER, bytes_of};
+use crate::error::Result;
+use crate::memory::{Mapping, PageSize};
+
+/// The most regions of a connection.
+pub const MOST_REGIONS: usize = 64;
+
+/// The regions of a connection, by index.
+#[derive(Default)]
+pub struct Regions(Vec<Region>);
+
+struct Region {
+    mapping: Arc<Mapping>,
+    /// The bytes that may be used: descriptors name places by 32 bits.
+    len: u64,
+}
+
+impl Regions {
+    /// Adds a region of the client's; `None` if the index is not the next one, or the region is not inside its file.
+    pub fn add(&mut self, index: u16, len: u64, file: OwnedFd) -> Option<()> {
+        if usize::from(index) != self.0.len() || self.0.len() >= MOST_REGIONS {
+            return None;
+        }
+        let mapping = Mapping::of_unsealed_peer(file)
+            .inspect_err(|error| tracing::warn!("the client's memory cannot be used: {error}"))
+            .ok()?;
+        (len <= mapping.len() as u64).then(|| self.0.push(Region { mapping: Arc::new(mapping), len }))
+    }
+
+    /// Creates the memory of a client: one region of `rings` rings, followed by the buffers of each.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) without memory.
+    pub fn own(rings: usize, size: usize) -> Result<Regions> {
+        let len = rings * (bytes_of(size) + size * BUFFER);
+        let mapping = Arc::new(Mapping::new(len, PageSize::Ordinary, None)?);
+        Ok(Regions(vec![Region { mapping, len: len as u64 }]))
+    }
+
+    /// Returns a region of this side's own, and its length.
+    pub fn shared(&self) -> impl Iterator<Item = (&Arc<Mapping>, u64)> {
+        self.0.iter().map(|region| (&region.mapping, region.len))
+    }
+
+    /// Returns the region that has `len` bytes at `offset`; `None` if there is none.
+    #[inline(always)]
+    pub fn place(&self, region: u16, offset: u32, len: u32) -> Option<&Arc<Mapping>> {
+        let region = self.0.get(usize::from(region))?;
+        (u64::from(offset) + u64::from(len) <= region.len).then_some(&region.mapping)
+    }
+
+    /// Returns whether the client has taken some of its memory away.
+    #[inline(always)]
+    pub fn is_broken(&self) -> bool {
+        self.0.iter().any(|region| region.mapping.is_broken())
+    }
+}

@@ -1,0 +1,221 @@
+//! A ring of descriptors, from either side.
+//!
+//! ```text
+//!   0    cookie (32 bits) | flags | head      the client writes head
+//!   64   tail                                 the server writes tail
+//!   128  descriptors of 16 bytes: flags | region | length, offset | metadata
+//! ```
+//!
+//! The client hands descriptors over at the head, and the server returns them at the tail: with packets in the ring on which
+//! the client sends, and with empty buffers in the other one. So one index is this side's and the other the peer's, in both
+//! directions, and a side may use the descriptors from its own index up to the peer's. The client's own index is a ring ahead.
+//!
+//! The peer may write anything at any time: an index is read once, then checked; so is a descriptor.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::regions::Regions;
+use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
+
+/// The mark at the beginning of each ring.
+const COOKIE: u32 = 0x3E3_1F20;
+/// The descriptor's flag: the packet goes on in the next one.
+pub const NEXT: u16 = 1;
+/// The ring's flag: its receiver wants no interrupt.
+const MASKED: u16 = 1;
+/// The length of a client's buffers; DPDK's and VPP's default.
+pub const BUFFER: usize = 2048;
+/// The largest ring, as a power of two; DPDK's limit.
+pub const MOST_LOG2: u8 = 14;
+
+/// Places of the header's words, in units of 16 bits.
+const FLAGS: usize = 2;
+const HEAD: usize = 3;
+const TAIL: usize = 32;
+/// Words of the header, and the descriptors' place in bytes.
+const WORDS: usize = 33;
+const TABLE: usize = 128;
+
+/// Returns the bytes of a ring.
+pub const fn bytes_of(size: usize) -> usize {
+    TABLE + 16 * size
+}
+
+/// Which packets pass on a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Receive,
+    Send,
+}
+
+/// A ring's place in its connection's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    pub region: u16,
+    pub offset: u32,
+    pub log2_size: u8,
+    /// The client's first buffer, in region 0; `None` at the server.
+    pub buffers: Option<u32>,
+}
+
+/// A stretch of a packet, or of the buffers for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub region: u16,
+    pub offset: u32,
+    pub len: u32,
+    pub has_more: bool,
+}
+
+/// One ring.
+pub struct Ring {
+    words: DmaArray<AtomicU16>,
+    table: Descriptors,
+    regions: Arc<Regions>,
+    buffers: Option<u32>,
+    /// The places of the peer's index and of this side's own.
+    theirs: usize,
+    ours: usize,
+    /// How far this side's own index is ahead of `next`.
+    ahead: u16,
+    /// The next descriptor to use, modulo 2^16.
+    next: u16,
+}
+
+impl Ring {
+    /// Finds a ring in the connection's memory, at the descriptor where its last user has stopped; `None` if it is not wholly
+    /// there, or no ring.
+    pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<Ring> {
+        let At { region, offset, log2_size, buffers } = at;
+        let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
+        let mapping = regions.place(region, offset, bytes_of(size) as u32)?;
+        let start = offset as usize;
+        if !start.is_multiple_of(8) || mapping.word(start).load(Relaxed) != COOKIE {
+            return None;
+        }
+        let (theirs, ours, ahead) = if buffers.is_some() { (TAIL, HEAD, size as u16) } else { (HEAD, TAIL, 0) };
+        // SAFETY: nothing of a connection's memory is lent as a slice.
+        let (words, table) =
+            unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
+        Some(Ring { words, table, regions: regions.clone(), buffers, theirs, ours, ahead, next })
+    }
+
+    /// Writes the header and the descriptors of a client's ring, whose memory is zeros.
+    pub fn create(mapping: &Arc<Mapping>, at: At) {
+        let size = 1 << at.log2_size;
+        let start = at.offset as usize;
+        mapping.word(start).store(COOKIE, Relaxed);
+        // SAFETY: nothing of a connection's memory is lent as a slice.
+        let table: Descriptors = unsafe { DmaArray::new(mapping, start + TABLE, size) };
+        for (number, [first, second]) in table.iter().enumerate() {
+            first.store((BUFFER as u64) << 32, Relaxed);
+            second.store(u64::from(at.buffers.unwrap_or(0)) + (number * BUFFER) as u64, Relaxed);
+        }
+    }
+
+    /// Returns where a new ring's first user begins: a client that sends has all descriptors, and one that receives none.
+    pub fn first(at: At, direction: Direction) -> u16 {
+        match (at.buffers, direction) {
+            (Some(_), Direction::Send) => 0u16.wrapping_sub(1 << at.log2_size),
+            _ => 0,
+        }
+    }
+
+    /// Returns the next descriptor to use, modulo 2^16.
+    pub fn next(&self) -> u16 {
+        self.next
+    }
+
+    /// Returns the count of descriptors.
+    pub fn size(&self) -> u16 {
+        self.table.len() as u16
+    }
+
+    /// Returns the memory.
+    pub fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Returns the count of descriptors that this side may use; `None` if the peer claims more than the ring has.
+    #[inline(always)]
+    pub fn ready(&self) -> Option<u16> {
+        // Acquire: descriptors and packets are read after the index.
+        let ready = self.words[self.theirs].load(Acquire).wrapping_sub(self.next);
+        (ready <= self.size()).then_some(ready)
+    }
+
+    /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client's
+    /// buffers are where it has made them, whatever the descriptor says now.
+    #[inline(always)]
+    pub fn filled(&self, ahead: u16) -> Option<Part> {
+        let (number, [first, second]) = self.descriptor(ahead);
+        let first = first.load(Relaxed);
+        let (len, has_more) = ((first >> 32) as u32, first as u16 & NEXT != 0);
+        let part = match self.buffers {
+            Some(_) if len as usize > BUFFER => return None,
+            Some(buffers) => Part { region: 0, offset: buffers + (number * BUFFER) as u32, len, has_more },
+            None => Part { region: (first >> 16) as u16, offset: second.load(Relaxed) as u32, len, has_more },
+        };
+        self.regions.place(part.region, part.offset, len).map(|_| part)
+    }
+
+    /// Returns the buffer of the descriptor `ahead` of the next one; `None` if it is not in the memory, or empty.
+    #[inline(always)]
+    pub fn room(&self, ahead: u16) -> Option<Part> {
+        let Some(buffers) = self.buffers else { return self.filled(ahead).filter(|part| part.len > 0) };
+        let (number, _) = self.descriptor(ahead);
+        Some(Part { region: 0, offset: buffers + (number * BUFFER) as u32, len: BUFFER as u32, has_more: false })
+    }
+
+    /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](Ring::advance) exposes it.
+    #[inline(always)]
+    pub fn fill(&self, ahead: u16, part: Part, len: u32, has_more: bool) {
+        let (_, [first, _]) = self.descriptor(ahead);
+        first.store(u64::from(len) << 32 | u64::from(part.region) << 16 | u64::from(has_more), Relaxed);
+    }
+
+    /// Empties the next `count` descriptors, for a client to receive into them again.
+    #[inline(always)]
+    pub fn empty(&self, count: u16) {
+        if self.buffers.is_some() {
+            for ahead in 0..count {
+                self.descriptor(ahead).1[0].store((BUFFER as u64) << 32, Relaxed);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn descriptor(&self, ahead: u16) -> (usize, &[std::sync::atomic::AtomicU64; 2]) {
+        let number = usize::from(self.next.wrapping_add(ahead)) & (self.table.len() - 1);
+        (number, &self.table[number])
+    }
+
+    /// Hands `count` descriptors over to the peer.
+    #[inline(always)]
+    pub fn advance(&mut self, count: u16) {
+        self.next = self.next.wrapping_add(count);
+        self.words[self.ours].store(self.next.wrapping_add(self.ahead), Release);
+    }
+
+    /// Returns whether the receiver wants an interrupt for what was handed over.
+    #[inline(always)]
+    pub fn wants_interrupt(&self) -> bool {
+        // The receiver may want one since just now.
+        full_fence();
+        self.words[FLAGS].load(Relaxed) & MASKED == 0
+    }
+
+    /// Asks the sender for interrupts.
+    pub fn unmask(&self) {
+        self.words[FLAGS].store(0, Relaxed);
+        full_fence();
+    }
+
+    /// Asks the sender for no interrupts.
+    pub fn mask(&self) {
+        self.words[FLAGS].store(MASKED, Relaxed);
+    }
+}
