@@ -1,5 +1,5 @@
 //! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK; and DPDK's back end
-//! behind `virtio-user:` ports.
+//! behind `virtio-user:` ports. DPDK's net_memif, in both roles, on `memif:` ports.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate::memory::Pool;
-use linerate::port::{Port, RxQueue, TxQueue, Wait, Waiter};
+use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
 use linerate_guest::{Guest, Machine};
@@ -201,6 +201,37 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         }
         drop((rx, tx));
         assert_eq!(pool.available(), pool.region().buffers(), "{options}");
+    }
+}
+
+/// DPDK's net_memif, as client with and without copies, and as server, returns what it receives.
+#[test]
+fn dpdk_s_memif_returns_every_packet_intact() {
+    for (ours, theirs) in [
+        ("role=server", "role=client"),
+        ("role=server&mtu=9000", "role=client,bsize=512"),
+        ("role=server", "role=client,zero-copy=yes"),
+        ("role=client&ring=512", "role=server"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("socket");
+        let [mut port] = linerate::open([&*format!("memif:{}?{ours}", socket.display())]).unwrap();
+        let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
+        let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=8,id=0", socket.display());
+        let dpdk = Returning::start(&device, &folder);
+        dpdk.returns_every_packet(&pool, &mut rx, &mut tx, theirs);
+        let description = port.info().description;
+        assert!(description.contains("connected to DPDK"), "{description}");
+        let drops = port.statistics().unwrap().drops;
+        assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{theirs}: {drops:?}");
+        drop(dpdk);
+        let begin = Instant::now();
+        while port.link().unwrap() != Link::Down {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{theirs}: the port does not see the end");
+            std::thread::yield_now();
+        }
+        drop((rx, tx));
+        assert_eq!(pool.available(), pool.region().buffers(), "{theirs}");
     }
 }
 
