@@ -217,7 +217,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
         let socket = folder.path().join("socket");
         let [mut port] = linerate::open([&*format!("memif:{}?{ours}", socket.display())]).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
-        let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=8,id=0", socket.display());
+        let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=9,id=0", socket.display());
         let dpdk = Returning::start(&device, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, theirs);
         let description = port.info().description;

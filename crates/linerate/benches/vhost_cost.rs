@@ -1,7 +1,7 @@
 //! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together, beside DPDK's: in one process and on one
 //! thread, 256 packets in flight each way, at most 32 at a time. TSC cycles per packet, the median of some rounds of each in
 //! turns. `cargo bench --bench vhost_cost`; DPDK's testpmd does the same with its own ports, if it is installed, and 500 free
-//! hugepages of 2 MiB are there for it.
+//! hugepages of 2 MiB are there for it. Then the same between both roles of `memif:`, without DPDK's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,7 +23,7 @@ fn main() {
     for ring in ["split", "packed"] {
         for size in [64, 1500] {
             let socket = folder.path().join(format!("{ring}{size}"));
-            let mut ours = Crossing::new(&socket.display().to_string(), ring == "packed", size);
+            let mut ours = Crossing::of_vhost(&socket.display().to_string(), ring == "packed", size);
             let mut theirs = Testpmd::start(&format!("{}-dpdk", socket.display()), ring == "packed", size);
             let (mut own, mut dpdk) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
@@ -39,6 +39,11 @@ fn main() {
             };
             println!("ring={ring} size={size} cycles={own:.1} {beside}");
         }
+    }
+    for size in [64, 1500] {
+        let socket = folder.path().join(format!("memif{size}"));
+        let mut ours = Crossing::of_memif(&socket.display().to_string(), size);
+        println!("memif size={size} cycles={:.1}", median((0..ROUNDS).map(|_| ours.round()).collect()));
     }
 }
 
@@ -56,17 +61,27 @@ struct Crossing {
 }
 
 impl Crossing {
-    fn new(socket: &str, packed: bool, size: usize) -> Crossing {
+    fn of_vhost(socket: &str, packed: bool, size: usize) -> Crossing {
+        let packed = if packed { "on" } else { "off" };
+        let names = [format!("vhost:{socket}?packed={packed}"), format!("virtio-user:{socket}?ring=1024&packed={packed}")];
+        let crossing = Crossing::new(names, size);
+        assert!(packed == "off" || crossing._ports[1].info().description.contains("packed queues"));
+        crossing
+    }
+
+    fn of_memif(socket: &str, size: usize) -> Crossing {
+        Crossing::new([format!("memif:{socket}?role=server"), format!("memif:{socket}?ring=1024")], size)
+    }
+
+    /// Opens both ports, and sends the packets in flight; each waits until the other end is there.
+    fn new(names: [String; 2], size: usize) -> Crossing {
         let region = Region::new(&RegionOptions { buffers: 16_384, ..RegionOptions::default() }).expect("memory");
         let pool = Pool::new(region);
-        let packed = if packed { "on" } else { "off" };
         let open = |name: &str| {
             let [port] = Options { pool: Some(pool.clone()), ..Options::default() }.open([name]).expect(name);
             port
         };
-        let mut back = open(&format!("vhost:{socket}?packed={packed}"));
-        let mut front = open(&format!("virtio-user:{socket}?ring=1024&packed={packed}"));
-        assert!(packed == "off" || front.info().description.contains("packed queues"));
+        let [mut back, mut front] = names.each_ref().map(|name| open(name));
         let mut ways = [
             (back.rx(0).expect("a queue"), front.tx(0).expect("a queue")),
             (front.rx(0).expect("a queue"), back.tx(0).expect("a queue")),

@@ -281,7 +281,10 @@ impl Session<'_> {
         let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1));
         if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
             let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
-            tracing::warn!("{}: the server has {receives} of {rx} receive and {sends} of {tx} transmit queues", wanted.name);
+            tracing::warn!(
+                "{}: the server has {receives} of {rx} receive and {sends} of {tx} transmit queues",
+                wanted.name
+            );
         }
         let init = Init {
             version: VERSION.into(),

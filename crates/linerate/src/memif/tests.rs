@@ -309,13 +309,7 @@ impl Peer {
     }
 
     fn init(&self) -> Init {
-        Init {
-            version: VERSION.into(),
-            id: 0.into(),
-            mode: ETHERNET,
-            secret: field("word"),
-            name: field("a peer"),
-        }
+        Init { version: VERSION.into(), id: 0.into(), mode: ETHERNET, secret: field("word"), name: field("a peer") }
     }
 
     fn region(&self) -> AddRegion {
@@ -408,7 +402,11 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
         }),
         ("not in its file", |peer| {
             peer.say(kind::INIT, &peer.init(), &[]);
-            peer.say(kind::ADD_REGION, &AddRegion { size: (LEN as u64 + 1).into(), ..peer.region() }, &[peer.file.as_fd()]);
+            peer.say(
+                kind::ADD_REGION,
+                &AddRegion { size: (LEN as u64 + 1).into(), ..peer.region() },
+                &[peer.file.as_fd()],
+            );
         }),
         ("not the next", |peer| {
             peer.say(kind::INIT, &peer.init(), &[]);

@@ -387,8 +387,11 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
     let has_path = |kind: &&str| address.starts_with(*kind) || address.contains(&format!(":{kind}"));
-    let marks: &[char] =
-        if ["vfio-user:", "vhost:", "virtio-user:", "memif:", "pcap:"].iter().any(has_path) { &['+'] } else { &['+', '/'] };
+    let marks: &[char] = if ["vfio-user:", "vhost:", "virtio-user:", "memif:", "pcap:"].iter().any(has_path) {
+        &['+']
+    } else {
+        &['+', '/']
+    };
     let (port, how) = address.rsplit_once(marks)?;
     let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
     let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);
