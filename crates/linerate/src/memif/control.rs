@@ -297,7 +297,7 @@ impl Session<'_> {
         // All rings, then the buffers of each.
         let log2_size = wanted.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
-        let regions = Arc::new(Regions::own(rings, size)?);
+        let regions = Arc::new(Regions::own(rings * (bytes_of(size) + size * BUFFER))?);
         for (mapping, len) in regions.shared() {
             let body = AddRegion { index: 0.into(), size: len.into() };
             self.ask(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;

@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::ring::{BUFFER, bytes_of};
 use crate::error::Result;
 use crate::memory::{Mapping, PageSize};
 
@@ -32,12 +31,11 @@ impl Regions {
         (len <= mapping.len() as u64).then(|| self.0.push(Region { mapping: Arc::new(mapping), len }))
     }
 
-    /// Creates the memory of a client: one region of `rings` rings, followed by the buffers of each.
+    /// Creates the memory of a client: one region of `len` bytes, all zeros. A server cannot truncate it.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) without memory.
-    pub fn own(rings: usize, size: usize) -> Result<Regions> {
-        let len = rings * (bytes_of(size) + size * BUFFER);
+    pub fn own(len: usize) -> Result<Regions> {
         let mapping = Arc::new(Mapping::new(len, PageSize::Ordinary, None)?);
         Ok(Regions(vec![Region { mapping, len: len as u64 }]))
     }
