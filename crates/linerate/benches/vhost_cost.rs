@@ -63,7 +63,8 @@ struct Crossing {
 impl Crossing {
     fn of_vhost(socket: &str, packed: bool, size: usize) -> Crossing {
         let packed = if packed { "on" } else { "off" };
-        let names = [format!("vhost:{socket}?packed={packed}"), format!("virtio-user:{socket}?ring=1024&packed={packed}")];
+        let names =
+            [format!("vhost:{socket}?packed={packed}"), format!("virtio-user:{socket}?ring=1024&packed={packed}")];
         let crossing = Crossing::new(names, size);
         assert!(packed == "off" || crossing._ports[1].info().description.contains("packed queues"));
         crossing
