@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Port, RxQueue, TxQueue};
+use linerate::port::{Link, Port, RxQueue, TxQueue};
 use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -88,6 +88,9 @@ impl Crossing {
             (front.rx(0).expect("a queue"), back.tx(0).expect("a queue")),
         ];
         let mut batch = Batch::with_capacity(BATCH);
+        // A client of memif hands its buffers over at its first poll.
+        while [&back, &front].iter().any(|port| port.link().is_ok_and(|link| link == Link::Down)) {}
+        ways.iter_mut().for_each(|(rx, _)| _ = rx.recv(&mut batch));
         for (_, tx) in &mut ways {
             for _ in 0..IN_FLIGHT / BATCH {
                 // Without CRC.
