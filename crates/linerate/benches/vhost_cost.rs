@@ -1,7 +1,7 @@
 //! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together, beside DPDK's: in one process and on one
 //! thread, 256 packets in flight each way, at most 32 at a time. TSC cycles per packet, the median of some rounds of each in
 //! turns. `cargo bench --bench vhost_cost`; DPDK's testpmd does the same with its own ports, if it is installed, and 500 free
-//! hugepages of 2 MiB are there for it. Then the same between both roles of `memif:`, without DPDK's.
+//! hugepages of 2 MiB are there for it. Then the same between both roles of `memif:`, and DPDK's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -24,27 +24,33 @@ fn main() {
         for size in [64, 1500] {
             let socket = folder.path().join(format!("{ring}{size}"));
             let mut ours = Crossing::of_vhost(&socket.display().to_string(), ring == "packed", size);
-            let mut theirs = Testpmd::start(&format!("{}-dpdk", socket.display()), ring == "packed", size);
-            let (mut own, mut dpdk) = (Vec::new(), Vec::new());
-            for _ in 0..ROUNDS {
-                theirs.iter().for_each(|theirs| theirs.pause(true));
-                own.push(ours.round());
-                theirs.iter().for_each(|theirs| theirs.pause(false));
-                dpdk.extend(theirs.as_mut().and_then(Testpmd::round));
-            }
-            let own = median(own);
-            let beside = match dpdk.is_empty() {
-                true => "dpdk=absent".to_string(),
-                false => format!("dpdk={:.1} ratio={:.2}", median(dpdk.clone()), own / median(dpdk)),
-            };
-            println!("ring={ring} size={size} cycles={own:.1} {beside}");
+            let theirs = Testpmd::of_vhost(&format!("{}-dpdk", socket.display()), ring == "packed", size);
+            compare(&format!("ring={ring} size={size}"), &mut ours, theirs);
         }
     }
     for size in [64, 1500] {
         let socket = folder.path().join(format!("memif{size}"));
         let mut ours = Crossing::of_memif(&socket.display().to_string(), size);
-        println!("memif size={size} cycles={:.1}", median((0..ROUNDS).map(|_| ours.round()).collect()));
+        let theirs = Testpmd::of_memif(&format!("{}-dpdk", socket.display()), size);
+        compare(&format!("memif size={size}"), &mut ours, theirs);
     }
+}
+
+/// Prints the cycles of both, and their ratio.
+fn compare(what: &str, ours: &mut Crossing, mut theirs: Option<Testpmd>) {
+    let (mut own, mut dpdk) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        theirs.iter().for_each(|theirs| theirs.pause(true));
+        own.push(ours.round());
+        theirs.iter().for_each(|theirs| theirs.pause(false));
+        dpdk.extend(theirs.as_mut().and_then(Testpmd::round));
+    }
+    let own = median(own);
+    let beside = match dpdk.is_empty() {
+        true => "dpdk=absent".to_string(),
+        false => format!("dpdk={:.1} ratio={:.2}", median(dpdk.clone()), own / median(dpdk)),
+    };
+    println!("{what} cycles={own:.1} {beside}");
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -126,15 +132,33 @@ struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it; `None` if it is not installed, or does not start.
-    fn start(socket: &str, packed: bool, size: usize) -> Option<Testpmd> {
-        let eal = "--no-pci --in-memory --single-file-segments --no-telemetry --lcores (0-1)@1 -m 768 --vdev";
+    /// Starts it with a back end and a front end; `None` if it is not installed, or does not start.
+    fn of_vhost(socket: &str, packed: bool, size: usize) -> Option<Testpmd> {
+        let mut testpmd = Testpmd::start(&[&format!("--vdev=net_vhost0,iface={socket}")])?;
+        let packed = u8::from(packed);
+        testpmd.say(&format!(
+            "port attach net_virtio_user0,path={socket},packed_vq={packed},mrg_rxbuf=1,in_order=0,queue_size=1024"
+        ))?;
+        testpmd.until("Port 1 is attached")?;
+        testpmd.forward(size)
+    }
+
+    /// Starts it with both roles of memif.
+    fn of_memif(socket: &str, size: usize) -> Option<Testpmd> {
+        let role = |n: u8, role: &str| {
+            format!("--vdev=net_memif{n},role={role},socket={socket},socket-abstract=no,rsize=10,id=0")
+        };
+        Testpmd::start(&[&role(0, "server"), &role(1, "client")])?.forward(size)
+    }
+
+    fn start(devices: &[&str]) -> Option<Testpmd> {
+        let eal = "--no-pci --in-memory --single-file-segments --no-telemetry --lcores (0-1)@1 -m 768";
         let options = "-- -i --nb-cores=1 --total-num-mbufs=16384 --txd=1024 --rxd=1024";
         // It would print in blocks into a pipe.
         let mut child = Command::new("stdbuf")
             .args(["-oL", "dpdk-testpmd"])
             .args(eal.split(' '))
-            .arg(format!("net_vhost0,iface={socket}"))
+            .args(devices)
             .args(options.split(' '))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -143,18 +167,19 @@ impl Testpmd {
             .ok()?;
         let (commands, said) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
         let mut testpmd = Testpmd { child, commands, said };
-        let packed = u8::from(packed);
         testpmd.until("Done")?;
-        testpmd.say(&format!(
-            "port attach net_virtio_user0,path={socket},packed_vq={packed},mrg_rxbuf=1,in_order=0,queue_size=1024"
-        ))?;
-        testpmd.until("Port 1 is attached")?;
+        Some(testpmd)
+    }
+
+    /// Sends the packets in flight, and forwards them from then on.
+    fn forward(mut self, size: usize) -> Option<Testpmd> {
+        // Without CRC.
         let size = size - 4;
-        testpmd.say(&format!(
+        self.say(&format!(
             "port start all\nset portlist 0,1\nset record-core-cycles on\nset txpkts {size}\nset fwd io\nstart tx_first 8"
         ))?;
-        testpmd.until("io packet forwarding")?;
-        Some(testpmd)
+        self.until("io packet forwarding")?;
+        Some(self)
     }
 
     /// Stops all of its threads, which poll without end, or lets them go on.
