@@ -118,10 +118,11 @@ impl Machine {
         self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
-    /// Adds a VirtIO card with these options, whose back end listens at a socket.
-    pub fn card_at_back_end(&mut self, options: &str, socket: &Path, queues: u16) {
+    /// Adds a VirtIO card with these options, whose back end is at a socket. Options of QEMU's for the socket may follow its
+    /// path: `,server=on` if the back end connects, `,reconnect-ms=N` for one that may come again.
+    pub fn card_at_back_end(&mut self, options: &str, socket: &str, queues: u16) {
         let number = self.port();
-        self.arguments(&["-chardev", &format!("socket,id=socket{number},path={}", socket.display())]);
+        self.arguments(&["-chardev", &format!("socket,id=socket{number},path={socket}")]);
         let device = format!("virtio-net-pci,mq=on,vectors={},{options}", 2 * queues + 2);
         self.plug(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
     }
@@ -310,6 +311,13 @@ fn image(kernel: &Path) -> PathBuf {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
+}
+
+/// Returns the command `linerate` for this side of the cards. Its process ends with the test, also if the test is killed.
+pub fn linerate() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&programs()[0]);
+    command
 }
 
 /// Returns the programs under test, linked statically so that the guest needs nothing else; built once.

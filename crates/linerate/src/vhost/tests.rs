@@ -247,9 +247,12 @@ impl FrontEnd {
         driver.added += parts.len() as u16;
     }
 
-    /// Makes a packed ring anew, as a driver does after a reset.
+    /// Makes a packed ring anew, as a driver does after a reset. DPDK's numbers its descriptors in advance.
     fn begin_anew(&mut self, ring: u32) {
-        self.memory.write(ring as usize * 3 * 4096, &[0; 4096]);
+        for (id, [address, second]) in self.rings[ring as usize].table.iter().enumerate() {
+            address.store(0, Relaxed);
+            second.store((id as u64) << 32, Relaxed);
+        }
         (self.rings[ring as usize].added, self.rings[ring as usize].popped, self.base) = (0, 0, 1 << 15);
     }
 
