@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -71,12 +71,20 @@ impl Program {
 }
 
 impl Guest {
-    pub(crate) fn new(qemu: Child, shell: UnixStream, monitor: UnixStream, folder: TempDir) -> Guest {
+    pub(crate) fn new(
+        qemu: Child,
+        shell: UnixStream,
+        monitor: UnixStream,
+        folder: TempDir,
+        is_incoming: bool,
+    ) -> Guest {
         shell.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         monitor.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let (shell, monitor) = (BufReader::new(shell), BufReader::new(monitor));
         let mut guest = Guest { qemu, shell, monitor, folder, dma_faults_expected: false };
-        guest.answer("boot");
+        if !is_incoming {
+            guest.answer("boot");
+        }
         guest.monitor_line(); // its greeting
         guest.monitor("qmp_capabilities", json!({}));
         guest
@@ -246,6 +254,27 @@ impl Guest {
                 return value.clone();
             }
         }
+    }
+
+    /// Moves the guest to a machine that waits for it at a socket ([`Machine::incoming`](crate::Machine::incoming)), and
+    /// returns it there; this machine ends. Background programs go with it.
+    #[track_caller]
+    pub fn migrate(mut self, mut there: Guest, socket: &Path) -> Guest {
+        self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 5000}));
+        self.monitor("migrate", json!({"uri": format!("unix:{}", socket.display())}));
+        let start = Instant::now();
+        let wait = |guest: &mut Guest, command: &str, until: &str| {
+            let mut state = Value::Null;
+            while state["status"] != until {
+                if state["status"] == "failed" || start.elapsed() > PATIENCE {
+                    guest.fail(&format!("QEMU: {command}: {state}"));
+                }
+                state = guest.monitor(command, json!({}));
+            }
+        };
+        wait(&mut self, "query-migrate", "completed");
+        wait(&mut there, "query-status", "running");
+        there
     }
 
     /// Unplugs a device while the guest runs, and waits until the guest has released it.

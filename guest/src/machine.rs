@@ -25,6 +25,7 @@ pub struct Machine {
     namespace: Option<String>,
     programs: Vec<String>,
     processors: usize,
+    is_incoming: bool,
 }
 
 /// The kernel of a guest; all come from `guest/prepare`.
@@ -64,7 +65,15 @@ impl Machine {
             namespace: None,
             programs: Vec::new(),
             processors: 1,
+            is_incoming: false,
         }
+    }
+
+    /// Has a guest come by live migration to this socket, in place of a boot. Its machine must be the same as this one.
+    pub fn incoming(mut self, socket: &Path) -> Machine {
+        self.arguments(&["-incoming", &format!("unix:{}", socket.display())]);
+        self.is_incoming = true;
+        self
     }
 
     /// Adds an IOMMU, Intel's, which also remaps interrupts.
@@ -202,7 +211,7 @@ impl Machine {
         programs();
     }
 
-    /// Boots the machine, and waits for its shell.
+    /// Boots the machine, and waits for its shell; not for that of an [incoming](Machine::incoming) guest.
     pub fn boot(self) -> Guest {
         let folder = self.folder.path();
         let kernel = kernel(self.kernel);
@@ -258,7 +267,7 @@ impl Machine {
         .stdin(Stdio::null());
         let child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
         let (shell, monitor) = (accept(&shell), accept(&monitor));
-        Guest::new(child, shell, monitor, self.folder)
+        Guest::new(child, shell, monitor, self.folder, self.is_incoming)
     }
 }
 
