@@ -260,20 +260,26 @@ impl Guest {
     /// returns it there; this machine ends. Background programs go with it.
     #[track_caller]
     pub fn migrate(mut self, mut there: Guest, socket: &Path) -> Guest {
-        self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 5000}));
+        // A copy of the running guest and two of what it changed meanwhile; then it may be stopped for as long as it takes.
+        const COPIES: u64 = 3;
+        self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 1}));
         self.monitor("migrate", json!({"uri": format!("unix:{}", socket.display())}));
         let start = Instant::now();
-        let wait = |guest: &mut Guest, command: &str, until: &str| {
+        let wait = |guest: &mut Guest, command: &str, is_so: &dyn Fn(&Value) -> bool| {
             let mut state = Value::Null;
-            while state["status"] != until {
+            while !is_so(&state) {
                 if state["status"] == "failed" || start.elapsed() > PATIENCE {
                     guest.fail(&format!("QEMU: {command}: {state}"));
                 }
                 state = guest.monitor(command, json!({}));
             }
         };
-        wait(&mut self, "query-migrate", "completed");
-        wait(&mut there, "query-status", "running");
+        let is_done = |state: &Value| state["status"] == "completed";
+        let is_copied = |state: &Value| state["ram"]["dirty-sync-count"].as_u64() >= Some(COPIES) || is_done(state);
+        wait(&mut self, "query-migrate", &is_copied);
+        self.monitor("migrate-set-parameters", json!({"downtime-limit": 60_000}));
+        wait(&mut self, "query-migrate", &is_done);
+        wait(&mut there, "query-status", &|state| state["status"] == "running");
         there
     }
 

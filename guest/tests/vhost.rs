@@ -321,8 +321,8 @@ impl Load {
                     }
                     counts[at].fetch_add(queues[at].send(batch) as u64, Relaxed);
                 }
-                // The guest needs time for more than to receive.
-                std::thread::sleep(Duration::from_millis(2));
+                // More than the guest can receive, so that there are frames in its rings when it is stopped.
+                std::thread::sleep(Duration::from_micros(200));
             }
         };
         Load { stop, sent, thread: Some(std::thread::spawn(run)) }
