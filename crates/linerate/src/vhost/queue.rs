@@ -102,11 +102,11 @@ impl VhostRx {
         let VhostRx { attached, pool, counters, parts, .. } = self;
         let limits = Limits { longest: self.longest, longest_single: self.longest_single };
         let Some(Running { ring, setup }) = attached.enter() else { return };
-        if let Some(frame) = setup.announcement {
-            if batch.push(pool, &frame) {
-                setup.announcement = None;
-                counters.moved_packets(1, 1, frame.len());
-            }
+        if let Some(frame) = setup.announcement
+            && batch.push(pool, &frame)
+        {
+            setup.announcement = None;
+            counters.moved_packets(1, 1, frame.len());
         }
         let is_valid = match ring {
             AnyRing::Split(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
