@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -71,12 +71,20 @@ impl Program {
 }
 
 impl Guest {
-    pub(crate) fn new(qemu: Child, shell: UnixStream, monitor: UnixStream, folder: TempDir) -> Guest {
+    pub(crate) fn new(
+        qemu: Child,
+        shell: UnixStream,
+        monitor: UnixStream,
+        folder: TempDir,
+        is_incoming: bool,
+    ) -> Guest {
         shell.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         monitor.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let (shell, monitor) = (BufReader::new(shell), BufReader::new(monitor));
         let mut guest = Guest { qemu, shell, monitor, folder, dma_faults_expected: false };
-        guest.answer("boot");
+        if !is_incoming {
+            guest.answer("boot");
+        }
         guest.monitor_line(); // its greeting
         guest.monitor("qmp_capabilities", json!({}));
         guest
@@ -246,6 +254,33 @@ impl Guest {
                 return value.clone();
             }
         }
+    }
+
+    /// Moves the guest to a machine that waits for it at a socket ([`Machine::incoming`](crate::Machine::incoming)), and
+    /// returns it there; this machine ends. Background programs go with it.
+    #[track_caller]
+    pub fn migrate(mut self, mut there: Guest, socket: &Path) -> Guest {
+        // A copy of the running guest and two of what it changed meanwhile; then it may be stopped for as long as it takes.
+        const COPIES: u64 = 3;
+        self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 1}));
+        self.monitor("migrate", json!({"uri": format!("unix:{}", socket.display())}));
+        let start = Instant::now();
+        let wait = |guest: &mut Guest, command: &str, is_so: &dyn Fn(&Value) -> bool| {
+            let mut state = Value::Null;
+            while !is_so(&state) {
+                if state["status"] == "failed" || start.elapsed() > PATIENCE {
+                    guest.fail(&format!("QEMU: {command}: {state}"));
+                }
+                state = guest.monitor(command, json!({}));
+            }
+        };
+        let is_done = |state: &Value| state["status"] == "completed";
+        let is_copied = |state: &Value| state["ram"]["dirty-sync-count"].as_u64() >= Some(COPIES) || is_done(state);
+        wait(&mut self, "query-migrate", &is_copied);
+        self.monitor("migrate-set-parameters", json!({"downtime-limit": 60_000}));
+        wait(&mut self, "query-migrate", &is_done);
+        wait(&mut there, "query-status", &|state| state["status"] == "running");
+        there
     }
 
     /// Unplugs a device while the guest runs, and waits until the guest has released it.

@@ -39,7 +39,7 @@ mod traffic;
 mod wire;
 
 pub use guest::{Guest, Outcome, Program};
-pub use machine::{Kernel, Machine};
+pub use machine::{Kernel, Machine, linerate};
 pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
 pub use served::{Counted, Served, has_reason, write_down};

@@ -25,6 +25,7 @@ pub struct Machine {
     namespace: Option<String>,
     programs: Vec<String>,
     processors: usize,
+    is_incoming: bool,
 }
 
 /// The kernel of a guest; all come from `guest/prepare`.
@@ -64,7 +65,15 @@ impl Machine {
             namespace: None,
             programs: Vec::new(),
             processors: 1,
+            is_incoming: false,
         }
+    }
+
+    /// Has a guest come by live migration to this socket, in place of a boot. Its machine must be the same as this one.
+    pub fn incoming(mut self, socket: &Path) -> Machine {
+        self.arguments(&["-incoming", &format!("unix:{}", socket.display())]);
+        self.is_incoming = true;
+        self
     }
 
     /// Adds an IOMMU, Intel's, which also remaps interrupts.
@@ -118,10 +127,11 @@ impl Machine {
         self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
-    /// Adds a VirtIO card with these options, whose back end listens at a socket.
-    pub fn card_at_back_end(&mut self, options: &str, socket: &Path, queues: u16) {
+    /// Adds a VirtIO card with these options, whose back end is at a socket. Options of QEMU's for the socket may follow its
+    /// path: `,server=on` if the back end connects, `,reconnect-ms=N` for one that may come again.
+    pub fn card_at_back_end(&mut self, options: &str, socket: &str, queues: u16) {
         let number = self.port();
-        self.arguments(&["-chardev", &format!("socket,id=socket{number},path={}", socket.display())]);
+        self.arguments(&["-chardev", &format!("socket,id=socket{number},path={socket}")]);
         let device = format!("virtio-net-pci,mq=on,vectors={},{options}", 2 * queues + 2);
         self.plug(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
     }
@@ -201,7 +211,7 @@ impl Machine {
         programs();
     }
 
-    /// Boots the machine, and waits for its shell.
+    /// Boots the machine, and waits for its shell; not for that of an [incoming](Machine::incoming) guest.
     pub fn boot(self) -> Guest {
         let folder = self.folder.path();
         let kernel = kernel(self.kernel);
@@ -257,7 +267,7 @@ impl Machine {
         .stdin(Stdio::null());
         let child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
         let (shell, monitor) = (accept(&shell), accept(&monitor));
-        Guest::new(child, shell, monitor, self.folder)
+        Guest::new(child, shell, monitor, self.folder, self.is_incoming)
     }
 }
 
@@ -310,6 +320,13 @@ fn image(kernel: &Path) -> PathBuf {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
+}
+
+/// Returns the command `linerate` for this side of the cards. Its process ends with the test, also if the test is killed.
+pub fn linerate() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&programs()[0]);
+    command
 }
 
 /// Returns the programs under test, linked statically so that the guest needs nothing else; built once.

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate::memory::Pool;
+use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
@@ -83,13 +83,12 @@ fn guests_reach_each_other_through_a_forwarder() {
     machine.program("iperf3");
     let mut forwarders = Vec::new();
     for (n, Pair { options, port, queues }) in PAIRS.iter().enumerate() {
-        let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")));
+        let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")).display().to_string());
         let names = sockets.each_ref().map(|socket| {
             let mark = if port.is_empty() { '?' } else { '&' };
-            format!("vhost:{}{port}{mark}queues={queues}", socket.display())
+            format!("vhost:{socket}{port}{mark}queues={queues}")
         });
-        let sleeping = Options { interrupts: Some(Duration::ZERO), ..Options::default() };
-        let ports = sleeping.open(names.each_ref().map(String::as_str)).unwrap();
+        let ports = open(&names);
         sockets.iter().for_each(|socket| machine.card_at_back_end(options, socket, *queues));
         forwarders.push(Forwarder::start(ports));
     }
@@ -111,11 +110,8 @@ fn guests_reach_each_other_through_a_forwarder() {
             assert!(answer.contains("3 packets received"), "{options}: {answer}");
         }
         for (from, to, address) in [("", &*there, "0.2"), (&*there, "", "0.1")] {
-            // BusyBox's nc ends both when the other end sends no more, so the listener's input stays open.
-            guest.run(&format!("sleep 1000 | {to} nc -l -p 5000 >/tmp/there & echo $! >/tmp/nc"));
-            guest.run(&format!("until {from} nc 10.9{n}.{address} 5000 </tmp/file; do usleep 10000; done"));
-            guest.run("while [ -e /proc/$(cat /tmp/nc) ]; do usleep 10000; done");
-            assert_eq!(guest.run("sha256sum </tmp/there"), sum, "{options}");
+            begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
+            assert_eq!(end_transfer(&mut guest), sum, "{options}");
         }
         assert_eq!(*queues > 1, guest.run(&format!("ls /sys/class/net/{near}/queues")).contains("rx-1"), "{options}");
     }
@@ -132,8 +128,221 @@ fn guests_reach_each_other_through_a_forwarder() {
     complaints(&mut guest);
 }
 
+/// Opens two ports that sleep while they have nothing to do, with a pool of their own.
+fn open(names: &[String; 2]) -> [Port; 2] {
+    let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+    let sleeping = Options { interrupts: Some(Duration::ZERO), pool: Some(pool), ..Options::default() };
+    sleeping.open(names.each_ref().map(String::as_str)).unwrap()
+}
+
+/// Begins to send `/tmp/file` over TCP, to the file `/tmp/there`.
+fn begin_transfer(guest: &mut Guest, from: &str, to: &str, address: &str) {
+    // BusyBox's nc ends both when the other end sends no more, so the listener's input stays open.
+    guest.run(&format!("sleep 1000 | {to} nc -l -p 5000 >/tmp/there & echo $! >/tmp/nc"));
+    guest.run(&format!("(until {from} nc {address} 5000 </tmp/file; do usleep 10000; done) &"));
+}
+
+/// Waits until the file has arrived, and returns its sum.
+fn end_transfer(guest: &mut Guest) -> String {
+    guest.run("while [ -e /proc/$(cat /tmp/nc) ]; do usleep 10000; done");
+    guest.run("sha256sum </tmp/there")
+}
+
+/// Kills of each forwarder; `LINERATE_KILLS` sets another number for a run by hand.
+const KILLS: usize = 3;
+
+/// A process that forwards between two ports, until it is killed.
+struct Process(Child);
+
+impl Process {
+    fn start(names: &[String; 2]) -> Process {
+        let mut command = linerate_guest::linerate();
+        command.arg("fwd").args(names).args(["--wait", "interrupt", "--pages", "ordinary", "--json"]);
+        Process(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The forwarder between a machine's cards is killed under TCP, and another one goes on. Then the machine is killed, and the
+/// ports have all their buffers, and serve the next front end.
+#[test]
+fn a_machine_and_its_back_ends_may_be_killed() {
+    let kills =
+        std::env::var("LINERATE_KILLS").map_or(KILLS, |kills| kills.parse().expect("LINERATE_KILLS is a number"));
+    let folder = TempDir::new().unwrap();
+    let mut machine = Machine::new().processors(2);
+    let pairs = [("split", "packed=off"), ("packed", "packed=on")].map(|(kind, options)| {
+        // QEMU connects to the near port, and listens for the far one.
+        let [near, far] = ["near", "far"].map(|end| folder.path().join(format!("{kind}-{end}")).display().to_string());
+        machine.card_at_back_end(options, &format!("{near},reconnect-ms=100"), 1);
+        machine.card_at_back_end(options, &format!("{far},server=on"), 1);
+        [format!("vhost:{near}?packed=on&offloads=on"), format!("vhost:{far}?packed=on&offloads=on&client=on")]
+    });
+    let mut processes = pairs.each_ref().map(Process::start);
+    let mut guest = machine.boot();
+    guest.run("modprobe -a virtio_pci virtio_net; head -c 16777216 /dev/urandom >/tmp/file");
+    let sum = guest.run("sha256sum </tmp/file");
+    let there = [0, 1].map(|n| {
+        let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
+        let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
+        guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
+        guest.wait_for_link("", &near);
+        guest.wait_for_link(&there, &far);
+        there
+    });
+    let mut pauses = Vec::new();
+    for kill in 0..kills {
+        for (n, there) in there.iter().enumerate() {
+            let (from, to, address) = [("", &**there, "0.2"), (there, "", "0.1")][kill % 2];
+            begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
+            guest.run("until [ $(stat -c %s /tmp/there) -gt 1000000 ]; do usleep 1000; done");
+            processes[n].kill();
+            let so_far = guest.run("stat -c %s /tmp/there").trim().to_string();
+            assert!(so_far != "16777216", "the kill is too late");
+            let begin = Instant::now();
+            processes[n] = Process::start(&pairs[n]);
+            guest.run(&format!("until [ $(stat -c %s /tmp/there) -gt {so_far} ]; do usleep 1000; done"));
+            pauses.push(begin.elapsed());
+            assert_eq!(end_transfer(&mut guest), sum, "{:?}, kill {kill}", pairs[n]);
+        }
+    }
+    pauses.sort();
+    println!("traffic goes on after {:?} (median), {:?} at most", pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+
+    // From here on this process has the ports, and sees their buffers.
+    drop(processes);
+    let forwarders = pairs.each_ref().map(|names| Forwarder::start(open(names)));
+    for n in 0..pairs.len() {
+        // The guest's kernel drops packets while its link comes up.
+        let ping = format!("ping -c 100 -i 0.01 -W 1 10.9{n}.0.2");
+        guest.run(&format!("until {ping} | grep -q '100 packets received'; do :; done"));
+    }
+    guest.run("for n in 0 1; do ping -i 0.001 10.9$n.0.2 >/dev/null & done");
+    complaints(&mut guest);
+    drop(guest);
+    for (forwarder, names) in forwarders.into_iter().zip(&pairs) {
+        for (mut port, name) in forwarder.ports().into_iter().zip(names) {
+            let begin = Instant::now();
+            while port.link().unwrap() != Link::Down {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{name} does not see the end");
+                std::thread::yield_now();
+            }
+            assert!(port.info().description.contains("no front end"), "{}", port.info().description);
+            let pool = port.pool().clone();
+            assert_eq!(pool.available(), pool.region().buffers(), "{name}");
+            // The next front end is DPDK.
+            let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+            let (socket, options) = name.trim_start_matches("vhost:").split_once('?').unwrap();
+            let is_packed = u8::from(socket.contains("packed-"));
+            let is_server = u8::from(options.contains("client=on"));
+            if is_server == 1 {
+                std::fs::remove_file(socket).unwrap(); // QEMU's
+            }
+            let device =
+                format!("net_virtio_user0,path={socket},queue_size=256,packed_vq={is_packed},server={is_server}");
+            Returning::start(&device, &folder).returns_every_packet(&pool, &mut rx, &mut tx, name);
+        }
+    }
+}
+
+/// A machine moves to another QEMU while frames come to its cards, with split and with packed queues: those of the old place
+/// as long as it is there, then those of the new one. It gets no frame twice, and none that is not what was sent.
+#[test]
+fn a_machine_moves_while_it_receives() {
+    const CARDS: [&str; 2] = ["packed=off", "packed=on"];
+    let folder = TempDir::new().unwrap();
+    let mut machines = [Machine::new(), Machine::new()];
+    let ports = CARDS.map(|options| {
+        let sockets = ["here", "there"].map(|end| folder.path().join(format!("{end}-{options}")).display().to_string());
+        for (machine, socket) in machines.iter_mut().zip(&sockets) {
+            machine.card_at_back_end(options, socket, 1);
+        }
+        open(&sockets.map(|socket| format!("vhost:{socket}?packed=on")))
+    });
+    let [here, there] = machines;
+    let load = Load::start(ports);
+    let mut guest = here.boot();
+    guest.run("modprobe -a virtio_pci virtio_net af_packet");
+    let sinks = [0, 1].map(|n| {
+        guest.run(&format!("ip link set eth{n} up"));
+        guest.start_linerate(&format!("sink packet:eth{n}"), 1)
+    });
+    guest.wait_until(|| load.sent().iter().all(|sent| sent[0] > 2000));
+    let socket = folder.path().join("migration");
+    let arriving = there.incoming(&socket).boot();
+    let mut guest = guest.migrate(arriving, &socket);
+    assert!(guest.wait_until(|| load.sent().iter().all(|sent| sent[1] > 2000)), "{:?}", load.sent());
+    for (sink, options) in sinks.into_iter().zip(CARDS) {
+        let summary = guest.interrupt(sink).summary();
+        let received = summary["packets"].as_u64().unwrap();
+        assert!(received > 2000, "{options}: {summary}");
+        assert_eq!(
+            (summary["corrupted"].as_u64(), summary["reordered"].as_u64()),
+            (Some(0), Some(0)),
+            "{options}: {summary}"
+        );
+    }
+    complaints(&mut guest);
+}
+
+/// A thread that sends frames to each card of a machine, at the first of two ports while the card is there, then at the second.
+struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<[[AtomicU64; 2]; 2]>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(ports: [[Port; 2]; 2]) -> Load {
+        let (stop, sent) = <(Arc<AtomicBool>, Arc<[[AtomicU64; 2]; 2]>)>::default();
+        let (stopped, counts) = (stop.clone(), sent.clone());
+        let run = move || {
+            let mut cards = ports.map(|mut ports| {
+                let queues = ports.each_mut().map(|port| port.tx(0).unwrap());
+                (ports, queues, Generator::new(1518, 1), Batch::new())
+            });
+            while !stopped.load(Relaxed) {
+                for ((ports, queues, generator, batch), counts) in cards.iter_mut().zip(&*counts) {
+                    let Some(at) = ports.iter().position(|port| port.link().unwrap() != Link::Down) else { continue };
+                    if batch.is_empty() {
+                        batch.alloc(ports[0].pool(), 32, 1514);
+                        batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                    }
+                    counts[at].fetch_add(queues[at].send(batch) as u64, Relaxed);
+                }
+                // More than the guest can receive, so that there are frames in its rings when it is stopped.
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        };
+        Load { stop, sent, thread: Some(std::thread::spawn(run)) }
+    }
+
+    /// Returns the count of frames sent at both ports of each card.
+    fn sent(&self) -> [[u64; 2]; 2] {
+        self.sent.each_ref().map(|card| card.each_ref().map(|count| count.load(Relaxed)))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
 fn complaints(guest: &mut Guest) {
-    let said = guest.run("dmesg | grep -iE 'virtio|eth[0-9]' | grep -iE 'error|fail|timed out|hang' || true");
+    let said = guest.run("dmesg | grep -iE 'virtio|eth[0-9]' | grep -iE 'error|fail|timed out|[^c]hang' || true");
     assert_eq!(said, "");
 }
 

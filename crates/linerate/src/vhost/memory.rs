@@ -88,6 +88,12 @@ impl GuestMemory {
         self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.user)))
     }
 
+    /// Returns the guest's address of a front end's address.
+    pub fn to_guest(&self, address: u64) -> Option<u64> {
+        let within = |region: &Region| Some(address.wrapping_sub(region.user)).filter(|&within| within < region.len);
+        self.regions.iter().find_map(|region| Some(region.guest + within(region)?))
+    }
+
     /// Returns where `len` bytes at the front end's address are, if they are one stretch, and aligned.
     pub fn array(&self, address: u64, len: usize, align: usize) -> Option<Place<'_>> {
         self.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))

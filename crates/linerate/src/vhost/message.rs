@@ -12,6 +12,8 @@ pub mod request {
     pub const SET_OWNER: u32 = 3;
     pub const RESET_OWNER: u32 = 4;
     pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_LOG_FD: u32 = 7;
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
@@ -23,6 +25,7 @@ pub mod request {
     pub const SET_PROTOCOL_FEATURES: u32 = 16;
     pub const GET_QUEUE_NUM: u32 = 17;
     pub const SET_VRING_ENABLE: u32 = 18;
+    pub const SEND_RARP: u32 = 19;
     pub const NET_SET_MTU: u32 = 20;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
@@ -43,16 +46,23 @@ pub mod flag {
 /// The protocol's own feature bits.
 pub mod protocol {
     pub const MQ: u64 = 1 << 0;
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    pub const RARP: u64 = 1 << 2;
     pub const REPLY_ACK: u64 = 1 << 3;
     pub const NET_MTU: u64 = 1 << 4;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
 }
 
+/// A feature bit that is not VirtIO's: pages that are written are logged.
+pub const LOG_ALL: u64 = 1 << 26;
 /// The feature bit of VirtIO that has another meaning here: there are protocol features.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// In the number of a virtqueue: no descriptor comes with it.
 pub const NO_DESCRIPTOR: u64 = 1 << 8;
+
+/// In the flags of a virtqueue's addresses: its used ring is logged, too.
+pub const RING_LOGGED: u32 = 1 << 0;
 
 /// The header of each message.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -98,7 +108,16 @@ pub struct VringAddr {
     pub descriptors: u64,
     pub used: u64,
     pub available: u64,
+    /// The guest's address of the used ring.
     pub log: u64,
+}
+
+/// `SET_LOG_BASE`: where the log is in its file.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LogBase {
+    pub size: u64,
+    pub offset: u64,
 }
 
 /// `SET_MEM_TABLE`, followed by [`MemoryRegion`]s.

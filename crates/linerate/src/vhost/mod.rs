@@ -7,10 +7,11 @@
 //! - `ring`: the device's side of a virtqueue, in two formats: `split` and `packed`; `nic/virtio` has the driver's
 //! - `vring`: a virtqueue between control thread and queue, without a lock
 //! - `session`: the control thread; `message`: the protocol
-//! - `memory`: the front end's memory, which may go away at any time
+//! - `memory`: the front end's memory, which may go away at any time; `log`: which of its pages were written, for a migration
 //! - `places`: where packed virtqueues are, for the process after this one
 //! - here: the port, [`Vhost`]
 
+mod log;
 mod memory;
 pub(crate) mod message;
 mod packed;

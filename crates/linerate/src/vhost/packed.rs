@@ -179,11 +179,13 @@ impl Packed {
         }
     }
 
-    /// Returns whether no descriptor was ever used: each is zero, or available in the first round.
+    /// Returns whether no descriptor was ever used: each is available in the first round, or zero but for its id, which some
+    /// drivers write in advance (DPDK's).
     fn is_new(&self) -> bool {
         self.ring.iter().all(|[address, second]| {
             let word = second.load(Relaxed);
-            (word >> FLAGS) as u16 & OWNER == AVAILABLE || word == 0 && address.load(Relaxed) == 0
+            let is_zero = word & !(0xFFFF << ID) == 0 && address.load(Relaxed) == 0;
+            (word >> FLAGS) as u16 & OWNER == AVAILABLE || is_zero
         })
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
+use super::log::Log;
 use super::memory::GuestMemory;
 use super::ring::{Descriptor, Found, Head, Ring};
 use super::vring::{AnyRing, Attached, Running, Setup, Vring};
@@ -101,6 +102,12 @@ impl VhostRx {
         let VhostRx { attached, pool, counters, parts, .. } = self;
         let limits = Limits { longest: self.longest, longest_single: self.longest_single };
         let Some(Running { ring, setup }) = attached.enter() else { return };
+        if let Some(frame) = setup.announcement
+            && batch.push(pool, &frame)
+        {
+            setup.announcement = None;
+            counters.moved_packets(1, 1, frame.len());
+        }
         let is_valid = match ring {
             AnyRing::Split(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
             AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
@@ -375,6 +382,14 @@ impl Chain {
         Some(())
     }
 
+    /// Logs that the first `len` bytes were written.
+    fn log(&self, log: &Log, mut len: usize) {
+        for &(address, whole) in &self.parts {
+            log.mark(address, len.min(whole));
+            len = len.saturating_sub(whole);
+        }
+    }
+
     fn cursor<'a>(&'a self, memory: &'a GuestMemory) -> Cursor<'a> {
         Cursor { memory, parts: &self.parts, done: 0 }
     }
@@ -455,9 +470,11 @@ impl VhostTx {
     fn fill_all(&mut self, batch: &mut Batch) -> usize {
         let VhostTx { attached, counters, longest, parts } = self;
         let Some(Running { ring, setup }) = attached.enter() else { return 0 };
-        let (slots, is_valid) = match ring {
-            AnyRing::Split(ring) => fill_from(ring, setup, batch, counters, *longest, parts),
-            AnyRing::Packed(ring) => fill_from(ring, setup, batch, counters, *longest, parts),
+        let (slots, is_valid) = match (ring, setup.log.is_some()) {
+            (AnyRing::Split(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Split(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Packed(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Packed(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
         };
         if !is_valid {
             counters.dropped();
@@ -470,8 +487,9 @@ impl VhostTx {
 }
 
 /// Fills chains, and returns them to the driver. Returns the count of slots taken, and false if a chain breaks the rules.
+/// While what is written `IS_LOGGED`, no packet takes the quick way.
 #[inline(always)]
-fn fill_from(
+fn fill_from<const IS_LOGGED: bool>(
     ring: &mut impl Ring,
     setup: &Setup,
     batch: &mut Batch,
@@ -498,7 +516,7 @@ fn fill_from(
         let length = packet.len();
         let sent = if length > longest {
             Sent::TooLong
-        } else if fill_single(ring, setup, head, header, &mut packet) {
+        } else if !IS_LOGGED && fill_single(ring, setup, head, header, &mut packet) {
             Sent::Before(head.end)
         } else {
             fill_chains(ring, setup, at, header, &mut packet, parts)
@@ -598,6 +616,7 @@ fn fill_chains(
     let mut cursor = parts.cursor(memory);
     cursor.write(&bytes[..header]);
     packet.segments().for_each(|segment| cursor.write(segment));
+    setup.log.iter().for_each(|log| parts.log(log, needed));
     let mut begin = 0;
     for (chain, end) in chains.into_iter().flatten() {
         ring.put_used(chain, (end.min(needed) - begin) as u32);

@@ -14,10 +14,11 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::log::Log;
 use super::memory::{Described, GuestMemory, MOST_REGIONS};
 use super::message::*;
 use super::ring::Addresses;
-use super::vring::{Setup, Vring};
+use super::vring::{Announcement, Setup, Vring};
 use crate::error::{Error, Result};
 use crate::pci::Interrupt;
 use crate::port::FRAME_HEADERS;
@@ -114,6 +115,7 @@ struct Session {
     connection: Connection,
     shared: Arc<Shared>,
     memory: Arc<GuestMemory>,
+    log: Option<Arc<Log>>,
     features: u64,
     protocol: u64,
     status: u8,
@@ -121,7 +123,7 @@ struct Session {
 
 impl Session {
     fn new(shared: Arc<Shared>, connection: Connection) -> Session {
-        Session { connection, shared, memory: Arc::default(), features: 0, protocol: 0, status: 0 }
+        Session { connection, shared, memory: Arc::default(), log: None, features: 0, protocol: 0, status: 0 }
     }
 
     /// Serves the front end until it is gone, or the port is closed.
@@ -175,14 +177,17 @@ impl Session {
         let number = || message.parse::<u64>().map(|(number, _)| number).ok_or(Refused("it has no number"));
         let reply = |number: u64| Ok(Some(number.as_bytes().to_vec()));
         match request {
-            request::GET_FEATURES => reply(self.shared.offered | PROTOCOL_FEATURES),
+            request::GET_FEATURES => reply(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES),
             request::SET_FEATURES => self.set_features(number()?),
             request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED),
             request::SET_PROTOCOL_FEATURES => {
                 self.protocol = number()? & Session::OFFERED;
                 Ok(None)
             }
-            request::SET_OWNER | request::RESET_OWNER | request::SET_VRING_ERR => Ok(None),
+            // No front end waits for the log's event: each looks at the log when it likes.
+            request::SET_OWNER | request::RESET_OWNER | request::SET_VRING_ERR | request::SET_LOG_FD => Ok(None),
+            request::SET_LOG_BASE => self.set_log(message, descriptors),
+            request::SEND_RARP => self.announce(number()?),
             request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
             request::SET_MEM_TABLE => self.set_memory(message, descriptors),
             request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
@@ -200,7 +205,10 @@ impl Session {
             request::SET_VRING_ADDR => {
                 let (at, _) = message.parse::<VringAddr>().ok_or(Refused("it is too short"))?;
                 let VringAddr { descriptors, available, used, .. } = at;
-                self.change(at.index, |setup| setup.addresses = Addresses { descriptors, available, used })
+                self.change(at.index, |setup| {
+                    setup.addresses = Addresses { descriptors, available, used };
+                    setup.logged_used = (at.flags & RING_LOGGED != 0).then_some(at.log);
+                })
             }
             // A split ring's place is read from the used ring, when the ring is first looked at: chains are used in order, so
             // nothing else can be right. The base is for a ring that is stopped before that, and for packed rings. Of these
@@ -238,8 +246,13 @@ impl Session {
     }
 
     /// The protocol's features that are offered.
-    const OFFERED: u64 =
-        protocol::MQ | protocol::REPLY_ACK | protocol::NET_MTU | protocol::CONFIGURE_MEM_SLOTS | protocol::STATUS;
+    const OFFERED: u64 = protocol::MQ
+        | protocol::LOG_SHMFD
+        | protocol::RARP
+        | protocol::REPLY_ACK
+        | protocol::NET_MTU
+        | protocol::CONFIGURE_MEM_SLOTS
+        | protocol::STATUS;
 
     fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
         self.shared.vrings.get(index as usize).ok_or(Refused("there is no such virtqueue"))
@@ -260,15 +273,17 @@ impl Session {
     }
 
     fn set_features(&mut self, features: u64) -> Answer {
-        if features & !(self.shared.offered | PROTOCOL_FEATURES) != 0 {
+        if features & !(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES) != 0 {
             return Err(Refused("it has features that were not offered"));
         }
         self.features = features;
         self.shared.features.store(features, Relaxed);
         // Without protocol features there is no message to enable a ring.
         let is_enabled = features & PROTOCOL_FEATURES == 0;
+        let log = self.active_log();
         self.change_all(|setup| {
             setup.features = features;
+            setup.log.clone_from(&log);
             setup.is_enabled |= is_enabled;
         })
     }
@@ -306,6 +321,32 @@ impl Session {
     fn use_memory(&mut self, memory: GuestMemory) -> Answer {
         self.memory = Arc::new(memory);
         self.change_all(|setup| setup.memory = self.memory.clone())
+    }
+
+    /// Gives all virtqueues a new log. The reply tells that none of them uses the old one.
+    fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let (LogBase { size, offset }, _) = message.parse().ok_or(Refused("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused("the log needs a descriptor"))?;
+        let log = Log::new(file, size, offset).ok_or(Refused("the log is not in its file"))?;
+        self.log = Some(Arc::new(log));
+        let log = self.active_log();
+        self.change_all(|setup| setup.log.clone_from(&log))?;
+        Ok(Some(0u64.as_bytes().to_vec()))
+    }
+
+    /// Returns the log, if the front end wants one to be written.
+    fn active_log(&self) -> Option<Arc<Log>> {
+        self.log.clone().filter(|_| self.features & LOG_ALL != 0)
+    }
+
+    /// Announces the guest's address, which is in the first six bytes of the number, after a migration. A driver that has
+    /// negotiated to do it does it better: it knows its VLANs.
+    fn announce(&self, address: u64) -> Answer {
+        let [address @ .., _, _] = address.to_le_bytes();
+        match self.features & feature::GUEST_ANNOUNCE {
+            0 => self.change(1, |setup| setup.announcement = Some(rarp(address))),
+            _ => Ok(None),
+        }
     }
 
     /// Starts a virtqueue: it has everything by now.
@@ -350,6 +391,18 @@ impl From<MemoryRegion> for Described {
         let MemoryRegion { guest, len, user, offset } = region;
         Described { guest, len, user, offset }
     }
+}
+
+/// Returns the frame that asks for the protocol address of a hardware address (RFC 903), so that switches learn where it is.
+fn rarp(address: [u8; 6]) -> Announcement {
+    const BROADCAST: [u8; 6] = [0xFF; 6];
+    let mut frame = [0; 60];
+    // Type; then Ethernet and IPv4, their lengths, and the operation: a reverse request.
+    let rest = [0x80, 0x35, 0, 1, 0x08, 0, 6, 4, 0, 3];
+    for (at, bytes) in [(0, &BROADCAST[..]), (6, &address), (12, &rest), (22, &address), (32, &address)] {
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    frame
 }
 
 /// Returns the event of a message about a virtqueue; `None` if it has none.

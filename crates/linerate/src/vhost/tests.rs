@@ -153,6 +153,10 @@ impl FrontEnd {
 
     fn ask(&mut self, request: u32, payload: &[u8]) -> Vec<u8> {
         self.say(request, payload, &[]);
+        self.reply(request)
+    }
+
+    fn reply(&mut self, request: u32) -> Vec<u8> {
         loop {
             if let Some(message) = self.connection.receive().unwrap() {
                 assert_eq!((message.header.request, message.header.flags), (request, flag::VERSION | flag::REPLY));
@@ -175,6 +179,41 @@ impl FrontEnd {
         }
     }
 
+    /// Shares a log, and has pages logged.
+    fn log(&mut self, log: &OwnedFd, (size, offset): (u64, u64), features: u64) {
+        self.say(request::SET_LOG_BASE, LogBase { size, offset }.as_bytes(), &[log.as_fd()]);
+        assert_eq!(self.reply(request::SET_LOG_BASE), [0; 8]);
+        self.set_features(features | LOG_ALL);
+    }
+
+    /// Changes the features; when this returns, the back end has done it.
+    fn set_features(&mut self, features: u64) {
+        self.say(request::SET_FEATURES, features.as_bytes(), &[]);
+        self.number(request::GET_FEATURES);
+    }
+
+    /// Makes a receive buffer available in a ring of either format.
+    fn offer_buffer(&mut self, number: u16, address: u64, len: u32, features: u64) {
+        if features & feature::RING_PACKED != 0 {
+            return self.offer_packed(RECEIVES, number, &[(address, len, WRITE)]);
+        }
+        self.describe(RECEIVES, number, address, len, WRITE, 0);
+        self.offer(RECEIVES, number);
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        self.memory.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Returns the pages that differ from what they were.
+    fn changed(&self, before: &[u8]) -> Vec<usize> {
+        let now = self.contents();
+        let pages = now.chunks(4096).zip(before.chunks(4096)).enumerate();
+        pages.filter(|(_, (now, before))| now != before).map(|(page, _)| page).collect()
+    }
+
     /// Shares the memory.
     fn share(&self) {
         let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
@@ -185,8 +224,15 @@ impl FrontEnd {
     fn start(&self, number: u32) {
         let state = |value: u32| VringState { index: number, value };
         let at = USER + u64::from(number) * 3 * 4096;
-        let addresses =
-            VringAddr { index: number, descriptors: at, available: at + 4096, used: at + 8192, ..VringAddr::default() };
+        let log = at + 8192 - USER + GUEST;
+        let addresses = VringAddr {
+            index: number,
+            flags: RING_LOGGED,
+            descriptors: at,
+            available: at + 4096,
+            used: at + 8192,
+            log,
+        };
         self.say(request::SET_VRING_NUM, state(self.size.into()).as_bytes(), &[]);
         self.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
         self.say(request::SET_VRING_BASE, state(self.base).as_bytes(), &[]);
@@ -247,9 +293,12 @@ impl FrontEnd {
         driver.added += parts.len() as u16;
     }
 
-    /// Makes a packed ring anew, as a driver does after a reset.
+    /// Makes a packed ring anew, as a driver does after a reset. DPDK's numbers its descriptors in advance.
     fn begin_anew(&mut self, ring: u32) {
-        self.memory.write(ring as usize * 3 * 4096, &[0; 4096]);
+        for (id, [address, second]) in self.rings[ring as usize].table.iter().enumerate() {
+            address.store(0, Relaxed);
+            second.store((id as u64) << 32, Relaxed);
+        }
         (self.rings[ring as usize].added, self.rings[ring as usize].popped, self.base) = (0, 0, 1 << 15);
     }
 
@@ -586,15 +635,153 @@ fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
     }
 }
 
+/// Where a log is in its file, and the bytes that the memory's pages need: their guest's address is high.
+const LOG_AT: u64 = 64;
+const LOG_LEN: u64 = (GUEST + LEN as u64) / 4096 / 8;
+
+fn new_log() -> OwnedFd {
+    let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, LOG_AT + LOG_LEN).unwrap();
+    file
+}
+
+/// Returns the pages of the memory that a log has, and clears it. No other page has a bit.
+fn logged(log: &OwnedFd) -> Vec<usize> {
+    let mut bytes = vec![0; (LOG_AT + LOG_LEN) as usize];
+    rustix::io::pread(log, &mut bytes[..], 0).unwrap();
+    rustix::io::pwrite(log, &vec![0; bytes.len()], 0).unwrap();
+    let (others, pages) = bytes.split_at((LOG_AT + GUEST / 4096 / 8) as usize);
+    assert!(others.iter().all(|&byte| byte == 0));
+    (0..LEN / 4096).filter(|page| pages[page / 8] & 1 << (page % 8) != 0).collect()
+}
+
+/// During a migration, each page that the back end writes is in the log: rings, buffers, and what crosses into the next page.
+#[test]
+fn a_log_has_every_page_that_is_written() {
+    for features in [feature::VERSION_1, feature::VERSION_1 | feature::RING_PACKED] {
+        let features = features | feature::MRG_RXBUF;
+        let mut place = listening("?packed=on");
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut front = match features & feature::RING_PACKED {
+            0 => FrontEnd::connect(&place, features),
+            _ => FrontEnd::connect_packed(&place, SIZE, features),
+        };
+        front.memory.write(BUFFERS, &[0x55; LEN - BUFFERS]);
+        let log = new_log();
+        for n in 0..SIZE {
+            // 96 bytes to the end of a page.
+            front.offer_buffer(n, GUEST + (BUFFERS + usize::from(n) * 8192 + 4000) as u64, 300, features);
+        }
+        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+        front.log(&log, (LOG_LEN, LOG_AT), features);
+        assert!(logged(&log).is_empty(), "nothing is written");
+        // In one page, in two, and in three buffers; the buffers begin at page 16.
+        let before = front.contents();
+        for len in [60, 90, 700] {
+            assert_eq!(send(&mut tx, &place.pool, &vec![1; len]), 1);
+        }
+        let (pages, changed) = (logged(&log), front.changed(&before));
+        let buffers: Vec<_> = [18].into_iter().chain(20..28).collect();
+        assert!(changed.iter().all(|page| pages.contains(page)), "{changed:?} was written, logged is {pages:?}");
+        assert_eq!(pages.iter().filter(|&&page| page >= BUFFERS / 4096).copied().collect::<Vec<_>>(), buffers);
+        // Receiving writes into the ring only.
+        let frame = vec![7; 60];
+        if features & feature::RING_PACKED != 0 {
+            front.transmit_packed(std::slice::from_ref(&frame));
+        } else {
+            front.transmit(std::slice::from_ref(&frame));
+        }
+        let before = front.contents();
+        assert_eq!(receive(&mut rx, 1), [frame]);
+        let (pages, changed) = (logged(&log), front.changed(&before));
+        assert!(!changed.is_empty() && changed.iter().all(|page| pages.contains(page)), "{changed:?}, {pages:?}");
+        assert!(pages.iter().all(|page| (3..6).contains(page)), "{pages:?}");
+        // The migration is cancelled.
+        front.set_features(features);
+        logged(&log);
+        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+        assert!(logged(&log).is_empty());
+        assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
+    }
+}
+
+/// A log that has no room for an address goes without it; one that is taken away ends the queues, not the process.
+#[test]
+fn a_log_is_not_trusted() {
+    for (what, size, used, is_truncated) in [
+        ("a log that is too short", 8, GUEST, false),
+        ("a used ring that is nowhere", LOG_LEN, u64::MAX - 3, false),
+        ("a log that is truncated", LOG_LEN, GUEST, true),
+    ] {
+        let mut place = listening("");
+        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        let log = new_log();
+        front.log(&log, (size, LOG_AT), feature::VERSION_1);
+        for index in [RECEIVES, TRANSMITS] {
+            let at = USER + u64::from(index) * 3 * 4096;
+            let (available, flags) = (at + 4096, RING_LOGGED);
+            let addresses = VringAddr { index, flags, descriptors: at, available, used: at + 8192, log: used };
+            front.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
+        }
+        front.number(request::GET_FEATURES);
+        if is_truncated {
+            ftruncate(&log, 0).unwrap();
+        }
+        for n in 0..SIZE {
+            front.offer_buffer(n, GUEST + (BUFFERS + usize::from(n) * 4096) as u64, 1600, 0);
+        }
+        front.transmit(&frames(5));
+        assert_eq!(receive(&mut rx, 5), frames(5), "{what}");
+        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1, "{what}");
+        let state = place.port.link().unwrap();
+        assert_eq!(state == Link::Down, is_truncated, "{what}");
+        // The next front end finds everything as it was.
+        drop(front);
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        front.transmit(&frames(5));
+        assert_eq!(receive(&mut rx, 5), frames(5), "{what}");
+    }
+}
+
+/// After a migration the front end has the guest's address announced, unless the guest does that.
+#[test]
+fn a_guest_that_has_moved_is_announced() {
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    let address = [0x52, 0x54, 0, 1, 2, 3];
+    let number = u64::from_le_bytes([0x52, 0x54, 0, 1, 2, 3, 0, 0]);
+    for (features, count) in [(0, 1), (feature::GUEST_ANNOUNCE, 0)] {
+        let features = feature::VERSION_1 | features;
+        let mut front = FrontEnd::connect(&place, features);
+        front.say(request::SEND_RARP, number.as_bytes(), &[]);
+        // A change of the setup does not repeat it.
+        front.set_features(features);
+        let announced = receive(&mut rx, count);
+        front.set_features(features);
+        front.transmit(&frames(3));
+        assert_eq!(receive(&mut rx, 3), frames(3));
+        assert_eq!(announced.len(), count);
+        for frame in announced {
+            let fields = [&[0xFF; 6][..], &address, &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3], &address, &[0; 4], &address];
+            assert_eq!(frame, [&fields.concat()[..], &[0; 22]].concat());
+        }
+    }
+}
+
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
+    front.say(request::SET_LOG_BASE, LogBase { size, offset }.as_bytes(), &[new_log().as_fd()]);
 }
 
 /// Each breaks the protocol: the connection ends, and the next one is served.
 #[test]
 fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
     type Lie = fn(&mut FrontEnd);
-    let lies: [(&str, Lie); 13] = [
+    let lies: [(&str, Lie); 18] = [
         ("an unknown request", |front| front.say(99, &[], &[])),
         ("a queue that is not there", |front| {
             front.say(request::SET_VRING_NUM, VringState { index: 2, value: 16 }.as_bytes(), &[]);
@@ -629,6 +816,11 @@ fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
             let file = front.file.try_clone().unwrap();
             front.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[file.as_fd()]);
         }),
+        ("a log without its file", |front| front.say(request::SET_LOG_BASE, &[8; 16], &[])),
+        ("a log that is longer than its file", |front| lie_of_log(front, LOG_LEN + 8, LOG_AT)),
+        ("a log that ends behind all files", |front| lie_of_log(front, 8, u64::MAX - 7)),
+        ("a log between words", |front| lie_of_log(front, 8, 4)),
+        ("a log of nothing", |front| lie_of_log(front, 0, 0)),
         ("memory that is a pipe", |front| {
             let (pipe, _other) = std::io::pipe().unwrap();
             let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::log::Log;
 use super::memory::GuestMemory;
 use super::packed::Packed;
 use super::places::Record;
@@ -38,6 +39,9 @@ pub struct Vring {
     record: Option<Record>,
 }
 
+/// An RARP frame.
+pub type Announcement = [u8; 60];
+
 /// What the front end has said of a virtqueue.
 #[derive(Clone, Default)]
 pub struct Setup {
@@ -51,6 +55,12 @@ pub struct Setup {
     /// It has sent a descriptor for notifications, which starts the ring.
     pub is_started: bool,
     pub is_enabled: bool,
+    /// The log, while what is written must be logged.
+    pub log: Option<Arc<Log>>,
+    /// The guest's address of the used ring, if it is logged.
+    pub logged_used: Option<u64>,
+    /// A frame to receive as if the guest had sent it: where it is, after a migration.
+    pub announcement: Option<Announcement>,
     pub kick: Option<Arc<Interrupt>>,
     pub call: Option<Arc<Interrupt>>,
 }
@@ -64,6 +74,7 @@ pub enum AnyRing {
 /// A virtqueue that can be worked on.
 pub struct Running {
     pub ring: AnyRing,
+    /// Its announcement is sent once, and only from here.
     pub setup: Setup,
 }
 
@@ -97,6 +108,25 @@ impl Setup {
     /// Returns whether the ring is a packed one.
     pub fn is_packed(&self) -> bool {
         self.features & feature::RING_PACKED != 0
+    }
+
+    /// Logs the parts of the ring that this side writes, all of them: they are few pages. Returns false if the front end has
+    /// taken the log away.
+    fn log_ring(&self) -> bool {
+        let Some(log) = &self.log else { return true };
+        let count = usize::from(self.size);
+        match self.logged_used {
+            Some(used) if self.is_packed() => {
+                log.mark(used, size_of::<u32>());
+                // Descriptors are returned in their own ring, of which the front end names no address for the log.
+                let descriptors = self.memory.to_guest(self.addresses.descriptors);
+                descriptors.into_iter().for_each(|at| log.mark(at, 16 * count));
+            }
+            // Flags, index, elements, and the index at which a notification is wanted.
+            Some(used) => log.mark(used, 6 + 8 * count),
+            None => {}
+        }
+        !log.is_broken()
     }
 }
 
@@ -144,6 +174,7 @@ impl Vring {
         // A packed ring that no queue has looked at yet may not be where the front end has named.
         let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
         let place = self.place().or_else(found).unwrap_or(setup.base);
+        setup.log_ring();
         self.record.iter().for_each(Record::forget);
         self.begin_anew();
         place
@@ -221,15 +252,26 @@ impl Attached {
     pub fn leave(&mut self) {
         if let Some(running) = &self.running {
             self.vring.place.store(running.ring.next().into(), Relaxed);
+            if running.setup.log.is_some() {
+                self.log_ring();
+            }
         }
         self.vring.is_polling.store(false, Release);
+    }
+
+    #[cold]
+    fn log_ring(&mut self) {
+        if self.running.as_ref().is_some_and(|running| !running.setup.log_ring()) {
+            self.give_up();
+        }
     }
 
     /// Stops work on the ring, which the front end has broken.
     #[cold]
     pub fn give_up(&mut self) {
         self.vring.give_up();
-        self.running = None;
+        // Chains before the breach may have been used.
+        self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
     }
 
     /// Returns whether a poll would find something new: cheaper than [`enter`](Attached::enter), and without a fence.
@@ -244,13 +286,16 @@ impl Attached {
     fn adopt(&mut self) {
         let vring = &*self.vring;
         vring.is_polling.store(false, Release);
-        let setup = {
-            let setup = vring.lock();
+        let mut setup = {
+            let mut shared = vring.lock();
             vring.is_polling.store(true, Relaxed);
             self.generation = vring.generation.load(Acquire);
-            setup.clone()
+            let setup = shared.clone();
+            shared.announcement = None;
+            setup
         };
-        self.running = None;
+        let before = self.running.take().and_then(|running| running.setup.announcement);
+        setup.announcement = setup.announcement.or(before);
         if !setup.is_started || vring.is_broken.load(Relaxed) {
             return;
         }
