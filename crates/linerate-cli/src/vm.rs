@@ -70,7 +70,9 @@ fn words(machine: &Machine, (major, minor): (u32, u32)) -> Result<Vec<String>, E
         let mode = if is("client") { "server=on,wait=off" } else { again };
         option("-chardev", format!("socket,id=socket{n},path={path},{mode}"));
         option("-netdev", format!("vhost-user,id=net{n},chardev=socket{n},queues={queues}"));
-        let mut card = format!("virtio-net-pci,netdev=net{n}");
+        // QEMU gives the cards of all machines the same addresses.
+        let mac = port_mac(port.short());
+        let mut card = format!("virtio-net-pci,netdev=net{n},mac={mac}");
         if queues > 1 {
             // Two for each pair, one for the control queue, one for changes of the configuration.
             card += &format!(",mq=on,vectors={}", 2 * queues + 2);
@@ -85,6 +87,16 @@ fn words(machine: &Machine, (major, minor): (u32, u32)) -> Result<Vec<String>, E
     }
     words.extend(machine.others.iter().cloned());
     Ok(words)
+}
+
+/// Returns an address of the local kind for the machine's card at a port: the same for each start.
+fn port_mac(name: &str) -> String {
+    // FNV-1a.
+    let hash = name
+        .bytes()
+        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
 }
 
 /// Asks QEMU for its version.

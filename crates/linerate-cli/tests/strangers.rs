@@ -176,3 +176,32 @@ fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
         std::thread::yield_now();
     }
 }
+
+/// A back end's socket that is free again: another user at that place does not get the port's packets, the first user does.
+#[test]
+fn another_user_does_not_take_a_back_ends_place() {
+    let place = Place::new();
+    let folder = place.folder.path().join("open");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = folder.join("s").display().to_string();
+    let served = |user: u32, words: &str| {
+        let back = Process::start(&mut place.command(user, &format!("sink vhost:{socket} {words} --json")));
+        while !Path::new(&socket).exists() {
+            std::thread::yield_now();
+        }
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+        back
+    };
+    let first = served(NOBODY, "--seconds 60");
+    let name = format!("gen virtio-user:{socket} --rate 10k --seconds 120 --json");
+    let mut front = Process::start(&mut place.command(STRANGER, &name));
+    front.await_output("ports");
+    first.interrupt();
+    front.await_error("the link is down");
+    // A third user: the front end's own user, root and the first one are admitted.
+    let (code, said) = served(1234, "--seconds 1").ended();
+    assert_eq!((code, kit::summary(said.as_bytes())["packets"].as_u64()), (Some(0), Some(0)), "{said}");
+    let (code, said) = served(NOBODY, "--count 1000 --seconds 60").ended();
+    assert_eq!((code, kit::summary(said.as_bytes())["packets"].as_u64()), (Some(0), Some(1000)), "{said}");
+}

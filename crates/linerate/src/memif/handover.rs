@@ -4,7 +4,7 @@
 //! that rarely does. It keeps the memory of a connection that has ended until it looks.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::regions::Regions;
@@ -50,6 +50,8 @@ pub struct Handover {
     connected: Mutex<Option<Arc<Connected>>>,
     /// Raised by a queue whose ring is broken.
     broken: Interrupt,
+    /// How often a ring was.
+    breaches: AtomicU64,
     /// Raised at each new connection, for receive queues that sleep without one.
     changed: Vec<Interrupt>,
 }
@@ -62,6 +64,7 @@ impl Handover {
             generation: AtomicU32::new(1),
             connected: Mutex::default(),
             broken: Interrupt::new()?,
+            breaches: AtomicU64::new(0),
             changed: (0..rx_queues).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?,
         })
     }
@@ -90,6 +93,7 @@ impl Handover {
     #[cold]
     fn give_up(&self, connected: &Connected) {
         connected.is_broken.store(true, Relaxed);
+        self.breaches.fetch_add(1, Relaxed);
         self.broken.raise();
     }
 
@@ -97,6 +101,11 @@ impl Handover {
     pub fn is_broken(&self) -> bool {
         self.broken.clear();
         self.connected().is_none()
+    }
+
+    /// Returns how often peers have broken the rules of a ring.
+    pub fn breaches(&self) -> u64 {
+        self.breaches.load(Relaxed)
     }
 
     /// Returns the event that is raised when a ring is broken.

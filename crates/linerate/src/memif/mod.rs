@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::port::{Config, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use crate::port::{Config, Drops, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
 use control::{Control, Role, Wanted};
 use handover::{Attached, Handover};
 use message::Secret;
@@ -113,6 +113,11 @@ impl PortKind for Interface {
             longest: config.options.max_frame,
             parts: Vec::new(),
         }))
+    }
+
+    /// Connections whose rings a peer has broken.
+    fn drops(&self) -> Drops {
+        Drops { malformed: self.handover.breaches(), ..Drops::default() }
     }
 
     /// The link is up while a peer is connected.

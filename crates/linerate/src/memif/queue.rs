@@ -13,6 +13,8 @@ use crate::packet::Packet;
 use crate::port::{QueueCounters, RegionRx, Transmit};
 use crate::slot::{HEADROOM, Slot};
 
+/// The most descriptors of a packet.
+const MOST_PARTS: u16 = 1024;
 /// The shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
 
@@ -92,7 +94,6 @@ impl MemifRx {
             // A sender asks for no interrupt here: it looks at the index.
         }
         if taken.is_none() || ring.regions().is_broken() {
-            counters.dropped();
             attached.give_up();
         }
     }
@@ -175,7 +176,7 @@ enum Gathered {
 fn gather(ring: &Ring, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Gathered {
     parts.clear();
     let mut length = 0;
-    for number in 0..left {
+    for number in 0..left.min(MOST_PARTS) {
         let Some(part) = ring.filled(ahead + number) else { return Gathered::Broken };
         parts.push(part);
         length += part.len as usize;
@@ -184,7 +185,7 @@ fn gather(ring: &Ring, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Gathered
         }
     }
     // A packet that fills the ring never ends.
-    if left == ring.size() { Gathered::Broken } else { Gathered::Unfinished }
+    if left >= ring.size().min(MOST_PARTS) { Gathered::Broken } else { Gathered::Unfinished }
 }
 
 /// Copies bytes of a part, from byte `at` on.
@@ -222,6 +223,8 @@ impl Transmit for MemifTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
+            // Memory of a peer that is gone is not kept.
+            let _ = self.attached.ring();
             return 0;
         }
         self.fill_all(batch)
@@ -278,7 +281,6 @@ impl MemifTx {
             event.raise();
         }
         if !is_valid {
-            counters.dropped();
             attached.give_up();
         }
         counters.moved_packets(packets, slots, bytes);

@@ -3,9 +3,11 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketType;
+use rustix::net::sockopt::socket_peercred;
 
 use super::{connect_as, listen_as};
 use crate::error::Result;
@@ -18,8 +20,13 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub enum Peers {
     /// They connect here.
     Listener(UnixListener),
-    /// They listen there, at a socket of this type.
-    Server(SocketType, PathBuf),
+    /// One listens there, at a socket of this type.
+    Server {
+        kind: SocketType,
+        path: PathBuf,
+        /// The user of the first one.
+        user: OnceLock<u32>,
+    },
 }
 
 impl Peers {
@@ -46,7 +53,29 @@ impl Peers {
 
     /// As [`at`](Peers::at), with sockets of this type.
     pub fn at_as(kind: SocketType, path: &Path) -> Peers {
-        Peers::Server(kind, path.to_path_buf())
+        Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() }
+    }
+
+    /// Waits a moment before the next connection to a server, unless `stop` is readable: one that accepts and closes does not
+    /// keep the thread.
+    pub fn pause(&self, stop: &impl AsFd) {
+        if let Peers::Server { .. } = self {
+            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
+        }
+    }
+
+    /// Returns whether a server may be one after the first: it is of the same user, of root, or of this process's user. Another
+    /// user could have taken the place of a socket that was removed, and would get the packets.
+    pub fn admits(&self, server: &UnixStream) -> bool {
+        let Peers::Server { path, user, .. } = self else { return true };
+        let Ok(peer) = socket_peercred(server) else { return false };
+        let (peer, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
+        let first = *user.get_or_init(|| peer);
+        let is_admitted = [first, own, 0].contains(&peer);
+        if !is_admitted {
+            tracing::debug!("user {peer} listens at {}, where user {first} has listened", path.display());
+        }
+        is_admitted
     }
 
     /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
@@ -56,7 +85,7 @@ impl Peers {
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
             let found = match self {
                 Peers::Listener(_) => None,
-                Peers::Server(kind, path) => connect_as(*kind, path).ok(),
+                Peers::Server { kind, path, .. } => connect_as(*kind, path).ok().filter(|socket| self.admits(socket)),
             };
             let pause = match self {
                 Peers::Listener(listener) if accepts => {
@@ -64,7 +93,7 @@ impl Peers {
                     None
                 }
                 // A server that always accepts does not keep the thread.
-                Peers::Server(..) if found.is_some() => Some(&NO_TIME),
+                Peers::Server { .. } if found.is_some() => Some(&NO_TIME),
                 _ => Some(&AGAIN),
             };
             if poll(&mut events, pause).is_err() {
@@ -74,7 +103,7 @@ impl Peers {
                 return None;
             }
             let socket = match self {
-                Peers::Server(..) => found,
+                Peers::Server { .. } => found,
                 Peers::Listener(listener) => listener.accept().map(|(socket, _)| socket).ok(),
             };
             // Without a free descriptor, a peer waits.

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::error::{Error, Result};
 use crate::offload::LONGEST;
-use crate::port::{Config, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use crate::port::{Config, Drops, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
 use crate::spec::virtio::feature;
 use places::{Places, Record};
 use queue::{Chain, Sleep, VhostRx, VhostTx};
@@ -118,6 +118,11 @@ impl PortKind for BackEnd {
             longest: if config.options.offloads { LONGEST } else { config.options.max_frame },
             parts: Chain::default(),
         }))
+    }
+
+    /// Rings that a front end has broken.
+    fn drops(&self) -> Drops {
+        Drops { malformed: self.shared.vrings.iter().map(|vring| vring.breaches()).sum(), ..Drops::default() }
     }
 
     /// The link is up while a front end has both queues of the first pair running.

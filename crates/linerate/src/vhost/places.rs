@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::pwrite;
 
 use crate::error::{Error, Result};
@@ -78,6 +78,11 @@ impl Places {
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| fail("another process uses it".to_string(), "choose another path, or stop that process"))?;
+        // The process before this one may just have removed it.
+        let there = stat(&path).ok().map(|there| (there.st_dev, there.st_ino));
+        if there != Some((found.st_dev, found.st_ino)) {
+            return Err(fail("another process has removed it just now".to_string(), "open the port again"));
+        }
         if found.st_size == 0 {
             let mut page = [0; LEN];
             page[..8].copy_from_slice(&WHAT.to_le_bytes());

@@ -14,7 +14,7 @@ use rustix::event::epoll;
 
 use super::log::Log;
 use super::memory::GuestMemory;
-use super::ring::{Descriptor, Found, Head, Ring};
+use super::ring::{Descriptor, Found, Head, MOST_PARTS, Ring};
 use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
@@ -29,8 +29,8 @@ use crate::spec::virtio::{feature, header};
 
 /// The shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
-/// The most descriptors of a chain, however it is made.
-const MOST_PARTS: usize = 1024;
+/// The most chains that one poll drops: a front end that makes nothing else does not keep the thread.
+const MOST_DROPPED: usize = 256;
 
 /// Returns the length of the header that the features have (5.1.6.1).
 fn header_len(features: u64) -> usize {
@@ -113,7 +113,6 @@ impl VhostRx {
             AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
         };
         if !is_valid {
-            counters.dropped();
             attached.give_up();
         }
         attached.leave();
@@ -133,7 +132,7 @@ fn take_from(
 ) -> bool {
     let end = match ring.look() {
         true if setup.is_enabled => take(ring, setup, batch, pool, counters, limits, parts),
-        true => discard(ring),
+        true => discard(ring, counters),
         false => None,
     };
     if let Some(end) = end
@@ -145,15 +144,17 @@ fn take_from(
     end.is_some() && !setup.memory.is_broken()
 }
 
-/// Empties a ring that is disabled (vhost-user, "Ring states"). Returns where it ends, `None` if a chain breaks the rules.
+/// Empties a ring that is disabled (vhost-user, "Ring states"), and counts what is dropped. Returns where it ends, `None` if a
+/// chain breaks the rules.
 #[cold]
-fn discard(ring: &mut impl Ring) -> Option<u16> {
+fn discard(ring: &mut impl Ring, counters: &QueueCounters) -> Option<u16> {
     let mut at = ring.next();
-    for _ in 0..ring.size() {
+    for _ in 0..ring.size().min(MOST_DROPPED) {
         match ring.head(at) {
             Found::Chain(head) => {
                 let chain = ring.whole(head)?;
                 ring.put_used(chain, 0);
+                counters.dropped();
                 at = chain.end;
             }
             Found::Nothing => break,
@@ -184,7 +185,7 @@ fn take(
     let header = header_len(setup.features);
     let may_be_unfinished = setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6) != 0;
     let memory = &*setup.memory;
-    let (mut packets, mut bytes) = (0, 0);
+    let (mut packets, mut bytes, mut dropped) = (0, 0, 0);
     let slots = batch.len();
     let mut at = ring.next();
     loop {
@@ -232,7 +233,10 @@ fn take(
         let chain = parts.gather(ring, memory, head, false)?;
         match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
             Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
-            Took::Dropped => counters.dropped(),
+            Took::Dropped => {
+                counters.dropped();
+                dropped += 1;
+            }
             Took::NoRoom => {
                 counters.found_no_buffer();
                 break;
@@ -240,6 +244,9 @@ fn take(
         }
         ring.put_used(chain, 0);
         at = chain.end;
+        if dropped == MOST_DROPPED {
+            break;
+        }
     }
     counters.moved_packets(packets, batch.len() - slots, bytes);
     Some(at)
@@ -320,7 +327,7 @@ impl Chain {
             self.gather_indirect::<R>(memory, descriptor, writable)?;
             return Some(chain);
         }
-        for _ in 0..ring.size() {
+        for _ in 0..ring.size().min(MOST_PARTS) {
             self.add(memory, descriptor, writable)?;
             if descriptor.flags & NEXT == 0 {
                 return Some(chain);
@@ -449,6 +456,7 @@ impl Transmit for VhostTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
+            self.attached.look();
             return 0;
         }
         self.fill_all(batch)
@@ -477,7 +485,6 @@ impl VhostTx {
             (AnyRing::Packed(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
         };
         if !is_valid {
-            counters.dropped();
             attached.give_up();
         }
         attached.leave();

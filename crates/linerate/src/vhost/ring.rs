@@ -5,6 +5,9 @@
 
 use crate::spec::virtio::ring::{INDIRECT, NEXT};
 
+/// The most descriptors of a chain, however it is made.
+pub const MOST_PARTS: usize = 1024;
+
 /// Where the front end has the three parts of a ring: its own addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses {
@@ -72,7 +75,7 @@ pub trait Ring {
     /// Follows a chain to its end; `None` if it breaks the rules.
     fn whole(&self, mut chain: Head) -> Option<Head> {
         let mut descriptor = chain.first;
-        for _ in 0..self.size() {
+        for _ in 0..self.size().min(MOST_PARTS) {
             if descriptor.flags & NEXT == 0 || descriptor.flags & INDIRECT != 0 {
                 return Some(chain);
             }

@@ -101,6 +101,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
         Session::new(shared.clone(), Connection::new(socket)).run(stop);
         tracing::debug!("the front end is gone");
         shared.is_connected.store(false, SeqCst);
+        peers.pause(stop);
     }
 }
 

@@ -4,7 +4,7 @@
 //! control thread changes the setup, then waits until no poll is in progress. Whoever comes second sees the other.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::log::Log;
@@ -33,6 +33,8 @@ pub struct Vring {
     place: AtomicU32,
     /// The front end has broken the ring's rules, or taken its memory away: nothing more is taken from it.
     is_broken: AtomicBool,
+    /// How often the front end has broken the rules.
+    breaches: AtomicU64,
     /// Raised at each change, for a queue that sleeps.
     changed: Interrupt,
     /// Where the place of a packed ring is kept; `None` if packed rings are not offered.
@@ -142,6 +144,7 @@ impl Vring {
             is_polling: AtomicBool::new(false),
             place: AtomicU32::new(UNKNOWN),
             is_broken: AtomicBool::new(false),
+            breaches: AtomicU64::new(0),
             changed: Interrupt::new()?,
             record,
         })
@@ -208,6 +211,12 @@ impl Vring {
     #[cold]
     pub fn give_up(&self) {
         self.is_broken.store(true, Relaxed);
+        self.breaches.fetch_add(1, Relaxed);
+    }
+
+    /// Returns how often the ring was given up.
+    pub fn breaches(&self) -> u64 {
+        self.breaches.load(Relaxed)
     }
 
     /// Returns the event that is raised at each change.
@@ -272,6 +281,14 @@ impl Attached {
         self.vring.give_up();
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
+    }
+
+    /// Takes over a changed setup, if there is one: memory of a front end that is gone is not kept.
+    #[inline(always)]
+    pub fn look(&mut self) {
+        if self.vring.generation.load(Relaxed) != self.generation && self.enter().is_some() {
+            self.leave();
+        }
     }
 
     /// Returns whether a poll would find something new: cheaper than [`enter`](Attached::enter), and without a fence.

@@ -128,7 +128,10 @@ impl Control {
             true => (Peers::listen(path)?, None),
             false => {
                 let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
-                (Peers::at(path), Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
+                let peers = Peers::at(path);
+                // Notes its user, who is the first.
+                peers.admits(&socket);
+                (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
             }
         };
         let path = is_server.then(|| path.to_path_buf());
@@ -178,6 +181,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
             }
             tracing::debug!("the back end is gone");
             shared.change(None);
+            peers.pause(stop);
         }
         let Some(socket) = peers.next(stop) else { return };
         match shared.attach(socket) {

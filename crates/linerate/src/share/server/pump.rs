@@ -78,7 +78,9 @@ impl TxPump {
     /// Moves packets once; returns the number of slots.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         let mut slots = self.take_short();
-        while self.batch.len() < TURN {
+        // A client that moves its head meanwhile does not keep the thread with packets that are dropped.
+        let most = self.ring.ring.place.slots;
+        while self.batch.len() < TURN && slots < most {
             let done = match self.ring.front() {
                 Front::None => break,
                 Front::Packet { len, flags } if self.take(len, flags) => self.ring.parts.len(),

@@ -34,11 +34,16 @@ pub(super) struct PersistentPort {
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 
+/// Returns a port's name without options.
+fn address(port: &str) -> &str {
+    port.split('?').next().unwrap_or(port)
+}
+
 /// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`). Of one
 /// that is too long it is the end of the last part of its path.
 fn plain(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    let port = port.split('?').next().unwrap_or(port);
+    let port = address(port);
     let last = port.rsplit('/').next().unwrap_or(port);
     let name = if port.chars().count() > LONGEST_NAME { last } else { port };
     let excess = name.chars().count().saturating_sub(LONGEST_NAME);
@@ -59,7 +64,7 @@ impl State {
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
-        if lock(&self.attached).iter().any(|there| plain(&there.port) == plain(port)) {
+        if lock(&self.attached).iter().any(|there| address(&there.port) == address(port)) {
             return Err(Error::PortInUse { name: port.to_string() });
         }
         let mut attached = Attached {
@@ -104,7 +109,7 @@ impl State {
         let mut all = lock(&self.attached);
         let at = all
             .iter()
-            .position(|there| plain(&there.port) == plain(port) && there.switch == switch)
+            .position(|there| address(&there.port) == address(port) && there.switch == switch)
             .ok_or_else(absent)?;
         let attached = all.swap_remove(at);
         drop(all);
