@@ -119,10 +119,8 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
             if times.histogram.is_empty() {
                 let seconds = common.seconds.unwrap_or(SECONDS);
-                note(&format!(
-                    "note: no frame was timed in {} s: use more --seconds, or less --every",
-                    seconds.as_secs_f64()
-                ));
+                let less = if load.every > 1 { ", or less --every" } else { "" };
+                note(&format!("note: no frame was timed in {} s: use more --seconds{less}", seconds.as_secs_f64()));
             }
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
@@ -166,7 +164,8 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     let Sample { measured, asked, sent, arrived } = sample;
     let Outcome { lost, corrupted, .. } = measured.outcome;
     let Measured { seconds, .. } = measured;
-    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, measured.used.bound()));
+    let bound = measured.stopped_by.clone().or_else(|| measured.used.bound());
+    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, bound));
     let [sent, arrived] = [sent, arrived].map(|packets| packets as f64 / seconds);
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
     let (used, interrupted) = (measured.used, measured.interrupted);

@@ -277,6 +277,8 @@ pub struct Measured {
     /// Packets that each port's wire sent in the run's time, if it counts them.
     pub wires: Vec<Option<u64>>,
     pub used: Use,
+    /// The end that is gone, the link that is down, or the port that takes nothing.
+    pub stopped_by: Option<String>,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
     /// The error that ended the run.
@@ -649,9 +651,12 @@ impl Run {
                 shortfalls.extend(Shortfall::of(&what, asked, sent, seconds, used.bound()));
             }
         }
+        let stopped_by = bound();
         let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
         let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| "the port, which has no room".to_string());
-        let fastest = || used.bound_of_fastest(busy).or_else(no_room);
+        // A source that is at its end bounds nothing.
+        let goes_on = in_time.seconds() >= 0.9 * seconds;
+        let fastest = || used.bound_of_fastest(busy).filter(|_| goes_on).or_else(no_room);
         let fastest = || fastest().filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
         let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);
@@ -699,6 +704,7 @@ impl Run {
             bound,
             wires,
             used,
+            stopped_by,
             interrupted,
             failure,
             breaches,
@@ -734,6 +740,7 @@ impl Run {
                     Some(("xdp" | "packet", interface)) => {
                         format!("is the interface up? sudo ip link set dev {interface} up")
                     }
+                    Some(("memif", _)) => "is the other side running, with the same id and secret?".to_string(),
                     _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
                     Some(("vhost", _)) => {
                         format!("is the machine running, and its driver loaded? see: linerate vm {}", device.name())
@@ -870,10 +877,19 @@ impl Run {
                 self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| model(device).is_some());
             of_models.map(|(_, statistics)| statistics.rx_packets).sum::<u64>()
         };
+        // A thread without a processor has not received them yet; after a count it does not.
+        let is_received = || {
+            let all = self.devices.iter().zip(self.known_statistics().0);
+            self.count.is_some()
+                || all.filter(|(device, _)| model(device).is_some()).all(|(device, statistics)| {
+                    device.queue_statistics().rx_slots.iter().sum::<u64>() >= statistics.rx_packets
+                })
+        };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let (mut before, mut is_still) = (arrived(), models(&self.devices).is_empty());
         let begin = Instant::now();
-        while !(is_still && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN {
+        while !(is_still && is_received() && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN
+        {
             // The frames need the processors.
             std::thread::sleep(LOOK);
             let now = arrived();
@@ -896,7 +912,8 @@ impl Run {
     /// given none.
     fn sent(&self, statistics: &[Statistics]) -> Option<u64> {
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
-        (given > 0).then(|| statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum())
+        let refused: u64 = statistics.iter().map(|port| port.drops.tx_too_long).sum();
+        (given + refused > 0).then(|| statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum())
     }
 
     /// Returns the ports' counters, and whether each port is gone. Of a port that is gone they are the last ones read, with

@@ -48,10 +48,15 @@ impl Rates {
     /// Computes the rates from `before` to `now`.
     pub fn new(name: &str, before: &Statistics, now: &Statistics, seconds: f64) -> Rates {
         let lost = |statistics: &Statistics| statistics.drops.by_cause().iter().map(|(_, count)| count).sum::<u64>();
+        // Frames that a file could not take were counted before its buffer was written, and are not any more.
+        let rate = |of: fn(&Statistics) -> (u64, u64)| {
+            let ((packets, bytes), before) = (of(now), of(before));
+            Rate::new(packets.saturating_sub(before.0), bytes.saturating_sub(before.1), seconds)
+        };
         Rates {
             name: name.to_string(),
-            rx: Rate::new(now.rx_packets - before.rx_packets, now.rx_bytes - before.rx_bytes, seconds),
-            tx: Rate::new(now.tx_packets - before.tx_packets, now.tx_bytes - before.tx_bytes, seconds),
+            rx: rate(|counters| (counters.rx_packets, counters.rx_bytes)),
+            tx: rate(|counters| (counters.tx_packets, counters.tx_bytes)),
             dropped: lost(now),
             drops: drops(&now.drops),
         }
@@ -126,7 +131,7 @@ const COLUMNS: [Column; 7] = [
     ("tx Mpps", 9, 0, |port| mpps(port.tx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
     ("wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
-    ("dropped", 11, 48, |port| port.dropped.to_string()),
+    ("dropped", 11, 40, |port| port.dropped.to_string()),
 ];
 
 impl Tick {

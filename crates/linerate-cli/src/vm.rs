@@ -35,18 +35,33 @@ pub struct Machine {
 
 /// Prints the line, or becomes QEMU.
 pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
-    let words = words(machine, version(&machine.qemu)?)?;
+    let ports = machine.ports.iter().map(|text| card_of(text)).collect::<Result<Vec<_>, Error>>()?;
+    for (n, port) in ports.iter().enumerate() {
+        if ports[..n].iter().any(|other| other.short() == port.short()) {
+            usage(&format!("'{}' is given twice; choose another port", port.short()));
+        }
+    }
+    let words = words(machine, &ports, version(&machine.qemu)?)?;
     if machine.run {
         let source = Command::new(&machine.qemu).args(&words).exec();
-        return Err(Error::System { call: "starting QEMU", source });
+        return Err(Error::System { call: "running QEMU", source });
     }
     let words: Vec<String> = [&machine.qemu].into_iter().chain(&words).map(|word| quoted(word)).collect();
     print(&format!("{}\n", words.join(" ")));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reads the name of a port that a machine can have its card at.
+fn card_of(text: &str) -> Result<PortName, Error> {
+    let port = PortName::parse(text)?;
+    if !port.short().starts_with("vhost:") {
+        usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
+    }
+    Ok(port)
+}
+
 /// Returns QEMU's arguments.
-fn words(machine: &Machine, (major, minor): (u32, u32)) -> Result<Vec<String>, Error> {
+fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> Result<Vec<String>, Error> {
     let mut words = Vec::new();
     let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
     // KVM runs the guest's code on the processor itself.
@@ -56,11 +71,8 @@ fn words(machine: &Machine, (major, minor): (u32, u32)) -> Result<Vec<String>, E
     option("-m", format!("{}M", machine.memory));
     option("-smp", machine.processors.to_string());
     option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", machine.memory));
-    for (n, text) in machine.ports.iter().enumerate() {
-        let port = PortName::parse(text)?;
-        let Some(path) = port.short().strip_prefix("vhost:") else {
-            usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
-        };
+    for (n, port) in ports.iter().enumerate() {
+        let path = port.short().trim_start_matches("vhost:");
         let is = |name: &str| port.option(name) == Some("on");
         let queues = port.number("queues", 1, 1..=64)?;
         let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=65_535)).transpose()?;
@@ -102,7 +114,7 @@ fn port_mac(name: &str) -> String {
 /// Asks QEMU for its version.
 fn version(qemu: &str) -> Result<(u32, u32), Error> {
     let output = Command::new(qemu).arg("--version").output().map_err(|source| Error::System {
-        call: "starting QEMU (install it: sudo apt install qemu-system-x86; or name it: --qemu PATH)",
+        call: "running QEMU (install it: sudo apt install qemu-system-x86; or name it: --qemu PATH)",
         source,
     })?;
     // "QEMU emulator version 7.2.22 (Debian …)"

@@ -112,6 +112,22 @@ fn a_count_that_is_not_reached_has_its_reason() {
     assert!(bound.contains("No space left on device") && !said.contains("too long"), "{sent} {said}");
 }
 
+/// A source that is at its end is bounded by nothing.
+#[test]
+fn what_is_at_its_end_has_no_bound() {
+    let (forwarded, _) = run(0, &["fwd", "sim:0?count=1000", "sim:1?wire=sink", "--seconds", "1"]);
+    assert_eq!(
+        (number(&forwarded["packets"]), &forwarded["bounded_by"]),
+        (1000, &serde_json::Value::Null),
+        "{forwarded}"
+    );
+    let output = expect(0, &mut linerate(&["latency", "l{0", "l}0", "--rate", "1k", "--seconds", "0.5"]));
+    assert!(!text(&output.stderr).contains("the link"), "{}", text(&output.stderr));
+    let output =
+        expect(1, &mut linerate(&["latency", "sim:0?wire=none", "sim:1?wire=none", "--rate", "10k", "--seconds", "1"]));
+    assert!(text(&output.stderr).contains("bounded by the link, which is down"), "{}", text(&output.stderr));
+}
+
 /// A corrupted frame has arrived.
 #[test]
 fn corrupted_frames_are_not_lost() {

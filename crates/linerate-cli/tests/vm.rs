@@ -66,6 +66,8 @@ fn what_is_no_port_of_a_machine_is_refused() {
         (2, &["vm", "sim:0", "--qemu", &qemu][..], "a machine has its card at vhost:PATH"),
         (2, &["vm", "vhost:/tmp/s?queues=65", "--qemu", &qemu], "queues"),
         (2, &["vm"], "required"),
+        (2, &["vm", "vhost:/tmp/s", "vhost:/tmp/s?packed=on", "--qemu", &qemu], "given twice"),
+        (2, &["vm", "sim:0", "--qemu", "/nowhere/qemu"], "a machine has its card at vhost:PATH"),
         (2, &["vm", "vhost:/tmp/s", "--memory", "4"], "from 16 to"),
         (1, &["vm", "vhost:/tmp/s", "--qemu", "/nowhere/qemu"], "sudo apt install qemu-system-x86"),
         (2, &["vm", "vhost:/tmp/s", "--qemu", "true"], "names no version of QEMU"),

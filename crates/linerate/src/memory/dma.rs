@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use super::{Addresses, DeviceAddress, Mapping};
+use super::{Addresses, DeviceAddress, Mapping, PageSize};
 use crate::error::{Error, Result};
 
 #[cfg(target_endian = "big")]
@@ -46,6 +46,21 @@ impl DmaMap {
             return Err(Error::BadDevice { why: "it cannot address all of the mapped memory" });
         }
         Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
+    }
+
+    /// Allocates `bytes` for rings, in pages of a size, and maps them into `space`. Without a free hugepage they are ordinary
+    /// pages, if the space takes these.
+    ///
+    /// # Errors
+    /// As [`new`](DmaMap::new); [`Error::NoHugepages`].
+    pub fn of_rings(space: &Arc<dyn DmaSpace>, bytes: usize, pages: PageSize) -> Result<DmaMap> {
+        match Mapping::new(bytes, pages, None) {
+            Err(error @ Error::NoHugepages { .. }) => {
+                let memory = Arc::new(Mapping::new(bytes, PageSize::Ordinary, None)?);
+                DmaMap::new(space, &memory).map_err(|_| error)
+            }
+            memory => DmaMap::new(space, &Arc::new(memory?)),
+        }
     }
 
     /// Returns the device addresses of the memory.
@@ -156,6 +171,19 @@ mod tests {
         assert_eq!(map(None).unwrap().addresses().at(5000), (1 << 40) + 5000);
         assert_eq!(map(Some(3)).unwrap().addresses().at(5000), (2 << 40) + 904);
         assert!(map(Some(2)).map(drop).unwrap_err().with_hint().contains("cannot address all"));
+    }
+
+    /// The last hugepages may be those of the packets. Tests' machines have none of 1 GiB.
+    #[test]
+    #[cfg(not(miri))] // it asks the kernel
+    fn rings_without_a_hugepage_are_in_ordinary_pages() {
+        let of_rings = |sees| {
+            let space: Arc<dyn DmaSpace> = Arc::new(Sees(sees));
+            DmaMap::of_rings(&space, 3 * 4096, PageSize::Huge1G)
+        };
+        assert_eq!(of_rings(None).unwrap().memory().pages(), PageSize::Ordinary);
+        let error = of_rings(Some(0)).map(drop).unwrap_err();
+        assert!(matches!(error, Error::NoHugepages { .. }), "a space that takes no ordinary pages: {error}");
     }
 
     #[test]

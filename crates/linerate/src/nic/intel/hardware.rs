@@ -81,7 +81,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let region = config.pool.region();
         let pages = region.mapping().pages();
         let bytes = (config.options.rx_queues + config.options.tx_queues) as usize * config.ring() * DESCRIPTOR;
-        let rings = DmaMap::new(dma, &Arc::new(Mapping::new(bytes, pages, None)?))?;
+        let rings = DmaMap::of_rings(dma, bytes, pages)?;
         let packets = DmaMap::new(dma, region.mapping())?;
         let interrupts = match config.options.interrupts {
             Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),

@@ -10,7 +10,7 @@ use super::ring::{HeaderLayout, Layout, Ring};
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport, wait_until};
 use crate::error::{Error, Remedy, Result};
-use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
+use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt};
@@ -163,7 +163,7 @@ impl Hardware {
                 mend: Remedy::TakeOverUio("start the machine with iommu_platform=on for it"),
             });
         }
-        let rings = DmaMap::new(dma, &Arc::new(Mapping::new(end, region.mapping().pages(), None)?))?;
+        let rings = DmaMap::of_rings(dma, end, region.mapping().pages())?;
         let state = Mutex::new(State { promiscuous: true, ..State::default() });
         Ok(Hardware {
             transport,

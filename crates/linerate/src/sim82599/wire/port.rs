@@ -111,7 +111,8 @@ impl Wire for Port {
     fn unsent(&mut self) -> u64 {
         // What waits for room is still to go, while there is a link.
         let waiting = if self.link() { self.sending.packets().count() as u64 } else { 0 };
-        let sent = self.device.statistics().map_or(0, |statistics| statistics.tx_packets);
-        self.frames[1].saturating_sub(sent + waiting)
+        // A port that is gone does not tell how many it has sent.
+        let sent = self.device.statistics().map_or(u64::MAX, |statistics| statistics.tx_packets);
+        self.frames[1].saturating_sub(sent.saturating_add(waiting))
     }
 }
