@@ -135,6 +135,13 @@ fn open(names: &[String; 2]) -> [Port; 2] {
     sleeping.open(names.each_ref().map(String::as_str)).unwrap()
 }
 
+/// Opens a port with a pool of its own, whose buffers can be counted while other tests run.
+fn open_one(name: &str) -> Result<Port, linerate::Error> {
+    let pool = Pool::new(Region::new(&RegionOptions::default())?);
+    let [port] = Options { pool: Some(pool), ..Options::default() }.open([name])?;
+    Ok(port)
+}
+
 /// Begins to send `/tmp/file` over TCP, to the file `/tmp/there`.
 fn begin_transfer(guest: &mut Guest, from: &str, to: &str, address: &str) {
     // BusyBox's nc ends both when the other end sends no more, so the listener's input stays open.
@@ -363,7 +370,7 @@ fn dpdk_returns_every_packet_intact() {
     ] {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("socket");
-        let [mut port] = linerate::open([&*format!("vhost:{}?packed=on", socket.display())]).unwrap();
+        let mut port = open_one(&format!("vhost:{}?packed=on", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
         let dpdk = Returning::start(&device, &folder);
@@ -381,14 +388,14 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         let name = format!("virtio-user:{}?ring=256&{options}", socket.display());
         let device = format!("net_vhost0,iface={},queues=1", socket.display());
         let (mut port, dpdk) = if options.contains("server") {
-            let [port] = linerate::open([&*name]).unwrap();
+            let port = open_one(&name).unwrap();
             (port, Returning::start(&format!("{device},client=1"), &folder))
         } else {
             let dpdk = Returning::start(&device, &folder);
             let begin = Instant::now();
             let port = loop {
-                match linerate::open([&*name]) {
-                    Ok([port]) => break port,
+                match open_one(&name) {
+                    Ok(port) => break port,
                     Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}: {}", dpdk.said()),
                 }
                 std::thread::yield_now();
@@ -424,7 +431,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
     ] {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("socket");
-        let [mut port] = linerate::open([&*format!("memif:{}?{ours}", socket.display())]).unwrap();
+        let mut port = open_one(&format!("memif:{}?{ours}", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=9,id=0", socket.display());
         let dpdk = Returning::start(&device, &folder);
