@@ -44,7 +44,8 @@
 //! slot  packet  batch  memory  offload  error
 //! port
 //! spec  traffic  filter  capture
-//! pci  unix_socket
+//! pci
+//! unix_socket
 //! vfio_user  vhost  memif  kernel  netmap
 //! nic  share
 //! sim82599  virtio_user

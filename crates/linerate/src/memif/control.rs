@@ -16,9 +16,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +29,7 @@ use super::regions::{MOST_REGIONS, Regions};
 use super::ring::{At, BUFFER, Direction, MOST_LOG2, Ring, bytes_of};
 use crate::error::{Error, Result};
 use crate::pci::Interrupt;
-use crate::unix_socket::{AGAIN, Peers};
+use crate::unix_socket::{ControlThread, Peers};
 
 /// The time until `CONNECTED`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +43,7 @@ pub enum Role {
     Client,
 }
 
-/// What this side wants of a connection.
+/// The properties that this side wants of a connection.
 pub struct Wanted {
     pub role: Role,
     pub id: u32,
@@ -58,45 +57,16 @@ pub struct Wanted {
     pub name: String,
 }
 
-/// The control thread of a port, until this value is dropped.
-pub struct Control {
-    stop: Interrupt,
-    thread: Option<JoinHandle<()>>,
-    /// The socket to remove.
-    path: Option<PathBuf>,
-}
-
-impl Control {
-    /// Starts the thread: it listens at `path`, or connects there for ever.
-    ///
-    /// # Errors
-    /// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
-    pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<Control> {
-        let peers = match wanted.role {
-            Role::Client => Peers::at_as(SocketType::SEQPACKET, path),
-            Role::Server => Peers::listen_as(SocketType::SEQPACKET, path)?,
-        };
-        let path = (wanted.role == Role::Server).then(|| path.to_path_buf());
-        let stop = Interrupt::new()?;
-        let stopped = stop.try_clone()?;
-        let thread = std::thread::Builder::new()
-            .name("memif".to_string())
-            .spawn(move || run(&peers, &stopped, &wanted, &handover))
-            .map_err(|error| Error::system("starting a thread", error))?;
-        Ok(Control { stop, thread: Some(thread), path })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.stop.raise();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+/// Starts the control thread: it listens at `path`, or connects there for ever.
+///
+/// # Errors
+/// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
+pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
+    let peers = match wanted.role {
+        Role::Client => Peers::at_as(SocketType::SEQPACKET, path),
+        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path)?,
+    };
+    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &handover))
 }
 
 /// Connects to one peer after the other.
@@ -119,9 +89,7 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
         }
         last_end = text;
         // A client does not keep its server busy, which would refuse it again.
-        if wanted.role == Role::Client && poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN)) == Ok(1) {
-            return;
-        }
+        peers.pause(stop);
     }
 }
 

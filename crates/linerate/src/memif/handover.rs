@@ -43,7 +43,7 @@ impl Connected {
     }
 }
 
-/// What the control thread, the port and its queues share.
+/// The state that the control thread, the port and its queues share.
 pub struct Handover {
     /// Counts the changes of the connection.
     generation: AtomicU32,

@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::port::{Config, Drops, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
-use control::{Control, Role, Wanted};
+use crate::unix_socket::ControlThread;
+use control::{Role, Wanted};
 use handover::{Attached, Handover};
 use message::Secret;
 use queue::{Limits, MemifRx, MemifTx};
@@ -43,7 +44,7 @@ pub struct Interface {
     role: Role,
     id: u32,
     path: String,
-    _control: Control,
+    _control: ControlThread,
 }
 
 impl Memif {
@@ -73,7 +74,7 @@ impl Memif {
         let log2_size = config.ring().ilog2() as u8;
         let wanted = Wanted { role, id, secret, rx_queues, tx_queues, log2_size, name: config.name.clone() };
         let handover = Arc::new(Handover::new(rx_queues)?);
-        let control = Control::start(Path::new(name.rest()), wanted, handover.clone())?;
+        let control = control::start(Path::new(name.rest()), wanted, handover.clone())?;
         let path = name.rest().to_string();
         Ok(Memif::new(config, Interface { handover, role, id, path, _control: control }))
     }

@@ -3,17 +3,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::SocketType;
-use tempfile::TempDir;
 
 use super::message::*;
 use super::ring::{At, BUFFER, NEXT, Ring};
@@ -21,6 +20,7 @@ use crate::batch::Batch;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use crate::pci::Interrupt;
 use crate::port::{Link, Port, RxQueue, TxQueue};
+use crate::unix_socket::tests::{socket, until, until_link};
 use crate::unix_socket::{connect_as, listen_as};
 use crate::{Error, Options};
 
@@ -36,27 +36,6 @@ fn open(path: &Path, options: &str) -> Port {
     let ports = Options { pool: Some(pool()), interrupts: Some(Duration::ZERO), ..Options::default() };
     let [port] = ports.open([&*format!("memif:{}?{options}", path.display())]).unwrap();
     port
-}
-
-fn socket() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("socket");
-    (folder, path)
-}
-
-/// Waits until something is so that another thread does; fails after ten seconds.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it does not happen");
-        std::thread::yield_now();
-    }
-}
-
-#[track_caller]
-fn until_link(port: &Port, is_up: bool) {
-    until(|| (port.link().unwrap() != Link::Down) == is_up);
 }
 
 fn frames(len: usize, count: usize) -> Vec<Vec<u8>> {

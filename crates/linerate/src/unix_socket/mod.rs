@@ -2,17 +2,23 @@
 //!
 //! - `connect`: the socket of a client
 //! - `listener`: the socket that a server creates
-//! - `peers`: the other side, which comes and goes
+//! - `peers`: the other side, which comes and goes; `control_thread`: the thread that meets it
 //! - `connection`: messages in whatever parts they arrive
 
 mod connect;
 mod connection;
+#[cfg(any(feature = "memif", feature = "vhost"))]
+mod control_thread;
 mod listener;
 #[cfg(any(feature = "memif", feature = "vhost"))]
 mod peers;
+#[cfg(all(test, any(feature = "memif", feature = "vhost")))]
+pub mod tests;
 
 pub use connect::{connect, connect_as};
 pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};
+#[cfg(any(feature = "memif", feature = "vhost"))]
+pub use control_thread::ControlThread;
 pub use listener::{listen, listen_as};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use peers::{AGAIN, Peers};

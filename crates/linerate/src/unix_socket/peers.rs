@@ -18,8 +18,8 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Where peers come from.
 pub enum Peers {
-    /// They connect here.
-    Listener(UnixListener),
+    /// They connect here. The socket is removed at the end.
+    Listener { listener: UnixListener, path: PathBuf },
     /// One listens there, at a socket of this type.
     Server {
         kind: SocketType,
@@ -43,7 +43,7 @@ impl Peers {
     /// # Errors
     /// As [`listen`](Peers::listen).
     pub fn listen_as(kind: SocketType, path: &Path) -> Result<Peers> {
-        listen_as(kind, path).map(Peers::Listener)
+        Ok(Peers::Listener { listener: listen_as(kind, path)?, path: path.to_path_buf() })
     }
 
     /// Connects to `path` whenever a peer is needed.
@@ -84,11 +84,11 @@ impl Peers {
         loop {
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
             let found = match self {
-                Peers::Listener(_) => None,
+                Peers::Listener { .. } => None,
                 Peers::Server { kind, path, .. } => connect_as(*kind, path).ok().filter(|socket| self.admits(socket)),
             };
             let pause = match self {
-                Peers::Listener(listener) if accepts => {
+                Peers::Listener { listener, .. } if accepts => {
                     events.push(PollFd::new(listener, PollFlags::IN));
                     None
                 }
@@ -104,13 +104,21 @@ impl Peers {
             }
             let socket = match self {
                 Peers::Server { .. } => found,
-                Peers::Listener(listener) => listener.accept().map(|(socket, _)| socket).ok(),
+                Peers::Listener { listener, .. } => listener.accept().map(|(socket, _)| socket).ok(),
             };
             // Without a free descriptor, a peer waits.
             accepts = socket.is_some();
             if let Some(socket) = socket.filter(|socket| socket.set_nonblocking(true).is_ok()) {
                 return Some(socket);
             }
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        if let Peers::Listener { path, .. } = self {
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -33,9 +33,10 @@ use crate::error::{Error, Result};
 use crate::offload::LONGEST;
 use crate::port::{Config, Drops, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
 use crate::spec::virtio::feature;
+use crate::unix_socket::ControlThread;
 use places::{Places, Record};
 use queue::{Chain, Sleep, VhostRx, VhostTx};
-use session::{Control, Shared, offered};
+use session::{Shared, offered};
 use vring::{Attached, Vring};
 
 /// The most queue pairs of a port.
@@ -48,7 +49,7 @@ pub type Vhost = SoftwarePort<BackEnd>;
 pub struct BackEnd {
     shared: Arc<Shared>,
     path: String,
-    _control: Control,
+    _control: ControlThread,
 }
 
 impl Vhost {
@@ -75,7 +76,7 @@ impl Vhost {
             features: AtomicU64::new(0),
             longest: config.options.max_frame,
         });
-        let control = Control::start(Path::new(path), is_client, shared.clone())?;
+        let control = session::start(Path::new(path), is_client, shared.clone())?;
         Ok(Vhost::new(config, BackEnd { shared, path: path.to_string(), _control: control }))
     }
 }

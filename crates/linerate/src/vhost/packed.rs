@@ -1,7 +1,7 @@
 //! The device's side of a packed virtqueue (VIRTIO 1.2, 2.8): one ring of descriptors, written by driver and device in turn.
 //!
 //! A place is an index in the ring, and in bit 15 the wrap counter: 1 in the first round, then alternating. A descriptor's two
-//! flags tell who has it:
+//! flags tell which side has it:
 //!
 //! ```text
 //!              available   used
@@ -31,7 +31,7 @@ const WRAP: u16 = 1 << 15;
 /// Where id and flags are in a descriptor's second word, behind the length.
 const ID: u32 = 32;
 const FLAGS: u32 = 48;
-/// The flags that tell who has a descriptor.
+/// The flags that tell which side has a descriptor.
 const OWNER: u16 = AVAILABLE | USED;
 
 /// One packed virtqueue.

@@ -5,11 +5,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,16 +18,16 @@ use super::memory::{Described, GuestMemory, MOST_REGIONS};
 use super::message::*;
 use super::ring::Addresses;
 use super::vring::{Announcement, Setup, Vring};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pci::Interrupt;
 use crate::port::FRAME_HEADERS;
 use crate::spec::virtio::feature;
-use crate::unix_socket::Peers;
+use crate::unix_socket::{ControlThread, Peers};
 
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
 
-/// What the control thread and the port share.
+/// The state that the control thread and the port share.
 pub struct Shared {
     /// Virtqueues in the front end's order: its receive queue and its transmit queue, for each pair.
     pub vrings: Vec<Arc<Vring>>,
@@ -53,44 +52,16 @@ impl Shared {
     }
 }
 
-/// The control thread of a port, until this value is dropped.
-pub struct Control {
-    stop: Interrupt,
-    thread: Option<JoinHandle<()>>,
-    /// The socket to remove.
-    path: Option<PathBuf>,
-}
-
-impl Control {
-    /// Starts the thread: it listens at `path`, or connects there for ever.
-    ///
-    /// # Errors
-    /// [`Error::Serve`] if the path cannot be used, [`Error::System`] without a thread.
-    pub fn start(path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<Control> {
-        let peers = match is_client {
-            true => Peers::at(path),
-            false => Peers::listen(path)?,
-        };
-        let stop = Interrupt::new()?;
-        let stopped = stop.try_clone()?;
-        let thread = std::thread::Builder::new()
-            .name("vhost-user".to_string())
-            .spawn(move || run(&peers, &stopped, &shared))
-            .map_err(|error| Error::system("starting a thread", error))?;
-        Ok(Control { stop, thread: Some(thread), path: (!is_client).then(|| path.to_path_buf()) })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.stop.raise();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+/// Starts the control thread: it listens at `path`, or connects there for ever.
+///
+/// # Errors
+/// [`Error::Serve`](crate::Error::Serve) if the path cannot be used, [`Error::System`](crate::Error::System) without a thread.
+pub fn start(path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
+    let peers = match is_client {
+        true => Peers::at(path),
+        false => Peers::listen(path)?,
+    };
+    ControlThread::start("vhost-user", peers, move |peers, stop| run(peers, stop, &shared))
 }
 
 /// Serves one front end after the other.

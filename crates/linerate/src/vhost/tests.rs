@@ -6,7 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -21,6 +20,7 @@ use crate::port::{Link, Port, RxQueue, TxQueue};
 use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
+use crate::unix_socket::tests::until;
 use crate::{Error, Options};
 
 const SIZE: u16 = 16;
@@ -85,16 +85,6 @@ fn listening_in(folder: TempDir, options: &str) -> Place {
     let ports = Options { pool: Some(pool.clone()), ..Options::default() };
     let [port] = ports.open([&*format!("vhost:{}{options}", path.display())]).unwrap();
     Place { port, path, pool, folder }
-}
-
-/// Waits until something is so that another thread does; fails after ten seconds.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it does not happen");
-        std::thread::yield_now();
-    }
 }
 
 impl FrontEnd {

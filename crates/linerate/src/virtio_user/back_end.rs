@@ -20,7 +20,7 @@ use crate::vhost::message::{
     MemoryRegion, MemoryTable, NO_DESCRIPTOR, PROTOCOL_FEATURES, VringAddr, VringState, protocol, request,
 };
 
-/// What a port asks of its back ends.
+/// The properties that a port asks of its back ends.
 pub struct Wanted {
     /// Queue pairs.
     pub pairs: u16,

@@ -3,11 +3,10 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -16,9 +15,9 @@ use crate::error::{Error, Remedy, Result};
 use crate::nic::virtio::Virtio;
 use crate::pci::Interrupt;
 use crate::port::{Config, Device, FRAME_HEADERS};
-use crate::unix_socket::{AGAIN, Peers, connect};
+use crate::unix_socket::{AGAIN, ControlThread, Peers, connect};
 
-/// What the control thread, the port and its queues share.
+/// The state that the control thread, the port and its queues share.
 pub struct Shared {
     pub path: String,
     config: Config,
@@ -109,40 +108,23 @@ struct Unusable {
     device: Option<(Arc<BackEnd>, Virtio)>,
 }
 
-/// The control thread of a port, until this value is dropped.
-pub struct Control {
-    stop: Interrupt,
-    thread: Option<JoinHandle<()>>,
-    /// The socket to remove.
-    path: Option<PathBuf>,
-}
-
-impl Control {
-    /// Attaches to the back end that listens at the port's path, or listens there itself, and starts the thread.
-    ///
-    /// # Errors
-    /// As [`VirtioUser::open`](super::VirtioUser::open).
-    pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<Control> {
-        let path = Path::new(&shared.path);
-        let (peers, first) = match is_server {
-            true => (Peers::listen(path)?, None),
-            false => {
-                let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
-                let peers = Peers::at(path);
-                // Notes its user, who is the first.
-                peers.admits(&socket);
-                (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
-            }
-        };
-        let path = is_server.then(|| path.to_path_buf());
-        let stop = Interrupt::new()?;
-        let stopped = stop.try_clone()?;
-        let thread = std::thread::Builder::new()
-            .name("virtio-user".to_string())
-            .spawn(move || run(&peers, &stopped, &shared, first))
-            .map_err(|error| Error::system("starting a thread", error))?;
-        Ok(Control { stop, thread: Some(thread), path })
-    }
+/// Attaches to the back end that listens at the port's path, or listens there itself, and starts the control thread.
+///
+/// # Errors
+/// As [`VirtioUser::open`](super::VirtioUser::open).
+pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
+    let path = Path::new(&shared.path);
+    let (peers, first) = match is_server {
+        true => (Peers::listen(path)?, None),
+        false => {
+            let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
+            let peers = Peers::at(path);
+            // Notes its user, who is the first.
+            peers.admits(&socket);
+            (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
+        }
+    };
+    ControlThread::start("virtio-user", peers, move |peers, stop| run(peers, stop, &shared, first))
 }
 
 /// Returns the error of a path without a back end.
@@ -156,18 +138,6 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
         .into(),
     };
     Error::Card { card: shared.config.name.clone(), why: format!("no back end can be reached there: {error}"), mend }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.stop.raise();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 /// Attaches to one back end after the other.

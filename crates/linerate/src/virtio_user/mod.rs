@@ -23,7 +23,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::nic::virtio::MAX_QUEUES;
 use crate::port::{Config, Link, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
-use control::{Control, Shared};
+use crate::unix_socket::ControlThread;
+use control::Shared;
 use queue::{UserRx, UserTx};
 
 /// A port at a back end.
@@ -32,7 +33,7 @@ pub type VirtioUser = SoftwarePort<FrontEnd>;
 /// The front end of a [`VirtioUser`].
 pub struct FrontEnd {
     shared: Arc<Shared>,
-    _control: Control,
+    _control: ControlThread,
 }
 
 impl VirtioUser {
@@ -49,7 +50,7 @@ impl VirtioUser {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
         }
         let shared = Arc::new(Shared::new(path, packed, &config)?);
-        let control = Control::start(is_server, shared.clone())?;
+        let control = control::start(is_server, shared.clone())?;
         Ok(VirtioUser::new(config, FrontEnd { shared, _control: control }))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,9 +18,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::link::Link as Requests;
 use crate::batch::Batch;
 use crate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use crate::port::{Link, Port, RxQueue, TxQueue, Vectors};
+use crate::port::{Port, RxQueue, TxQueue, Vectors};
 use crate::spec::virtio::{feature, status};
 use crate::traffic::{Checker, Generator, Report};
+use crate::unix_socket::tests::{socket, until, until_link};
 use crate::vhost::message::*;
 use crate::{Error, Options, Result};
 
@@ -42,28 +43,6 @@ fn open(pool: &Arc<Pool>, name: &str) -> Result<Port> {
 #[track_caller]
 fn refused(pool: &Arc<Pool>, name: &str) -> Error {
     open(pool, name).map(drop).unwrap_err()
-}
-
-/// A folder for a socket, and its path.
-fn socket() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("socket");
-    (folder, path)
-}
-
-/// Waits until something is so that another thread does; fails after ten seconds.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it does not happen");
-        std::thread::yield_now();
-    }
-}
-
-#[track_caller]
-fn until_link(port: &Port, is_up: bool) {
-    until(|| (port.link().unwrap() != Link::Down) == is_up);
 }
 
 /// Sends `count` packets of `size` bytes with their checksum, and checks that all arrive once, in order and intact.

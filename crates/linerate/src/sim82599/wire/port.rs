@@ -109,7 +109,7 @@ impl Wire for Port {
     }
 
     fn unsent(&mut self) -> u64 {
-        // What waits for room is still to go, while there is a link.
+        // Frames that wait for room are still to go, while there is a link.
         let waiting = if self.link() { self.sending.packets().count() as u64 } else { 0 };
         // A port that is gone does not tell how many it has sent.
         let sent = self.device.statistics().map_or(u64::MAX, |statistics| statistics.tx_packets);

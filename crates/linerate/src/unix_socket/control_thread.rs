@@ -1,0 +1,42 @@
+//! The thread of a port that meets its peers.
+
+use std::thread::JoinHandle;
+
+use super::Peers;
+use crate::error::{Error, Result};
+use crate::pci::Interrupt;
+
+/// A control thread, until this value is dropped.
+pub struct ControlThread {
+    stop: Interrupt,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlThread {
+    /// Starts a thread that runs `meet`, which returns once the event is readable.
+    ///
+    /// # Errors
+    /// [`Error::System`] without a descriptor or a thread.
+    pub fn start(
+        name: &str,
+        peers: Peers,
+        meet: impl FnOnce(&Peers, &Interrupt) + Send + 'static,
+    ) -> Result<ControlThread> {
+        let stop = Interrupt::new()?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name(name.to_string())
+            .spawn(move || meet(&peers, &stopped))
+            .map_err(|error| Error::system("starting a thread", error))?;
+        Ok(ControlThread { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
