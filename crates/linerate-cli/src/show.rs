@@ -21,6 +21,8 @@ pub struct Rates {
 
 /// One direction.
 struct Rate {
+    /// Packets since the port was opened.
+    packets: u64,
     mpps: f64,
     /// Frames without CRC.
     gbits: f64,
@@ -29,9 +31,13 @@ struct Rate {
 }
 
 impl Rate {
-    fn new(packets: u64, bytes: u64, seconds: f64) -> Rate {
+    /// Computes the rates from `before` to `now`, both packets and bytes.
+    fn new(before: (u64, u64), now: (u64, u64), seconds: f64) -> Rate {
+        // Frames that a file could not take were counted before its buffer was written, and are not any more.
+        let (packets, bytes) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
         let per_second = |count: u64| count as f64 / seconds;
         Rate {
+            packets: now.0,
             mpps: per_second(packets) / 1e6,
             gbits: per_second(bytes) * 8e-9,
             wire_gbits: per_second(bytes + packets * 24) * 8e-9,
@@ -40,7 +46,8 @@ impl Rate {
 
     fn json(&self) -> Value {
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
-        json!({"mpps": self.mpps, "gbits": round(self.gbits), "wire_gbits": round(self.wire_gbits)})
+        let (gbits, wire_gbits) = (round(self.gbits), round(self.wire_gbits));
+        json!({"packets": self.packets, "mpps": self.mpps, "gbits": gbits, "wire_gbits": wire_gbits})
     }
 }
 
@@ -48,11 +55,7 @@ impl Rates {
     /// Computes the rates from `before` to `now`.
     pub fn new(name: &str, before: &Statistics, now: &Statistics, seconds: f64) -> Rates {
         let lost = |statistics: &Statistics| statistics.drops.by_cause().iter().map(|(_, count)| count).sum::<u64>();
-        // Frames that a file could not take were counted before its buffer was written, and are not any more.
-        let rate = |of: fn(&Statistics) -> (u64, u64)| {
-            let ((packets, bytes), before) = (of(now), of(before));
-            Rate::new(packets.saturating_sub(before.0), bytes.saturating_sub(before.1), seconds)
-        };
+        let rate = |of: fn(&Statistics) -> (u64, u64)| Rate::new(of(before), of(now), seconds);
         Rates {
             name: name.to_string(),
             rx: rate(|counters| (counters.rx_packets, counters.rx_bytes)),
@@ -367,7 +370,7 @@ mod tests {
     use super::*;
 
     fn port(name: &str, mpps: f64, dropped: u64) -> Rates {
-        let rate = || Rate { mpps, gbits: mpps / 2.0, wire_gbits: mpps * 0.672 };
+        let rate = || Rate { packets: 0, mpps, gbits: mpps / 2.0, wire_gbits: mpps * 0.672 };
         Rates { name: name.to_string(), rx: rate(), tx: rate(), dropped, drops: json!({}) }
     }
 
