@@ -14,7 +14,7 @@ use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 
 use crate::line_rate::possible;
-use crate::run::{Outcome, REST, Run, send};
+use crate::run::{End, Outcome, REST, Run, send};
 use crate::show::note;
 use crate::{Common, packets, usage, whole};
 
@@ -54,13 +54,17 @@ struct Sender {
     /// How long the thread sleeps when no burst is due: where the other side is a process, it needs the processor.
     rest: Option<Duration>,
     left: u64,
+    /// Then it sends nothing more.
+    end: End,
     /// Turns in which the port had no room.
     held_back: Arc<AtomicU64>,
 }
 
 impl Sender {
     fn turn(&mut self) -> usize {
-        if self.batch.is_empty() && self.left > 0 {
+        if self.end.has_come() {
+            self.batch.clear();
+        } else if self.batch.is_empty() && self.left > 0 {
             let wanted = (self.batch.capacity() as u64).min(self.left) as usize;
             let allowed = match &mut self.pacer {
                 Some(pacer) => pacer.take_some(self.least.min(wanted), wanted),
@@ -147,8 +151,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         };
         let left = traffic.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
         let batch = Batch::with_capacity(common.batch.packets());
-        let (generator, held_back) = (generator.with_flows(flows), held_back.clone());
-        let mut sender = Sender { tx, pool, batch, generator, pacer, least, rest, left, held_back };
+        let (generator, held_back, end) = (generator.with_flows(flows), held_back.clone(), run.end());
+        let mut sender = Sender { tx, pool, batch, generator, pacer, least, rest, left, end, held_back };
         run.spawn(move || sender.turn());
     }
     run.finish(|reports, _| judge(reports))

@@ -268,17 +268,17 @@ fn from_port_to_port(
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len()));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
-    let is_over = run.is_over();
+    let end = run.end();
     run.spawn(move || {
         // Frames count before they are sent, and before the second look at the end: when all that count have arrived
         // after the end, no other will be sent.
-        if is_over.load(Ordering::SeqCst) {
+        if end.has_come() {
             count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
             batch.clear();
         } else if batch.is_empty() {
             let allowed = (0..batch.capacity()).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
             count.fetch_add(allowed as u64, Ordering::SeqCst);
-            if !is_over.load(Ordering::SeqCst) {
+            if !end.has_come() {
                 batch.alloc(&pool, allowed, generator.frame_len());
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
                 batch.packets().for_each(|packet| stamps.leaves(&packet));

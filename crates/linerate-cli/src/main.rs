@@ -432,6 +432,8 @@ fn code(error: &Error) -> ExitCode {
         | Error::BadOption { .. }
         | Error::BadFilter { .. }
         | Error::RingSize { .. }
+        | Error::TooManyQueues { .. }
+        | Error::FrameLength { .. }
         | Error::NoInterface { .. }
         | Error::NumaNode { .. }
         | Error::Card { mend: Remedy::Choose, .. } => ExitCode::from(2),

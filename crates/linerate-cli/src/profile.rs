@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -15,6 +16,13 @@ pub fn cycles() -> u64 {
 /// Returns the seconds between two readings of [`cycles`].
 pub fn seconds_between(from: u64, to: u64) -> f64 {
     CLOCK.delta_as_nanos(from, to.max(from)) as f64 / 1e9
+}
+
+/// Returns the cycles in this time.
+pub fn cycles_in(time: Duration) -> u64 {
+    // The clock tells only the nanoseconds in cycles.
+    const MANY: u64 = 1 << 40;
+    (time.as_nanos() as f64 * MANY as f64 / CLOCK.delta_as_nanos(0, MANY) as f64) as u64
 }
 
 /// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.

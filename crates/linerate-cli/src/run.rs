@@ -1,6 +1,7 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::line_rate::{model, possible};
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
-use crate::profile::{Parts, Profile, cycles, seconds_between};
+use crate::profile::{Parts, Profile, cycles, cycles_in, seconds_between};
 use crate::show::{Rates, Show, Tick, drops, note};
 use crate::signals::{ignore_file_size, interrupts};
 use crate::{Common, Wait, usage};
@@ -170,6 +171,25 @@ fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
     left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
 }
 
+/// The end of the run's time, which a thread that sends sees also while the main thread has no processor.
+#[derive(Clone)]
+pub struct End {
+    is_over: Arc<AtomicBool>,
+    /// In cycles.
+    time: Arc<AtomicU64>,
+}
+
+impl End {
+    fn new() -> End {
+        End { is_over: Arc::default(), time: Arc::new(u64::MAX.into()) }
+    }
+
+    /// Returns whether the end has come; once it has, the answer stays.
+    pub fn has_come(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst) || cycles() >= self.time.load(Ordering::Relaxed)
+    }
+}
+
 /// A rate or a count that was asked for and not reached.
 pub enum Shortfall {
     Rate {
@@ -245,8 +265,10 @@ pub struct Run {
     turns: Vec<Turn>,
     threads: Vec<(Arc<Work>, JoinHandle<()>)>,
     stop: Arc<AtomicBool>,
-    /// Set when the run's time ends; the threads go on for frames in flight.
-    is_over: Arc<AtomicBool>,
+    /// The end of the run's time; threads that do not look at it go on for frames in flight.
+    end: End,
+    /// A thread looks at it.
+    is_ended_by_threads: Cell<bool>,
     common: Common,
     profile: Option<Arc<Profile>>,
     /// The count of packets after which the run ends.
@@ -410,17 +432,23 @@ impl Run {
                 note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
         }
-        let processors = allowed().len();
-        let polling = usize::from(devices.iter().any(|device| model(device).is_some()))
-            + match common.wait {
-                Some(Wait::Interrupt | Wait::Adaptive) => 0,
-                _ => usize::from(devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)),
-            };
-        if polling > processors && command != "bench" {
-            let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
-            note(&format!(
-                "note: {polling} threads poll on {on}, and take turns: use fewer --queues, or --wait adaptive"
-            ));
+        let of_queues = match common.wait {
+            Some(Wait::Interrupt | Wait::Adaptive) => 0,
+            _ => usize::from(devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)),
+        };
+        let polling = of_queues + usize::from(devices.iter().any(|device| model(device).is_some()));
+        let takes_turns = |threads: usize, processors: usize, of: &str| {
+            if threads > processors && command != "bench" {
+                let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
+                note(&format!(
+                    "note: {threads} threads poll on {on}{of}, and take turns: use fewer --queues, or --wait adaptive"
+                ));
+            }
+            threads > processors
+        };
+        let chosen = common.cores.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
+        if chosen == 0 || !takes_turns(of_queues, chosen, " of --cores") {
+            takes_turns(polling, allowed().len(), "");
         }
         Ok(Run {
             command,
@@ -429,7 +457,8 @@ impl Run {
             turns: Vec::new(),
             threads: Vec::new(),
             stop: Arc::default(),
-            is_over: Arc::default(),
+            end: End::new(),
+            is_ended_by_threads: Cell::default(),
             common: common.clone(),
             profile: None,
             count,
@@ -453,9 +482,10 @@ impl Run {
         self.held_back.clone()
     }
 
-    /// Returns what is set when the run's time ends, for threads that send.
-    pub fn is_over(&self) -> Arc<AtomicBool> {
-        self.is_over.clone()
+    /// Returns the end of the run's time, for threads that send.
+    pub fn end(&self) -> End {
+        self.is_ended_by_threads.set(true);
+        self.end.clone()
     }
 
     /// Returns whether another process serves one of the ports.
@@ -585,11 +615,18 @@ impl Run {
         let (ways_out, first) = (ways_out(&self.names), self.statistics()?);
         let dropped_before: Vec<_> = ways_out.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
+        if let Some(seconds) = self.common.seconds {
+            self.end.time.store(cycles().saturating_add(cycles_in(seconds)), Ordering::Relaxed);
+        }
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
-        self.is_over.store(true, Ordering::SeqCst);
-        let (mut in_time, sent, seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
+        self.end.is_over.store(true, Ordering::SeqCst);
+        let (mut in_time, sent, mut seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
+        // The main thread may see the end later than the threads.
+        if let Some(most) = self.common.seconds.filter(|_| self.is_ended_by_threads.get()) {
+            seconds = seconds.min(most.as_secs_f64());
+        }
         // Two clocks measure them.
         let seconds = seconds.max(in_time.seconds());
         let used = Snapshot::take().since(&before, moves_packets);
@@ -740,6 +777,9 @@ impl Run {
                     Some(("xdp" | "packet", interface)) => {
                         format!("is the interface up? sudo ip link set dev {interface} up")
                     }
+                    Some(("memif" | "virtio-user", _)) if !Path::new(name.rest()).exists() => {
+                        format!("there is no socket {}: is the other side running?", name.rest())
+                    }
                     Some(("memif", _)) => "is the other side running, with the same id and secret?".to_string(),
                     _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
                     Some(("vhost", _)) => {
@@ -765,7 +805,8 @@ impl Run {
                 Link::Down => format!("no link after {} s", start.elapsed().as_secs()),
             };
             let name = device.name().trim_end_matches(':');
-            note(&format!("{name}: {}, {}, {link}", device.info().description, device.mac()));
+            let mac = Some(device.mac()).filter(|mac| mac.0 != [0; 6]).map_or(String::new(), |mac| format!(", {mac}"));
+            note(&format!("{name}: {}{mac}, {link}", device.info().description));
         }
         Ok(links)
     }
@@ -784,6 +825,7 @@ impl Run {
         let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
         let mut last = (start, first, Moved::default());
         let mut next = start + Duration::from_secs(1);
+        let mut ever_up = links.clone();
         // The packets moved when all ports were exhausted: what a thread still holds moves after that.
         let mut at_end = None;
         loop {
@@ -820,10 +862,15 @@ impl Run {
                 self.last.borrow_mut().clone_from(&statistics);
                 last = (now, statistics, moved);
             }
-            for (device, was_up) in self.devices.iter().zip(&mut links) {
+            for (device, (was_up, was_ever_up)) in self.devices.iter().zip(links.iter_mut().zip(&mut ever_up)) {
                 let is_up = is_up(device);
                 if is_up != std::mem::replace(was_up, is_up) {
-                    let how = if is_up { "is up again" } else { "is down: nothing comes and goes here" };
+                    let how = match is_up {
+                        true if *was_ever_up => "is up again",
+                        true => "is up",
+                        false => "is down: nothing comes and goes here",
+                    };
+                    *was_ever_up |= is_up;
                     note(&format!("note: {}: the link {how}", device.name()));
                     self.was_down.set(true);
                 }
@@ -1043,18 +1090,20 @@ fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
 
 /// Prints a note if nothing could have moved.
 fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome) {
-    for (device, Statistics { rx_packets, tx_packets, drops, .. }) in devices.iter().zip(statistics) {
+    for (device, port) in devices.iter().zip(statistics) {
+        let Statistics { rx_packets, drops, .. } = port;
         let given: u64 = device.queue_statistics().tx_slots.iter().sum();
         let name = device.name();
-        match device.info().driver {
-            _ if is_up(device) || given == 0 => {}
-            // Of chains the packets are not known.
-            "packet" if device.info().max_frame <= device.pool().region().room() => {
-                let unsent = given.saturating_sub(tx_packets + drops.tx_too_long);
-                note(&format!("note: {name}: the link is down: {unsent} packets were not sent"));
+        let link = if is_up(device) { "" } else { ": the link is down" };
+        match unsent(device, port) {
+            Some(unsent @ 1..) => {
+                note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"))
             }
-            "xdp" => {
-                note(&format!("note: {name}: the link is down: packets that the kernel took and dropped count as sent"))
+            _ if device.info().driver == "xdp" && given > 0 && !link.is_empty() => {
+                note(&format!("note: {name}{link}: packets that the kernel took and dropped count as sent"))
+            }
+            _ if device.info().driver == "served" && given > 0 && !link.is_empty() => {
+                note(&format!("note: {name}{link}: packets that wait for the pipe's other end count as sent"))
             }
             _ => {}
         }
@@ -1119,6 +1168,15 @@ fn undelivered(statistics: &[Statistics]) -> u64 {
     statistics.iter().map(|port| of(port.drops)).sum()
 }
 
+/// Returns the number of packets that a port was given and has neither sent nor dropped by a cause that it counts; `None` if
+/// they may be chains, of which only the slots are known.
+fn unsent(device: &Port, statistics: &Statistics) -> Option<u64> {
+    let given: u64 = device.queue_statistics().tx_slots.iter().sum();
+    let Statistics { tx_packets, drops, .. } = statistics;
+    let has_chains = device.info().max_frame > device.pool().region().room();
+    (!has_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
+}
+
 /// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
@@ -1132,7 +1190,7 @@ fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool) -> Value 
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
         "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
-        "drops": drops(&statistics.drops),
+        "unsent": unsent(device, statistics), "drops": drops(&statistics.drops),
     })
 }
 
@@ -1173,6 +1231,19 @@ mod tests {
         }
         assert_eq!(Moved::default().per_second(), 0.0);
         assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");
+    }
+
+    /// A thread that sends sees the end without the main thread.
+    #[test]
+    fn the_end_comes_at_its_time_or_when_it_is_told() {
+        let (timed, told) = (End::new(), End::new());
+        assert!(!timed.has_come() && !told.has_come());
+        timed.time.store(cycles() + cycles_in(Duration::from_millis(1)), Ordering::Relaxed);
+        while !timed.has_come() {}
+        told.is_over.store(true, Ordering::SeqCst);
+        assert!(told.has_come());
+        let second = seconds_between(0, cycles_in(Duration::from_secs(1)));
+        assert!((second - 1.0).abs() < 1e-6, "{second}");
     }
 
     /// A port that jams early has not reached the rate of the whole run.

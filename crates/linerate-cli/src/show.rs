@@ -181,7 +181,10 @@ impl Tick {
         };
         lines.push(cycles + &used);
         if let Some(Parts { receive, touch, send }) = self.parts {
-            lines.push(format!("cycles/packet: receive {receive:.1}, touch {touch:.1}, send {send:.1}"));
+            let parts = format!("receive {receive:.1}, touch {touch:.1}, send {send:.1}");
+            // The unit is in the line above, too.
+            let line = format!("cycles/packet: {parts}");
+            lines.push(if line.len() > width { parts } else { line });
         }
         lines.iter().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
     }

@@ -72,9 +72,35 @@ fn wrong_names_and_options_are_usage() {
         says(2, &["switch", "attach", name], &["a port of a switch is named valeS:P", &format!("try: {port}")]);
     }
     says(2, &["gen", "vale-:a"], &["a port of a switch is named valeS:P", "try: vale0:a"]);
+    says(
+        2,
+        &["gen", "tap:a_name_of_18_bytes"],
+        &["cannot understand the port name 'tap:a_name_of_18_bytes'", "up to 15 bytes"],
+    );
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["latency has its own --rate and --size"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
+}
+
+/// Queues that an interface does not have.
+#[test]
+fn queues_that_are_not_there_are_usage() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ldq"), Namespace::new("ldr"));
+    pair((&host, "h0"), (&far, "f0"), 6);
+    for (words, part) in [
+        ("gen xdp:h0-7 --count 1", "h0 has no queue 7: its queues are 0 to 0"),
+        ("gen xdp:h0 --queues 8 --count 1", "open it with fewer, or: sudo ethtool -L h0 combined 8"),
+    ] {
+        let said = text(&expect(2, &mut inside(&host, words)).stderr);
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn threads_that_share_processors_are_reported() {
+    let said = "2 threads poll on one processor of --cores, and take turns";
+    says(0, &["gen", "null:", "--cores", "0", "--queues", "2", "--count", "10"], &[said]);
 }
 
 #[test]
@@ -203,7 +229,7 @@ fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
     let _alone = alone();
     let (host, far) = (Namespace::new("ldg"), Namespace::new("lde"));
     pair((&host, "h0"), (&far, "f0"), 4);
-    for (port, note) in [("packet:h0", "packets were not sent"), ("xdp:h0", "dropped count as sent")] {
+    for (port, note) in [("packet:h0", "were not sent: the link is down"), ("xdp:h0", "dropped count as sent")] {
         let mut generator = Process::start(&mut inside(&host, &format!("gen {port} --rate 1k --seconds 60 --json")));
         generator.await_output("ports");
         far.run("ip link set f0 down");

@@ -38,6 +38,16 @@ impl World {
 
 const COUNT: u64 = 20_000;
 
+/// Waits until a command has opened its port. The first end of a pipe has no link yet.
+fn await_open(process: &mut Process, port: &str) {
+    match port.ends_with("}1") {
+        true => {
+            process.await_error(&format!("{port}: waiting for the link, at most 10 s; is the pipe's other end open?"))
+        }
+        false => process.await_output("ports"),
+    };
+}
+
 /// A packet of several slots counts once.
 #[test]
 fn chains_of_other_processes_are_packets() {
@@ -67,7 +77,7 @@ fn commands_meet_at_served_ports() {
         // With room for a fifth of a second, so that the switch need not drop.
         let sink = format!("sink {to} --count {COUNT} --seconds 30 --json --ring 4096 --wait {wait}");
         let mut sink = Process::start(&mut world.command(&sink));
-        sink.await_output("ports");
+        await_open(&mut sink, to);
         world.succeeds(&format!("gen {from} --count {COUNT} --rate 20k --size 300 --ring 4096 --seconds 30"));
         let (code, said) = sink.ended();
         let sink = summary(said.as_bytes());
@@ -84,7 +94,7 @@ fn ports_of_other_processes_are_monitored() {
     for (from, to, seen) in [("vale0:a", "vale0:b", "vale0:a/t"), ("p{1", "p}1", "p}1+r")] {
         let started = |words: String| {
             let mut started = Process::start(&mut world.command(&words));
-            started.await_output("ports");
+            await_open(&mut started, words.split(' ').nth(1).unwrap());
             started
         };
         let _sink = started(format!("sink {to} --seconds 60 --json"));

@@ -151,7 +151,10 @@ impl World {
             let mut sink = Process::start(&mut self.command(&format!(
                 "sink {to} --count 500 --seconds 120 --ring 1024 --pages ordinary --wait interrupt --json"
             )));
-            sink.await_output("ports");
+            match to.contains('}') {
+                true => sink.await_error("is the pipe's other end open?"),
+                false => sink.await_output("ports"),
+            };
             expect(0, &mut self.command(&format!("gen {from} --count 500 --ring 1024 --pages ordinary --seconds 120")));
             let (code, said) = sink.ended();
             assert_eq!(
@@ -173,9 +176,12 @@ struct Program {
 
 impl Program {
     fn start(mut command: Command) -> Program {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
+        // That a pipe's other end is not open is on standard error.
+        let (out, into) = std::io::pipe().unwrap();
+        command.stdin(Stdio::null()).stdout(into.try_clone().unwrap()).stderr(into);
+        let child = command.spawn().unwrap();
+        drop(command);
+        let mut out = BufReader::new(out);
         let (sender, begun) = channel();
         std::thread::spawn(move || {
             let _ = out.read_line(&mut String::new());

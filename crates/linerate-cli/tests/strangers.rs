@@ -50,6 +50,13 @@ impl Place {
         process
     }
 
+    /// Starts a command with the first end of a pipe.
+    fn waiting(&self, user: u32, words: &str) -> Process {
+        let mut process = Process::start(&mut self.command(user, words));
+        process.await_error("is the pipe's other end open?");
+        process
+    }
+
     fn fails(&self, user: u32, words: &str) -> String {
         text(&expect(1, &mut self.command(user, words)).stderr)
     }
@@ -94,11 +101,11 @@ fn ends_of_a_pipe_are_of_one_user() {
     let place = Place::new();
     for (joins, code) in [("", 1), (" --join-users", 0)] {
         let server = place.started(0, &format!("serve --mode 0666{joins}"), "ports/any");
-        let sink = place.started(NOBODY, "sink own{1 --seconds 60 --json --pages ordinary", "ports");
+        let sink = place.waiting(NOBODY, "sink own{1 --seconds 60 --json --pages ordinary");
         let generator = "gen own}1 --count 10 --seconds 30 --pages ordinary";
         let said = text(&expect(code, &mut place.command(STRANGER, generator)).stderr);
         assert_eq!(said.contains("is user 65534's, and both ends share memory"), code == 1, "{said}");
-        expect(0, &mut place.command(NOBODY, &generator.replace("own", "other")));
+        expect(0, &mut place.command(NOBODY, generator));
         sink.interrupt();
         server.interrupt();
     }
@@ -108,8 +115,10 @@ fn ends_of_a_pipe_are_of_one_user() {
 fn other_users_cannot_monitor_a_port() {
     let place = Place::new();
     let _server = place.started(0, "serve --mode 0666", "ports/any");
-    let sinks = ["own{1", "vale0:a"]
-        .map(|port| place.started(NOBODY, &format!("sink {port} --seconds 60 --json --pages ordinary"), "ports"));
+    let sinks = [
+        place.waiting(NOBODY, "sink own{1 --seconds 60 --json --pages ordinary"),
+        place.started(NOBODY, "sink vale0:a --seconds 60 --json --pages ordinary", "ports"),
+    ];
     for port in ["own{1", "own}1", "vale0:a"] {
         let said = place.fails(STRANGER, &format!("sink {port}+rt --count 1 --seconds 5 --pages ordinary"));
         assert!(said.contains("a monitor sees all packets") && said.contains("--join-users"), "{said}");
@@ -165,7 +174,7 @@ fn a_server_without_descriptors_reports_it_and_continues() {
 fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
     let place = Place::new();
     let server = place.started(0, "serve", "ports/any");
-    let _sink = place.started(0, "sink p{1 --seconds 60 --json", "ports");
+    let _sink = place.waiting(0, "sink p{1 --seconds 60 --json");
     let open_and_close = || expect(0, &mut place.command(0, "gen p}1 --count 1 --seconds 30"));
     open_and_close();
     let before = server.counted("fd");

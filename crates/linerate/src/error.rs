@@ -561,6 +561,10 @@ impl Error {
             Error::InterfaceGone { .. } => "open the port again when it is back".to_string(),
             Error::Interface { mend, .. } => mend.clone(),
             Error::RingSize { .. } => "512 descriptors are usual".to_string(),
+            Error::TooManyQueues { port, queues, .. } => match port.strip_prefix("xdp:") {
+                Some(interface) => format!("open it with fewer, or: sudo ethtool -L {interface} combined {queues}"),
+                None => "open it with fewer".to_string(),
+            },
             Error::NoSuchQueue { port, queue, .. } => {
                 format!("open it with more, for example '{port}?queues={}'", u32::from(*queue) + 1)
             }

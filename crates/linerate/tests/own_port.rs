@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use linerate::memory::Pool;
+use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Info, PortName, Receive, Transmit};
 use linerate::{Batch, Options, Result};
 
@@ -59,7 +59,11 @@ fn options() -> Options {
 
 #[test]
 fn packets_cross_a_custom_port_and_its_monitor() {
-    let [mut port, mut seen, other] = options().open(["loop:x", "loop:x+rt", "sim:own-port"]).unwrap();
+    // A small pool and ring: this also runs under Miri.
+    let pages = Pages::Only(PageSize::Ordinary);
+    let region = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
+    let options = Options { pool: Some(Pool::new(Region::new(&region).unwrap())), ring: Some(64), ..options() };
+    let [mut port, mut seen, other] = options.open(["loop:x", "loop:x+rt", "sim:own-port"]).unwrap();
     assert!(Arc::ptr_eq(port.pool(), other.pool()));
     let (mut tx, mut rx, mut monitor) = (port.tx(0).unwrap(), port.rx(0).unwrap(), seen.rx(0).unwrap());
     let mut batch = Batch::new();

@@ -39,6 +39,10 @@ impl Tap {
     /// [`Error::Interface`]: no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
     /// not a TAP interface.
     pub fn open(name: &str, config: Config) -> Result<Tap> {
+        if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
+            let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();
+            return Err(Error::BadName { name: config.name, why });
+        }
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
         OnInterface::port(On { interface, config }, Files(files, None), true)
@@ -84,9 +88,6 @@ impl Files {
 /// Opens a queue, and returns its file and the interface's name.
 fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-    if name.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
     let mut ask = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
@@ -110,7 +111,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
         Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
         _ => format!(
-            "a name has up to 15 characters; an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
+            "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),
     };
     Error::Interface { name: name.to_string(), why: format!("cannot open it as a TAP interface: {error}"), mend }

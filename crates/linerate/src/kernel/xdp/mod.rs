@@ -129,7 +129,7 @@ impl Xdp {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: the obstacle.
+    /// [`Error::BadName`], [`Error::TooManyQueues`], [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: the obstacle.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::Interface { name: name.clone(), why, mend };
@@ -144,18 +144,15 @@ impl Xdp {
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
-                let why = format!("it has no queue {queue}; it has {there}");
-                return Err(cannot(why, format!("use a queue from 0 to {}", there - 1)));
+                let why = format!("{name} has no queue {queue}: its queues are 0 to {}", there.saturating_sub(1));
+                return Err(Error::BadName { name: config.name, why });
             }
             Some(queue) => vec![queue],
             None => (0..there).collect(),
         };
         if usize::from(config.options.rx_queues) > queues.len() {
-            let why = format!("{} queues are wanted, but it has {}", config.options.rx_queues, queues.len());
-            return Err(cannot(
-                why,
-                format!("open it with fewer, or: sudo ethtool -L {name} combined {}", config.options.rx_queues),
-            ));
+            let (queues, most) = (config.options.rx_queues, queues.len() as u16);
+            return Err(Error::TooManyQueues { port: config.name, direction: "receive", queues, most });
         }
 
         let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;

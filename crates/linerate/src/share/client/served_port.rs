@@ -118,9 +118,10 @@ impl PortKind for Remote {
         self.link().map(drop)
     }
 
-    /// Returns that the link is up, as long as the port is served.
+    /// Returns that the link is up, as long as the port is served; that of a pipe while its other end is open.
     fn link(&self) -> Result<Link> {
         match is_served(self.port.socket()) {
+            true if !self.port.port.is_other_end_open() => Ok(Link::Down),
             true => Ok(Link::Up { mbits: 0 }),
             false => {
                 let name = &self.port.port.wanted().name;

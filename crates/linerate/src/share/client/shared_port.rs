@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::packet::Packet;
-use crate::port::MacAddress;
+use crate::port::{MacAddress, is_pipe};
 use crate::share::client::copier::Copier;
 use crate::share::client::forward::forward;
 use crate::share::client::indirect;
@@ -60,6 +60,13 @@ impl SharedPort {
     /// Returns the port's address.
     pub fn mac(&self) -> MacAddress {
         MacAddress(self.opened.mac)
+    }
+
+    /// Returns whether a client has the other end of this pipe open; true for any other port.
+    pub fn is_other_end_open(&self) -> bool {
+        let rings = (self.client_rings.tx.iter().flatten().map(|tx| &tx.client.ring))
+            .chain(self.client_rings.rx.iter().flatten().map(|rx| &rx.client.ring));
+        !is_pipe(&self.wanted().name) || self.wanted().is_monitor() || rings.take(1).all(Ring::is_other_end_open)
     }
 
     /// Returns the memory with the rings and packets.

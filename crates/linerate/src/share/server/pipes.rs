@@ -60,6 +60,17 @@ impl Pipe {
         self.live(side).next().is_some()
     }
 
+    /// Tells the clients of both ends which of them are open.
+    fn tell_ends(&self) {
+        let Lease { memory, rings, .. } = &self.lease;
+        for (side, end) in rings.iter().enumerate() {
+            let places = end.tx.iter().chain(&end.rx).flatten();
+            for ring in places.filter_map(|place| Ring::new(&memory.shared, *place).ok()) {
+                ring.set_other_end_open(self.is_open(1 - side));
+            }
+        }
+    }
+
     fn live(&self, side: usize) -> impl Iterator<Item = Arc<Session>> {
         self.sessions[side].iter().filter_map(Weak::upgrade)
     }
@@ -162,6 +173,7 @@ impl RequestHandler {
         let opened = Opened { other: Some(ends[1 - side].clone()), ..opened };
         let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
+        pipe.tell_ends();
         let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
         Ok(Begun::New { running, placed })
     }
@@ -205,6 +217,7 @@ impl State {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(name) else { return };
         pipe.sessions[side].retain(|there| !std::ptr::eq(there.as_ptr(), &**session));
+        pipe.tell_ends();
         if pipe.live(0).chain(pipe.live(1)).next().is_none() {
             pipes.remove(name);
         }

@@ -72,6 +72,8 @@ const SERVER_MONITOR: usize = 64 + 16;
 /// Packets that a receive ring had no room for, and packets that were too long for its port.
 const SERVER_FULL: usize = 64 + 20;
 const SERVER_TOO_LONG: usize = 64 + 24;
+/// 1 in the rings of a pipe's end while a client has the other end open.
+const SERVER_OTHER_END: usize = 64 + 28;
 
 // Values of `CLIENT_WAITS`.
 /// The client wants a token when tail moves.
@@ -354,6 +356,16 @@ impl Ring {
     pub fn add_dropped(&self, full: u64, too_long: u64) {
         self.state(SERVER_FULL).fetch_add(full as u32, Relaxed);
         self.state(SERVER_TOO_LONG).fetch_add(too_long as u32, Relaxed);
+    }
+
+    /// As a client with an end of a pipe: returns whether a client has the other end open.
+    pub fn is_other_end_open(&self) -> bool {
+        self.state(SERVER_OTHER_END).load(Relaxed) != 0
+    }
+
+    /// As the server: tells the clients of an end whether the pipe's other end is open.
+    pub fn set_other_end_open(&self, is_open: bool) {
+        self.state(SERVER_OTHER_END).store(is_open.into(), Relaxed);
     }
 
     /// Returns the ring of this ring's zero-copy monitor.
