@@ -279,7 +279,7 @@ impl Session<'_> {
             let offset = (number * bytes_of(size)) as u32;
             let at = At { region: 0, offset, log2_size, buffers: Some(buffers as u32) };
             regions.shared().for_each(|(mapping, _)| Ring::create(mapping, at));
-            let event = Interrupt::new()?;
+            let event = Interrupt::shared()?;
             let body = AddRing {
                 flags: if direction == Direction::Send { CLIENT_TO_SERVER } else { 0 }.into(),
                 index: index.into(),

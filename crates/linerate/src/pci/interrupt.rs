@@ -8,10 +8,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{Error, Remedy, Result};
+use crate::pci::shared_event;
 
 /// One interrupt of a card: readable from when it is raised until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
     event: OwnedFd,
+    /// Another process has its descriptor, too.
+    is_shared: bool,
     /// The card's configuration space, to enable the line again that uio disables when it is raised.
     line: Option<File>,
 }
@@ -39,15 +42,24 @@ impl Interrupt {
     pub fn new() -> Result<Interrupt> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::system("eventfd", e))?;
-        Ok(Interrupt { event, line: None })
+        Ok(Interrupt { event, is_shared: false, line: None })
+    }
+
+    /// Creates an eventfd whose descriptor another process gets: neither raising it nor clearing it sleeps, whatever that
+    /// process does with it.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn shared() -> Result<Interrupt> {
+        Ok(Interrupt { is_shared: true, ..Interrupt::new()? })
     }
 
     /// Wraps a uio device's descriptor, with its configuration space.
     pub(super) fn from_line(event: OwnedFd, line: File) -> Interrupt {
-        Interrupt { event, line: Some(line) }
+        Interrupt { event, is_shared: false, line: Some(line) }
     }
 
-    /// Wraps another process's eventfd, to be raised; raising it does not block.
+    /// Wraps another process's eventfd, to be raised; raising it does not sleep.
     ///
     /// # Errors
     /// `INVAL` for any other file, since raising would write into it.
@@ -57,7 +69,7 @@ impl Interrupt {
             return Err(rustix::io::Errno::INVAL);
         }
         fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
-        Ok(Interrupt { event, line: None })
+        Ok(Interrupt { event, is_shared: true, line: None })
     }
 
     /// Returns whether this is an interrupt line, which the card holds until its driver reads the cause.
@@ -72,24 +84,24 @@ impl Interrupt {
     pub fn try_clone(&self) -> Result<Interrupt> {
         let event = self.event.try_clone().map_err(|e| Error::system("dup", e))?;
         let line = self.line.as_ref().map(File::try_clone).transpose().map_err(|e| Error::system("dup", e))?;
-        Ok(Interrupt { event, line })
+        Ok(Interrupt { event, is_shared: self.is_shared, line })
     }
 
     /// Raises the interrupt, as a card does.
     pub fn raise(&self) {
+        if self.is_shared {
+            return shared_event::raise(self.event.as_fd());
+        }
         // This fails only if the counter is full, and then the interrupt is raised already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
     /// Clears the interrupt, so that the next one can be waited for.
     pub fn clear(&self) {
-        // uio counts in 4 bytes, an eventfd in 8. Nothing to read means that no interrupt was raised.
-        let mut count = [0; 8];
-        let len = if self.line.is_some() { 4 } else { 8 };
-        let _ = rustix::io::read(&self.event, &mut count[..len]);
-        if let Some(config) = &self.line {
-            allow_line(config);
-        }
+        let Some(config) = &self.line else { return shared_event::clear(self.event.as_fd()) };
+        // uio counts in 4 bytes. Nothing to read means that no interrupt was raised.
+        let _ = rustix::io::read(&self.event, &mut [0; 4]);
+        allow_line(config);
     }
 }
 

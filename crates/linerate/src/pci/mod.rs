@@ -5,7 +5,7 @@
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
 //! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `fault`: accesses that the IOMMU stopped
+//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `shared_event`: raising what other processes hold; `fault`: accesses that the IOMMU stopped
 //! - `uio`, `vfio`: the kernel's two interfaces to a card
 //!
 //! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
@@ -18,6 +18,7 @@ pub mod config;
 mod fault;
 mod interrupt;
 mod port_io;
+mod shared_event;
 mod sysfs;
 mod uio;
 mod vfio;

@@ -88,7 +88,7 @@ impl BackEnd {
     /// [`Error::Card`]; [`Error::System`] without descriptors.
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>, card: &str) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
-        let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::new().map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let found = (|| {
             let offered = number(&link, request::GET_FEATURES)?;
             let (mut protocol, mut pairs) = (0, 1);

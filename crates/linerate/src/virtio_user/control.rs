@@ -37,7 +37,7 @@ impl Shared {
             pairs: options.rx_queues.max(options.tx_queues),
             packed,
             mtu: (options.max_frame - FRAME_HEADERS) as u64,
-            interrupts: (0..interrupts).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?,
+            interrupts: (0..interrupts).map(|_| Interrupt::shared()).collect::<Result<Vec<_>>>()?,
         };
         Ok(Shared {
             path: path.to_string(),
