@@ -59,11 +59,11 @@ fn options() -> Options {
 
 #[test]
 fn packets_cross_a_custom_port_and_its_monitor() {
-    // A small pool and ring: this also runs under Miri.
+    // A small pool, and no thread of a model: this also runs under Miri.
     let pages = Pages::Only(PageSize::Ordinary);
     let region = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
-    let options = Options { pool: Some(Pool::new(Region::new(&region).unwrap())), ring: Some(64), ..options() };
-    let [mut port, mut seen, other] = options.open(["loop:x", "loop:x+rt", "sim:own-port"]).unwrap();
+    let options = Options { pool: Some(Pool::new(Region::new(&region).unwrap())), ..options() };
+    let [mut port, mut seen, other] = options.open(["loop:x", "loop:x+rt", "null:"]).unwrap();
     assert!(Arc::ptr_eq(port.pool(), other.pool()));
     let (mut tx, mut rx, mut monitor) = (port.tx(0).unwrap(), port.rx(0).unwrap(), seen.rx(0).unwrap());
     let mut batch = Batch::new();

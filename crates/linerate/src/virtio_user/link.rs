@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use crate::vhost::message::{Connection, Header, Message, flag};
 
-/// The time limit of a reply.
+/// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The back end answers.
@@ -25,11 +25,18 @@ const GONE: u8 = 2;
 
 /// A connection to a back end.
 pub struct Link {
-    connection: Mutex<Connection>,
+    line: Mutex<Line>,
     patience: Duration,
     state: AtomicU8,
     /// The first failure, for messages.
     failure: OnceLock<String>,
+}
+
+struct Line {
+    connection: Connection,
+    /// What is left of the patience, which grows again while nothing is waited for.
+    left: Duration,
+    since: Instant,
 }
 
 impl Link {
@@ -39,14 +46,13 @@ impl Link {
     /// Errors of setsockopt(2).
     pub fn new(socket: UnixStream, patience: Duration) -> io::Result<Link> {
         socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(patience))?;
         socket.set_write_timeout(Some(patience))?;
-        let connection = Mutex::new(Connection::new(socket));
-        Ok(Link { connection, patience, state: AtomicU8::new(ALIVE), failure: OnceLock::new() })
+        let line = Line { connection: Connection::new(socket), left: patience, since: Instant::now() };
+        Ok(Link { line: Mutex::new(line), patience, state: AtomicU8::new(ALIVE), failure: OnceLock::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the back end answers.
@@ -96,37 +102,20 @@ impl Link {
         flags: u32,
         replies: bool,
     ) -> Option<Vec<u8>> {
-        let mut connection = self.lock();
+        let mut line = self.lock();
         if !self.is_alive() {
             return None;
         }
         let header = Header { request, flags, size: 0 };
-        let sent = connection.send(header, &[payload], descriptors);
-        let reply = sent.and_then(|()| if replies { self.reply(&mut connection, request) } else { Ok(Vec::new()) });
-        reply.inspect_err(|error| self.end(&connection, request, error)).ok()
-    }
-
-    /// Receives the reply to a request.
-    fn reply(&self, connection: &mut Connection, request: u32) -> io::Result<Vec<u8>> {
         let begin = Instant::now();
-        let message = loop {
-            match connection.receive() {
-                Ok(Some(message)) => break message,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(None) => {}
-                Err(error) => return Err(error),
-            }
-            // Each part of a message in time is not enough.
-            if begin.elapsed() >= self.patience {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        };
-        let Message { header, payload, descriptors } = message;
-        let is_reply = header.flags & (flag::VERSION | flag::REPLY) == flag::VERSION | flag::REPLY;
-        if header.request != request || !is_reply || !descriptors.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply does not match the request"));
-        }
-        Ok(payload)
+        line.left = (line.left + (begin - line.since)).min(self.patience);
+        let sent = line.connection.send(header, &[payload], descriptors);
+        let patience = line.left;
+        let connection = &mut line.connection;
+        let reply = sent.and_then(|()| if replies { reply(connection, request, patience) } else { Ok(Vec::new()) });
+        reply.as_ref().inspect_err(|error| self.end(connection, request, error)).ok();
+        (line.left, line.since) = (patience.saturating_sub(begin.elapsed()), Instant::now());
+        reply.ok()
     }
 
     /// Ends the connection after an error.
@@ -147,14 +136,14 @@ impl Link {
 
     /// Looks at a socket that has something to read: back ends send nothing unasked. Call it when poll(2) says so.
     pub fn look(&self) {
-        let connection = self.lock();
-        match recv(connection.socket(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        let line = self.lock();
+        match recv(line.connection.socket(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.state.store(GONE, Relaxed),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.state.store(GONE, Relaxed),
             Ok(_) if self.is_alive() => {
                 let error = io::Error::new(io::ErrorKind::InvalidData, "a message that is no reply");
-                self.end(&connection, 0, &error);
+                self.end(&line.connection, 0, &error);
             }
             Ok(_) => {}
         }
@@ -162,7 +151,7 @@ impl Link {
 
     /// Returns the socket, to wait for its end.
     pub fn socket(&self) -> io::Result<UnixStream> {
-        self.lock().socket().try_clone()
+        self.lock().connection.socket().try_clone()
     }
 
     /// Notes that the peer has hung up.
@@ -171,10 +160,35 @@ impl Link {
     }
 }
 
+/// Receives the reply to a request.
+fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::Result<Vec<u8>> {
+    let begin = Instant::now();
+    // No time at all would mean for ever.
+    connection.socket().set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+    let message = loop {
+        match connection.receive() {
+            Ok(Some(message)) => break message,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(None) => {}
+            Err(error) => return Err(error),
+        }
+        // Each part of a message in time is not enough.
+        if begin.elapsed() >= patience {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    };
+    let Message { header, payload, descriptors } = message;
+    let is_reply = header.flags & (flag::VERSION | flag::REPLY) == flag::VERSION | flag::REPLY;
+    if header.request != request || !is_reply || !descriptors.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply does not match the request"));
+    }
+    Ok(payload)
+}
+
 /// Shuts the socket down. A child that another thread has just forked holds the socket, too, until it calls exec; the
 /// back end sees the end at once all the same.
 impl Drop for Link {
     fn drop(&mut self) {
-        let _ = shutdown(self.lock().socket().as_fd(), Shutdown::Both);
+        let _ = shutdown(self.lock().connection.socket().as_fd(), Shutdown::Both);
     }
 }

@@ -528,6 +528,26 @@ fn a_back_end_that_does_not_answer_is_given_up() {
     });
 }
 
+/// A back end that answers each request just in time has no more time for all of them together.
+#[test]
+fn a_back_end_that_is_always_slow_is_given_up() {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let link = Requests::new(ours, Duration::from_millis(40)).unwrap();
+    let back = std::thread::spawn(move || {
+        let mut connection = Connection::new(theirs);
+        while let Ok(message) = connection.receive() {
+            let Some(Message { header, .. }) = message else { continue };
+            std::thread::sleep(Duration::from_millis(20));
+            let header = Header { flags: flag::VERSION | flag::REPLY, ..header };
+            let _ = connection.send(header, &[&[0; 8]], &[]);
+        }
+    });
+    assert!((0..100).any(|_| link.ask(request::GET_FEATURES, &[]).is_none()));
+    assert!(!link.is_alive() && link.failure().unwrap().contains("does not answer"));
+    drop(link);
+    back.join().unwrap();
+}
+
 /// A back end that fills all memory that it has with anything, of which the rings are a part.
 fn scribble(files: Vec<OwnedFd>, words: &[u64], region_too: bool) {
     for (n, file) in files.into_iter().enumerate() {
