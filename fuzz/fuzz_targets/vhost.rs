@@ -47,10 +47,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let (request, flags, choice) = (input.u8() % 48, input.u8() & 0xC, input.u8());
                 front.send(&message(request.into(), flags.into(), &input.bytes(64)), &descriptors.choose(choice));
             }
-            // Arbitrary bytes, which need not be a message.
+            // Arbitrary bytes, which need not be a whole message, and the connection's end.
             1 => {
                 let bytes = input.bytes(40);
                 front.send(&bytes, &[]);
+                drop(front);
+                front = Peer::connect(&path, SocketType::STREAM);
             }
             // All that a front end says, with sizes and features of the input.
             2 => {
@@ -73,7 +75,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             3 => {
                 let (ring, number) = (usize::from(input.u8() % 2), usize::from(input.u16() % 64));
                 let places = [GUEST + 0x10_000, GUEST, GUEST + LEN as u64 - 100, 0, u64::MAX - 50];
-                let address = places[usize::from(input.u8()) % 5] + u64::from(input.u8());
+                let address = places[usize::from(input.u8()) % 5].wrapping_add(input.u8().into());
                 let rest = u64::from(input.u32() % 70_000) | u64::from(input.u16()) << 32 | u64::from(input.u16()) << 48;
                 write(&memory, ring * RING + number * 16, &words(&[address, rest]));
             }
