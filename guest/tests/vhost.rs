@@ -155,8 +155,13 @@ fn end_transfer(guest: &mut Guest) -> String {
     guest.run("sha256sum </tmp/there")
 }
 
-/// Kills of each forwarder; `LINERATE_KILLS` sets another number for a run by hand.
+/// Kills of each forwarder.
 const KILLS: usize = 3;
+
+/// Returns a count that a variable can set for a run by hand.
+fn by_hand(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |count| count.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
 
 /// A process that forwards between two ports, until it is killed.
 struct Process(Child);
@@ -185,8 +190,7 @@ impl Drop for Process {
 /// ports have all their buffers, and serve the next front end.
 #[test]
 fn a_machine_and_its_back_ends_may_be_killed() {
-    let kills =
-        std::env::var("LINERATE_KILLS").map_or(KILLS, |kills| kills.parse().expect("LINERATE_KILLS is a number"));
+    let kills = by_hand("LINERATE_KILLS", KILLS);
     let folder = TempDir::new().unwrap();
     let mut machine = Machine::new().processors(2);
     let pairs = [("split", "packed=off"), ("packed", "packed=on")].map(|(kind, options)| {
@@ -268,28 +272,40 @@ fn a_machine_and_its_back_ends_may_be_killed() {
 #[test]
 fn a_machine_moves_while_it_receives() {
     const CARDS: [&str; 2] = ["packed=off", "packed=on"];
+    let moves = by_hand("LINERATE_MIGRATIONS", 1);
     let folder = TempDir::new().unwrap();
-    let mut machines = [Machine::new(), Machine::new()];
-    let ports = CARDS.map(|options| {
-        let sockets = ["here", "there"].map(|end| folder.path().join(format!("{end}-{options}")).display().to_string());
-        for (machine, socket) in machines.iter_mut().zip(&sockets) {
-            machine.card_at_back_end(options, socket, 1);
-        }
-        open(&sockets.map(|socket| format!("vhost:{socket}?packed=on")))
+    let sockets = CARDS.map(|options| {
+        ["here", "there"].map(|end| folder.path().join(format!("{end}-{options}")).display().to_string())
     });
-    let [here, there] = machines;
-    let load = Load::start(ports);
-    let mut guest = here.boot();
+    // A machine with a card at one of the two ports for each.
+    let machine = |place: usize| {
+        let mut machine = Machine::new();
+        for (options, sockets) in CARDS.iter().zip(&sockets) {
+            machine.card_at_back_end(options, &sockets[place], 1);
+        }
+        machine
+    };
+    let load = Load::start(
+        sockets.each_ref().map(|ends| open(&ends.each_ref().map(|socket| format!("vhost:{socket}?packed=on")))),
+    );
+    let mut guest = machine(0).boot();
     guest.run("modprobe -a virtio_pci virtio_net af_packet");
     let sinks = [0, 1].map(|n| {
         guest.run(&format!("ip link set eth{n} up"));
         guest.start_linerate(&format!("sink packet:eth{n}"), 1)
     });
-    guest.wait_until(|| load.sent().iter().all(|sent| sent[0] > 2000));
-    let socket = folder.path().join("migration");
-    let arriving = there.incoming(&socket).boot();
-    let mut guest = guest.migrate(arriving, &socket);
-    assert!(guest.wait_until(|| load.sent().iter().all(|sent| sent[1] > 2000)), "{:?}", load.sent());
+    let receives = |guest: &mut Guest, place: usize| {
+        let before = load.sent();
+        let is_more = |(now, before): (&[u64; 2], &[u64; 2])| now[place] > before[place] + 2000;
+        assert!(guest.wait_until(|| load.sent().iter().zip(&before).all(is_more)), "{before:?}, {:?}", load.sent());
+    };
+    receives(&mut guest, 0);
+    for number in 1..=moves {
+        let socket = folder.path().join(format!("migration-{number}"));
+        let arriving = machine(number % 2).incoming(&socket).boot();
+        guest = guest.migrate(arriving, &socket);
+        receives(&mut guest, number % 2);
+    }
     for (sink, options) in sinks.into_iter().zip(CARDS) {
         let summary = guest.interrupt(sink).summary();
         let received = summary["packets"].as_u64().unwrap();
@@ -303,7 +319,7 @@ fn a_machine_moves_while_it_receives() {
     complaints(&mut guest);
 }
 
-/// A thread that sends frames to each card of a machine, at the first of two ports while the card is there, then at the second.
+/// A thread that sends frames to each card of a machine, at that of two ports where the card is.
 struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<[[AtomicU64; 2]; 2]>,
