@@ -140,7 +140,8 @@ impl BackEnd {
             && self.offered & feature::MTU != 0
             && self.link.tell(request::NET_SET_MTU, mtu.as_bytes(), &[], self.acknowledges()) != Some(true)
         {
-            self.link.fail(format!("the back end refuses an MTU of {mtu}"));
+            let mend = "a smaller MTU here, or a larger one at the back end";
+            self.link.fail_with(format!("the back end refuses an MTU of {mtu}"), mend);
             return false;
         }
         // All of them may have memory and rings from here on.
@@ -212,9 +213,7 @@ fn number(link: &Link, request: u32) -> Option<u64> {
 /// Returns the error of a back end that cannot be used.
 fn failed(link: &Link, card: &str) -> Error {
     let why = link.failure().unwrap_or("the back end cannot be used").to_string();
-    let mend =
-        "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
-    Error::Card { card: card.to_string(), why, mend: mend.into() }
+    Error::Card { card: card.to_string(), why, mend: link.remedy().into() }
 }
 
 impl Transport for Arc<BackEnd> {

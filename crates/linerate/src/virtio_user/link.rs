@@ -15,6 +15,10 @@ use crate::vhost::message::{Connection, Header, Message, flag};
 /// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What mends a failure whose cause is not known better.
+const USUAL_REMEDY: &str =
+    "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
+
 /// The back end answers.
 const ALIVE: u8 = 0;
 /// It does not answer in time, or violates the protocol: the connection is ended from this side, but the back end may
@@ -28,8 +32,8 @@ pub struct Link {
     line: Mutex<Line>,
     patience: Duration,
     state: AtomicU8,
-    /// The first failure, for messages.
-    failure: OnceLock<String>,
+    /// The first failure, for messages, and what mends it.
+    failure: OnceLock<(String, &'static str)>,
 }
 
 struct Line {
@@ -67,12 +71,22 @@ impl Link {
 
     /// Returns the first failure.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+        self.failure.get().map(|(why, _)| &**why)
+    }
+
+    /// Returns what mends it.
+    pub fn remedy(&self) -> &'static str {
+        self.failure.get().map_or(USUAL_REMEDY, |(_, mend)| mend)
     }
 
     /// Notes a failure, unless there was one before.
     pub fn fail(&self, why: String) {
-        let _ = self.failure.set(why);
+        self.fail_with(why, USUAL_REMEDY);
+    }
+
+    /// The same, with what mends it.
+    pub fn fail_with(&self, why: String, mend: &'static str) {
+        let _ = self.failure.set((why, mend));
     }
 
     /// Sends a request, and returns its reply's payload; `None` if it fails.

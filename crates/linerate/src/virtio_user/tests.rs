@@ -441,12 +441,12 @@ fn impossible_counts_and_features_are_refused() {
         (request::GET_QUEUE_NUM, 0, "count of queue pairs"),
         (request::GET_QUEUE_NUM, 1, "queues"),
         (request::GET_STATUS, u64::from(status::DRIVER), "rejects features"),
-        (request::NET_SET_MTU, 1, "MTU of 1500"),
+        (request::NET_SET_MTU, 1, "MTU of 1500\n  try: a smaller MTU here"),
         (request::SET_MEM_TABLE, 1, "refuses request 5"),
     ] {
         let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, answers(request, number));
         let error = refused(&pool(), &back.name("?queues=2"));
-        assert!(error.to_string().contains(why), "{request}: {error}");
+        assert!(error.with_hint().contains(why), "{request}: {}", error.with_hint());
     }
     let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, answers(request::GET_QUEUE_NUM, u64::MAX));
     open(&pool(), &back.name("?queues=2")).unwrap();
