@@ -12,8 +12,8 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// The most guarded mappings of a process.
-const MOST: usize = 1024;
+/// The most guarded mappings of a process: a peer's memory is of few regions.
+const MOST: usize = 8192;
 
 /// A guarded mapping, as the handler sees it: only atomics.
 struct Entry {
@@ -116,14 +116,16 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
 
 /// Replaces the guarded mapping at `address` by zeros; returns false if there is none.
 fn replace(address: usize) -> bool {
-    let inside = |entry: &&Entry| {
-        let base = entry.base.load(Acquire);
-        base != 0 && address.wrapping_sub(base) < entry.len.load(Relaxed)
+    let inside = |entry: &'static Entry| {
+        let (base, len) = (entry.base.load(Acquire), entry.len.load(Acquire));
+        // An entry may be freed and claimed meanwhile, but not that of this address, which is in use.
+        let is_of_both = entry.base.load(Relaxed) == base;
+        (base != 0 && is_of_both && address.wrapping_sub(base) < len).then_some((entry, base, len))
     };
-    let Some(entry) = TABLE.iter().find(inside) else { return false };
+    let Some((entry, base, len)) = TABLE.iter().find_map(inside) else { return false };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    let (base, len) = (entry.base.load(Relaxed) as *mut libc::c_void, entry.len.load(Relaxed));
+    let base = base as *mut libc::c_void;
     // SAFETY: the whole range is one mapping of a guard's owner, which exists as long as the entry does. It stays mapped,
     // for the same accesses.
     let (replaced, error) = unsafe {
