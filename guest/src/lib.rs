@@ -21,6 +21,7 @@
 //! - `guest`: a running guest: commands, background programs, what its kernel said
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
 //! - `namespace`: Linux itself on this side of the cards
+//! - `back_end`: back ends of vhost-user that others wrote: passt, Open vSwitch
 //! - `traffic`: what it sends and receives there
 //! - `scenario`: what every card must be able to do
 //! - `served`: cards of ours in the guest, served by the test itself
@@ -29,6 +30,7 @@
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
 //! and the kernels. Nothing here sleeps: every wait is for an event, with a bound.
 
+mod back_end;
 mod guest;
 mod initramfs;
 mod machine;
@@ -38,6 +40,7 @@ mod served;
 mod traffic;
 mod wire;
 
+pub use back_end::{OpenVswitch, Passt};
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine, linerate};
 pub use namespace::Namespace;

@@ -290,19 +290,25 @@ fn kernel(kernel: Kernel) -> PathBuf {
 }
 
 /// Returns a folder that `guest/prepare` has unpacked.
-fn unpacked(name: &str) -> PathBuf {
+pub fn unpacked(name: &str) -> PathBuf {
     let folder = root().join("target/guest").join(name);
     assert!(folder.join("ready").exists(), "there is nothing in {}: run guest/prepare, or ./test", folder.display());
     folder
 }
 
-/// Returns the command of the unpacked QEMU, which is run with its own libraries.
+/// Returns the words that run an unpacked program of Debian 13 with Debian 13's libraries.
+pub fn newer(program: &Path) -> Vec<String> {
+    let path = |part: &str| unpacked("qemu").join(part).display().to_string();
+    let libraries = path("usr/lib/x86_64-linux-gnu");
+    let program = program.display().to_string();
+    vec![path("usr/lib64/ld-linux-x86-64.so.2"), "--library-path".to_string(), libraries, program]
+}
+
+/// Returns the command of the unpacked QEMU.
 fn qemu() -> Vec<String> {
     let folder = unpacked("qemu");
     let path = |part: &str| folder.join(part).display().to_string();
-    let libraries = path("usr/lib/x86_64-linux-gnu");
-    let mut words = vec![path("usr/lib64/ld-linux-x86-64.so.2"), "--library-path".to_string(), libraries];
-    words.push(path("usr/bin/qemu-system-x86_64"));
+    let mut words = newer(&folder.join("usr/bin/qemu-system-x86_64"));
     for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
         words.extend(["-L".to_string(), path(data)]);
     }

@@ -1,7 +1,10 @@
 //! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK; and DPDK's back end
-//! behind `virtio-user:` ports. DPDK's net_memif, in both roles, on `memif:` ports.
+//! behind `virtio-user:` ports, as well as Open vSwitch and passt. DPDK's net_memif, in both roles, on `memif:` ports.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
-use linerate_guest::{Guest, Machine};
+use linerate_guest::{Guest, Machine, Namespace, OpenVswitch, Passt};
 use tempfile::TempDir;
 
 /// A thread that forwards between two ports, in both directions.
@@ -441,6 +444,123 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
     }
 }
 
+/// Two ports of a bridge of Open vSwitch with DPDK; its own ports are clients, and servers. Traffic between clients goes on
+/// after the switch is killed and started again.
+#[test]
+fn open_vswitch_forwards_every_packet_once() {
+    const KINDS: [(&str, &str, &str); 3] = [
+        ("split", "dpdkvhostuserclient", "server=on"),
+        ("packed", "dpdkvhostuserclient", "server=on&packed=on&offloads=on"),
+        ("old", "dpdkvhostuser", "ring=256"),
+    ];
+    let folder = TempDir::new().unwrap();
+    let namespace = Namespace::new("vswitch");
+    let mut switch = OpenVswitch::start(&namespace, folder.path());
+    let mut pairs = Vec::new();
+    for (bridge, kind, options) in KINDS {
+        switch.configure(&format!("add-br {bridge} -- set bridge {bridge} datapath_type=netdev"));
+        let ports = ["a", "b"].map(|end| {
+            // A server's socket has its name in the folder of the others.
+            let socket = folder.path().join(format!("{bridge}-{end}")).display().to_string();
+            let path = if kind.contains("client") { format!("options:vhost-server-path={socket}") } else { String::new() };
+            switch.configure(&format!(
+                "add-port {bridge} {bridge}-{end} -- set Interface {bridge}-{end} type={kind} {path}"
+            ));
+            open_one(&format!("virtio-user:{socket}?{options}")).unwrap()
+        });
+        pairs.push((bridge, ports));
+    }
+    let mut queues: Vec<_> = pairs
+        .iter_mut()
+        .map(|(bridge, ports)| {
+            let pools = ports.each_ref().map(|port| port.pool().clone());
+            (*bridge, pools, ports.each_mut().map(|port| (port.rx(0).unwrap(), port.tx(0).unwrap())))
+        })
+        .collect();
+    for is_killed in [false, true] {
+        if is_killed {
+            switch.restart();
+            queues.truncate(2); // the socket of a killed server is in its way
+        }
+        for (bridge, pools, [(rx_a, tx_a), (rx_b, tx_b)]) in &mut queues {
+            every_packet_arrives(&pools[0], rx_b, tx_a, bridge, || switch.said());
+            every_packet_arrives(&pools[1], rx_a, tx_b, bridge, || switch.said());
+        }
+    }
+    let pools: Vec<_> = queues.iter().flat_map(|(_, pools, _)| pools.clone()).collect();
+    drop(queues);
+    for (bridge, ports) in &pairs {
+        let description = ports[0].info().description;
+        assert_eq!(description.contains("packed"), *bridge == "packed", "{bridge}: {description}");
+        let drops = ports[0].statistics().unwrap().drops;
+        assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{bridge}: {drops:?}");
+    }
+    // With its back end gone, a port has all its buffers.
+    drop(switch);
+    drop(pairs);
+    for pool in pools {
+        assert_eq!(pool.available(), pool.region().buffers());
+    }
+}
+
+/// A namespace whose only interface is a TAP reaches another one through passt: DHCP, ARP, ping, and TCP both ways.
+#[test]
+fn a_namespace_reaches_another_through_passt() {
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("socket");
+    let (outside, inside) = (Namespace::new("outside"), Namespace::new("inside"));
+    // passt gives its client the address of the interface that has the default route.
+    outside.run(
+        "ip link set lo up; ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up; \
+         ip addr add 192.0.2.2/24 dev up0; ip route add default via 192.0.2.1; \
+         echo '0 2147483647' >/proc/sys/net/ipv4/ping_group_range",
+    );
+    // Without a capture it leaves checksums undone, and marks them as valid.
+    let passt = Passt::start(&outside, &socket, &["-4", "--pcap", "/dev/null", "--tcp-ports", "5001"]);
+    let begin = Instant::now();
+    let port = loop {
+        match open_one(&format!("virtio-user:{}", socket.display())) {
+            Ok(port) => break port,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}: {}", passt.said()),
+        }
+        std::thread::yield_now();
+    };
+    let tap = inside.inside(|| open_one("tap:t0").unwrap());
+    let forwarder = Forwarder::start([port, tap]);
+    let script = folder.path().join("script");
+    std::fs::write(
+        &script,
+        "#!/bin/sh\n[ $1 != bound ] || { ip addr add $ip/$mask dev $interface; ip route add default via $router; }\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    inside.run(&format!("timeout 20 busybox udhcpc -i t0 -n -q -f -s {} 2>&1", script.display()));
+    assert!(inside.run("ip -4 addr show t0").contains("192.0.2.2/24"));
+    // The gateway's address stands for the other namespace.
+    let answer = inside.run("ping -c 3 -i 0.2 -W 5 192.0.2.1");
+    assert!(answer.contains("3 received"), "{answer}");
+    let bytes: Vec<u8> = (0..200_000u32).map(|n| (n * n >> 7) as u8).collect();
+    for (from, to, listen, connect) in [
+        (&inside, &outside, "127.0.0.1:6000", "192.0.2.1:6000"),
+        (&outside, &inside, "192.0.2.2:5001", "127.0.0.1:5001"),
+    ] {
+        let listener = to.inside(|| TcpListener::bind(listen).unwrap());
+        let sent = bytes.clone();
+        let client = from.inside(|| TcpStream::connect(connect).unwrap());
+        client.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        let sender = std::thread::spawn(move || (&client).write_all(&sent).map(|()| client.shutdown(Shutdown::Write)));
+        let (mut server, mut received) = (listener.accept().unwrap().0, Vec::new());
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        server.read_to_end(&mut received).unwrap();
+        let _ = sender.join().unwrap().unwrap();
+        assert!(received == bytes, "{listen}: {} bytes", received.len());
+    }
+    for port in forwarder.ports() {
+        let drops = port.statistics().unwrap().drops;
+        assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{drops:?}");
+    }
+}
+
 /// DPDK's net_memif, as client with and without copies, and as server, returns what it receives.
 #[test]
 fn dpdk_s_memif_returns_every_packet_intact() {
@@ -504,55 +624,76 @@ impl Returning {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Sends 10,000 packets of each size, and checks that all come back once, in order and intact.
+    /// Checks that all packets come back.
     fn returns_every_packet(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue, options: &str) {
-        self.wait_until_it_returns(pool, rx, tx);
-        for size in [64, 128, 256, 512, 1024, 1518] {
-            let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
-            let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
-            let begin = Instant::now();
-            while checker.report().received < 10_000 {
-                let late = begin.elapsed() > Duration::from_secs(20);
-                assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), self.said());
-                // No more on the way than its queues hold.
-                if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
-                    batch.alloc(pool, 32.min(10_000 - sent as usize), size - 4);
-                    batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-                    sent += batch.len() as u64;
-                }
-                tx.send(&mut batch);
-                rx.recv(&mut back);
-                back.packets().for_each(|packet| checker.check(&packet));
-                back.clear();
-            }
-            let Report { received, lost, corrupted, reordered, .. } = checker.report();
-            assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
-        }
+        every_packet_arrives(pool, rx, tx, options, || self.said());
     }
+}
 
-    /// Sends until packets come back, then 32 others until all of these are back: what is in the rings while DPDK starts
-    /// may be lost, since it resets its device on the way.
-    fn wait_until_it_returns(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue) {
-        const FIRST: u8 = 1;
-        const LAST: u8 = 2;
-        let (mut batch, mut back) = (Batch::new(), Batch::new());
-        let (mut mark, mut returned) = (FIRST, 0);
+/// Sends 10,000 packets of each size, and checks that all arrive once, in order and intact. `said` returns the peer's
+/// messages.
+fn every_packet_arrives(
+    pool: &Arc<Pool>,
+    rx: &mut RxQueue,
+    tx: &mut TxQueue,
+    options: &str,
+    said: impl Fn() -> String,
+) {
+    wait_until_packets_arrive(pool, rx, tx, options, &said);
+    for size in [64, 128, 256, 512, 1024, 1518] {
+        let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
+        let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
         let begin = Instant::now();
-        while returned < 32 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "it returns nothing: {}", self.said());
-            if batch.is_empty() && mark <= LAST {
-                batch.alloc(pool, 32, 60);
-                batch.packets().for_each(|mut packet| packet.fill(mark));
-                mark += u8::from(mark == LAST);
+        while checker.report().received < 10_000 {
+            let late = begin.elapsed() > Duration::from_secs(20);
+            assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), said());
+            // No more on the way than the peer's queues hold.
+            if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
+                batch.alloc(pool, 32.min(10_000 - sent as usize), size - 4);
+                batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                sent += batch.len() as u64;
             }
             tx.send(&mut batch);
             rx.recv(&mut back);
-            if mark == FIRST && !back.is_empty() {
-                mark = LAST;
-            }
-            returned += back.packets().filter(|packet| packet[0] == LAST).count();
+            back.packets().for_each(|packet| checker.check(&packet));
             back.clear();
         }
+        let Report { received, lost, corrupted, reordered, .. } = checker.report();
+        assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
+    }
+}
+
+/// Sends until packets arrive, then 32 others until all of these have arrived: what is in the rings while the peer starts
+/// may be lost, since DPDK resets its device on the way.
+fn wait_until_packets_arrive(
+    pool: &Arc<Pool>,
+    rx: &mut RxQueue,
+    tx: &mut TxQueue,
+    options: &str,
+    said: &impl Fn() -> String,
+) {
+    const FIRST: u8 = 2;
+    const LAST: u8 = 4;
+    let (mut batch, mut back) = (Batch::new(), Batch::new());
+    let (mut mark, mut arrived) = (FIRST, 0);
+    let begin = Instant::now();
+    while arrived < 32 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{options}: nothing arrives: {}", said());
+        if batch.is_empty() && mark <= LAST {
+            batch.alloc(pool, 32, 60);
+            batch.packets().for_each(|mut packet| {
+                packet.fill(mark);
+                packet[..6].fill(0xFF); // to every port of a switch
+            });
+            mark += u8::from(mark == LAST);
+        }
+        tx.send(&mut batch);
+        rx.recv(&mut back);
+        if mark == FIRST && !back.is_empty() {
+            mark = LAST;
+        }
+        arrived += back.packets().filter(|packet| packet[14] == LAST).count();
+        back.clear();
     }
 }
 

@@ -1,0 +1,128 @@
+//! Back ends of vhost-user that others wrote, run from the folders that `guest/prepare` has unpacked, each in a network
+//! namespace of the test's.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::machine::{newer, unpacked};
+use crate::namespace::Namespace;
+
+/// A process that ends with this value, and with the test.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a program in a namespace; its messages go to the file `log`.
+    fn start(namespace: &Namespace, log: PathBuf, words: &[String], environment: &[(String, String)]) -> Process {
+        let file = File::create(&log).expect("a file in the test's folder");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace.name(), "setpriv", "--pdeathsig", "KILL", "--"]).args(words);
+        command.envs(environment.iter().cloned()).stdin(Stdio::null());
+        let child = command.stdout(file.try_clone().expect("a descriptor")).stderr(file).spawn();
+        Process { child: child.expect("ip is installed"), log }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// passt: the back end is a process without privileges, which gives the front end the network of its own namespace by
+/// sockets. It drops root's rights when it has started.
+pub struct Passt(Process);
+
+impl Passt {
+    /// Starts it at the socket `path`, with these arguments.
+    pub fn start(namespace: &Namespace, path: &Path, arguments: &[&str]) -> Passt {
+        let mut words = newer(&unpacked("passt").join("usr/bin/passt"));
+        words.extend(["--vhost-user", "--foreground", "--socket"].map(String::from));
+        words.push(path.display().to_string());
+        words.extend(arguments.iter().map(|word| word.to_string()));
+        Passt(Process::start(namespace, path.with_extension("log"), &words, &[]))
+    }
+
+    /// Returns its messages so far.
+    pub fn said(&self) -> String {
+        self.0.said()
+    }
+}
+
+/// Open vSwitch with DPDK: a database, and the switch itself, with its files in a folder of the test's.
+pub struct OpenVswitch<'a> {
+    namespace: &'a Namespace,
+    folder: &'a Path,
+    switch: Option<Process>,
+    _database: Process,
+}
+
+impl OpenVswitch<'_> {
+    /// Starts both. DPDK has ordinary memory, and one thread of the switch polls on the first processor.
+    pub fn start<'a>(namespace: &'a Namespace, folder: &'a Path) -> OpenVswitch<'a> {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let tool = unpacked("openvswitch").join("usr/bin/ovsdb-tool");
+        let schema = unpacked("openvswitch").join("usr/share/openvswitch/vswitch.ovsschema");
+        let made = Command::new(tool).arg("create").arg(path("conf.db")).arg(schema).status();
+        assert!(made.is_ok_and(|status| status.success()), "no database");
+        let server = unpacked("openvswitch").join("usr/sbin/ovsdb-server").display().to_string();
+        let words = [server, path("conf.db"), format!("--remote=punix:{}", path("db")), unixctl(folder, "database")];
+        let database = Process::start(namespace, folder.join("database.log"), &words, &environment(folder));
+        let mut switch = OpenVswitch { namespace, folder, switch: None, _database: database };
+        switch.configure("--retry --no-wait init");
+        switch.configure(
+            "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:pmd-cpu-mask=1 \
+             other_config:vhost-sock-dir=. \
+             other_config:dpdk-extra='--no-pci --no-huge --legacy-mem -m 128 --no-shconf --no-telemetry'",
+        );
+        switch.restart();
+        switch
+    }
+
+    /// Kills the switch if it runs, and starts it.
+    pub fn restart(&mut self) {
+        drop(self.switch.take());
+        let program = unpacked("openvswitch").join("usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk");
+        let database = format!("unix:{}", self.folder.join("db").display());
+        let control = unixctl(self.folder, "switch");
+        let words = [program.display().to_string(), database, control, "--disable-system".to_string()];
+        let log = self.folder.join("switch.log");
+        self.switch = Some(Process::start(self.namespace, log, &words, &environment(self.folder)));
+    }
+
+    /// Runs `ovs-vsctl` with these arguments.
+    pub fn configure(&self, arguments: &str) {
+        let program = unpacked("openvswitch").join("usr/bin/ovs-vsctl").display().to_string();
+        let command = format!("{program} -t 20 --db=unix:{} {arguments}", self.folder.join("db").display());
+        let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+        assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), self.said());
+    }
+
+    /// Returns the switch's messages so far.
+    pub fn said(&self) -> String {
+        self.switch.as_ref().map(Process::said).unwrap_or_default()
+    }
+}
+
+/// Returns the option for a daemon's control socket.
+fn unixctl(folder: &Path, daemon: &str) -> String {
+    format!("--unixctl={}", folder.join(format!("{daemon}.ctl")).display())
+}
+
+/// Returns the environment that has all files in one folder.
+fn environment(folder: &Path) -> Vec<(String, String)> {
+    let names = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"];
+    names.map(|name| (name.to_string(), folder.display().to_string())).to_vec()
+}
