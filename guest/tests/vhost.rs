@@ -539,7 +539,7 @@ fn a_namespace_reaches_another_through_passt() {
     // The gateway's address stands for the other namespace.
     let answer = inside.run("ping -c 3 -i 0.2 -W 5 192.0.2.1");
     assert!(answer.contains("3 received"), "{answer}");
-    let bytes: Vec<u8> = (0..200_000u32).map(|n| (n * n >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
     for (from, to, listen, connect) in [
         (&inside, &outside, "127.0.0.1:6000", "192.0.2.1:6000"),
         (&outside, &inside, "192.0.2.2:5001", "127.0.0.1:5001"),
