@@ -84,8 +84,8 @@ impl OpenVswitch<'_> {
         switch.configure("--retry --no-wait init");
         switch.configure(
             "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:pmd-cpu-mask=1 \
-             other_config:vhost-sock-dir=. \
-             other_config:dpdk-extra='--no-pci --no-huge --legacy-mem -m 1024 --no-shconf --no-telemetry'",
+             other_config:vhost-sock-dir=. other_config:per-port-memory=true \
+             other_config:dpdk-extra='--no-pci --no-huge --legacy-mem -m 640 --no-shconf --no-telemetry'",
         );
         switch.restart();
         switch

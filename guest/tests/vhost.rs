@@ -483,8 +483,8 @@ fn open_vswitch_forwards_every_packet_once() {
             queues.truncate(2); // the socket of a killed server is in its way
         }
         for (bridge, pools, [(rx_a, tx_a), (rx_b, tx_b)]) in &mut queues {
-            every_packet_arrives(&pools[0], rx_b, tx_a, bridge, || switch.said());
-            every_packet_arrives(&pools[1], rx_a, tx_b, bridge, || switch.said());
+            every_packet_arrives(2000, &pools[0], rx_b, tx_a, bridge, || switch.said());
+            every_packet_arrives(2000, &pools[1], rx_a, tx_b, bridge, || switch.said());
         }
     }
     let pools: Vec<_> = queues.iter().flat_map(|(_, pools, _)| pools.clone()).collect();
@@ -626,13 +626,14 @@ impl Returning {
 
     /// Checks that all packets come back.
     fn returns_every_packet(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue, options: &str) {
-        every_packet_arrives(pool, rx, tx, options, || self.said());
+        every_packet_arrives(10_000, pool, rx, tx, options, || self.said());
     }
 }
 
-/// Sends 10,000 packets of each size, and checks that all arrive once, in order and intact. `said` returns the peer's
+/// Sends `count` packets of each size, and checks that all arrive once, in order and intact. `said` returns the peer's
 /// messages.
 fn every_packet_arrives(
+    count: u64,
     pool: &Arc<Pool>,
     rx: &mut RxQueue,
     tx: &mut TxQueue,
@@ -644,12 +645,12 @@ fn every_packet_arrives(
         let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
         let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
         let begin = Instant::now();
-        while checker.report().received < 10_000 {
+        while checker.report().received < count {
             let late = begin.elapsed() > Duration::from_secs(20);
             assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), said());
             // No more on the way than the peer's queues hold.
-            if batch.is_empty() && sent < 10_000 && sent - checker.report().received < 128 {
-                batch.alloc(pool, 32.min(10_000 - sent as usize), size - 4);
+            if batch.is_empty() && sent < count && sent - checker.report().received < 128 {
+                batch.alloc(pool, 32.min((count - sent) as usize), size - 4);
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
                 sent += batch.len() as u64;
             }
@@ -659,12 +660,12 @@ fn every_packet_arrives(
             back.clear();
         }
         let Report { received, lost, corrupted, reordered, .. } = checker.report();
-        assert_eq!((received, lost, corrupted, reordered), (10_000, 0, 0, 0), "{options}, {size}");
+        assert_eq!((received, lost, corrupted, reordered), (count, 0, 0, 0), "{options}, {size}");
     }
 }
 
-/// Sends until packets arrive, then 32 others until all of these have arrived: what is in the rings while the peer starts
-/// may be lost, since DPDK resets its device on the way.
+/// Sends 32 packets again and again until all of one time arrive: those that are in the rings while the peer starts may be
+/// lost, since DPDK resets its device on the way.
 fn wait_until_packets_arrive(
     pool: &Arc<Pool>,
     rx: &mut RxQueue,
@@ -672,27 +673,28 @@ fn wait_until_packets_arrive(
     options: &str,
     said: &impl Fn() -> String,
 ) {
-    const FIRST: u8 = 2;
-    const LAST: u8 = 4;
+    /// Empty polls until packets are taken as lost.
+    const PATIENCE: u32 = 20_000;
     let (mut batch, mut back) = (Batch::new(), Batch::new());
-    let (mut mark, mut arrived) = (FIRST, 0);
+    let (mut round, mut arrived, mut polls) = (0u16, 0, PATIENCE);
     let begin = Instant::now();
     while arrived < 32 {
         assert!(begin.elapsed() < Duration::from_secs(20), "{options}: nothing arrives: {}", said());
-        if batch.is_empty() && mark <= LAST {
+        polls += 1;
+        if polls > PATIENCE && batch.is_empty() {
+            (round, arrived, polls) = (round + 1, 0, 0);
             batch.alloc(pool, 32, 60);
             batch.packets().for_each(|mut packet| {
-                packet.fill(mark);
+                packet.fill(2);
                 packet[..6].fill(0xFF); // to every port of a switch
+                packet[14..16].copy_from_slice(&round.to_le_bytes());
             });
-            mark += u8::from(mark == LAST);
         }
         tx.send(&mut batch);
-        rx.recv(&mut back);
-        if mark == FIRST && !back.is_empty() {
-            mark = LAST;
+        if rx.recv(&mut back) > 0 {
+            polls = 0;
         }
-        arrived += back.packets().filter(|packet| packet[14] == LAST).count();
+        arrived += back.packets().filter(|packet| packet[14..16] == round.to_le_bytes()).count();
         back.clear();
     }
 }
