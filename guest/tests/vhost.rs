@@ -406,7 +406,17 @@ fn dpdk_returns_every_packet_intact() {
 /// DPDK's back end, as server and as client, returns what it receives; its memory is mapped, its rings are ours.
 #[test]
 fn dpdk_s_back_end_returns_every_packet_intact() {
-    for options in ["", "packed=on", "vectors=scalar", "packed=on&vectors=scalar", "server=on", "server=on&packed=on"] {
+    for options in [
+        "",
+        "packed=on",
+        "vectors=scalar",
+        "packed=on&vectors=scalar",
+        "mergeable=off",
+        "mergeable=off&packed=on&in_order=on",
+        "mergeable=off&in_order=on&vectors=scalar",
+        "server=on&in_order=on",
+        "server=on&packed=on&in_order=on",
+    ] {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("socket");
         let name = format!("virtio-user:{}?ring=256&{options}", socket.display());
@@ -462,7 +472,8 @@ fn open_vswitch_forwards_every_packet_once() {
         let ports = ["a", "b"].map(|end| {
             // A server's socket has its name in the folder of the others.
             let socket = folder.path().join(format!("{bridge}-{end}")).display().to_string();
-            let path = if kind.contains("client") { format!("options:vhost-server-path={socket}") } else { String::new() };
+            let path =
+                if kind.contains("client") { format!("options:vhost-server-path={socket}") } else { String::new() };
             switch.configure(&format!(
                 "add-port {bridge} {bridge}-{end} -- set Interface {bridge}-{end} type={kind} {path}"
             ));

@@ -31,7 +31,7 @@ use crate::port::{
 #[cfg(feature = "vhost")]
 use crate::vhost::Vhost;
 #[cfg(feature = "vhost")]
-use crate::virtio_user::VirtioUser;
+use crate::virtio_user::{Forms, VirtioUser};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -100,8 +100,13 @@ impl Options {
             }
             #[cfg(feature = "vhost")]
             Kind::VirtioUser => {
-                let (is_server, packed) = (name.switch("server", false)?, name.switch("packed", false)?);
-                Ok(Box::new(VirtioUser::open(name.rest(), is_server, packed, self.config(name, pool)?)?))
+                let is_server = name.switch("server", false)?;
+                let forms = Forms {
+                    packed: name.switch("packed", false)?,
+                    in_order: name.switch("in_order", false)?,
+                    mergeable: name.switch("mergeable", true)?,
+                };
+                Ok(Box::new(VirtioUser::open(name.rest(), is_server, forms, self.config(name, pool)?)?))
             }
             #[cfg(feature = "memif")]
             Kind::Memif => Ok(Box::new(Memif::open(name, self.config(name, pool)?)?)),

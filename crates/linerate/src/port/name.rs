@@ -97,7 +97,8 @@ const XDP: [&str; 8] = ["queues", "ring", "mtu", "flow", "copy", "busy", "steer"
 /// Those of `vhost:`.
 const VHOST: [&str; 5] = ["queues", "mtu", "offloads", "client", "packed"];
 /// Those of `virtio-user:`.
-const VIRTIO_USER: [&str; 7] = ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server"];
+const VIRTIO_USER: [&str; 9] =
+    ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server", "in_order", "mergeable"];
 /// Those of `memif:`.
 const MEMIF: [&str; 6] = ["queues", "ring", "mtu", "role", "id", "secret"];
 /// Those of ports in memory, and of Linux's stack.

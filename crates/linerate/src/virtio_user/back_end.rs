@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::Forms;
 use super::link::{Link, PATIENCE};
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
@@ -24,8 +25,8 @@ use crate::vhost::message::{
 pub struct Wanted {
     /// Queue pairs.
     pub pairs: u16,
-    /// Packed queues, if the back end has them.
-    pub packed: bool,
+    /// Forms of queues, if the back end has them.
+    pub forms: Forms,
     pub mtu: u64,
     /// One for each receive queue, or none.
     pub interrupts: Vec<Interrupt>,
@@ -222,8 +223,10 @@ impl Transport for Arc<BackEnd> {
     }
 
     fn wanted(&self) -> u64 {
-        let packed = if self.wanted.packed { feature::RING_PACKED } else { 0 };
-        feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | packed
+        let Forms { packed, in_order, .. } = self.wanted.forms;
+        let packed = if packed { feature::RING_PACKED } else { 0 };
+        let in_order = if in_order { feature::IN_ORDER } else { 0 };
+        feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | packed | in_order
     }
 
     /// A back end has no addresses but those that it is given.
@@ -264,7 +267,8 @@ impl Transport for Arc<BackEnd> {
     }
 
     fn features(&self) -> u64 {
-        self.offered & !BackEnd::OWN
+        let unwanted = if self.wanted.forms.mergeable { 0 } else { feature::MRG_RXBUF };
+        self.offered & !BackEnd::OWN & !unwanted
     }
 
     fn accept(&self, features: u64) {

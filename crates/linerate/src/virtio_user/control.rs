@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::Forms;
 use super::back_end::{BackEnd, Wanted};
 use crate::error::{Error, Remedy, Result};
 use crate::nic::virtio::Virtio;
@@ -30,12 +31,12 @@ pub struct Shared {
 impl Shared {
     /// # Errors
     /// [`Error::System`] without descriptors.
-    pub fn new(path: &str, packed: bool, config: &Config) -> Result<Shared> {
+    pub fn new(path: &str, forms: Forms, config: &Config) -> Result<Shared> {
         let options = &config.options;
         let interrupts = if options.interrupts.is_some() { options.rx_queues } else { 0 };
         let wanted = Wanted {
             pairs: options.rx_queues.max(options.tx_queues),
-            packed,
+            forms,
             mtu: (options.max_frame - FRAME_HEADERS) as u64,
             interrupts: (0..interrupts).map(|_| Interrupt::shared()).collect::<Result<Vec<_>>>()?,
         };

@@ -36,20 +36,38 @@ pub struct FrontEnd {
     _control: ControlThread,
 }
 
+/// The form of a port's queues. Each is used if the back end has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Forms {
+    /// Packed virtqueues (VIRTIO 1.2, 2.8).
+    pub packed: bool,
+    /// The back end uses buffers in order, and may report several by the last one (`IN_ORDER`, 2.7.9 and 2.8.9).
+    pub in_order: bool,
+    /// Received packets may be in several buffers (`MRG_RXBUF`, 5.1.6.4). Without, each packet must fit one.
+    pub mergeable: bool,
+}
+
+impl Default for Forms {
+    /// Split queues with mergeable buffers, in any order.
+    fn default() -> Self {
+        Forms { packed: false, in_order: false, mergeable: true }
+    }
+}
+
 impl VirtioUser {
     /// Connects to the back end that listens at the socket `path`, and again whenever it is gone; as a server, listens there
-    /// for back ends. `packed`: use packed queues, if the back end has them.
+    /// for back ends.
     ///
     /// # Errors
     /// [`Error::Card`] if no back end listens there, or it cannot be used; [`Error::Serve`] if the path cannot be used,
     /// [`Error::TooManyQueues`], and errors of the driver.
-    pub fn open(path: &str, is_server: bool, packed: bool, config: Config) -> Result<VirtioUser> {
+    pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<VirtioUser> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
         }
-        let shared = Arc::new(Shared::new(path, packed, &config)?);
+        let shared = Arc::new(Shared::new(path, forms, &config)?);
         let control = control::start(is_server, shared.clone())?;
         Ok(VirtioUser::new(config, FrontEnd { shared, _control: control }))
     }

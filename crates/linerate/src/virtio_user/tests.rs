@@ -19,7 +19,8 @@ use super::link::Link as Requests;
 use crate::batch::Batch;
 use crate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use crate::port::{Port, RxQueue, TxQueue, Vectors};
-use crate::spec::virtio::{feature, status};
+use crate::spec::virtio::packed::{AVAILABLE, USED};
+use crate::spec::virtio::{feature, header, status};
 use crate::traffic::{Checker, Generator, Report};
 use crate::unix_socket::tests::{socket, until, until_link};
 use crate::vhost::message::*;
@@ -86,18 +87,21 @@ fn cross_long(pool: &Arc<Pool>, tx: &mut TxQueue, rx: &mut RxQueue) {
 
 #[test]
 fn every_packet_crosses_in_both_directions() {
-    for (vectors, back_options) in [
-        (Vectors::Best, ""),
-        (Vectors::Scalar, ""),
-        (Vectors::Best, "?offloads=on"),
-        (Vectors::Best, "?mtu=9000"),
-        (Vectors::Best, "?packed=on"),
-        (Vectors::Scalar, "?packed=on&mtu=9000&offloads=on"),
+    for (vectors, back_options, front_options) in [
+        (Vectors::Best, "", ""),
+        (Vectors::Scalar, "", ""),
+        (Vectors::Best, "?offloads=on", ""),
+        (Vectors::Best, "?mtu=9000", ""),
+        (Vectors::Best, "?packed=on", ""),
+        (Vectors::Scalar, "?packed=on&mtu=9000&offloads=on", ""),
+        (Vectors::Best, "", "?in_order=on"),
+        (Vectors::Scalar, "", "?mergeable=off"),
+        (Vectors::Best, "?packed=on", "&in_order=on&mergeable=off"),
     ] {
         let (_folder, path) = socket();
         let (theirs, ours) = (pool(), pool());
         let mut back = open(&theirs, &format!("vhost:{}{back_options}", path.display())).unwrap();
-        let name = format!("virtio-user:{}{back_options}", path.display());
+        let name = format!("virtio-user:{}{back_options}{front_options}", path.display());
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
         let ring = if back_options.contains("packed") { "packed" } else { "split" };
         let description = front.info().description;
@@ -548,6 +552,73 @@ fn a_back_end_that_is_always_slow_is_given_up() {
     back.join().unwrap();
 }
 
+/// A back end that reports several received packets by the last one (2.7.9, 2.8.9), for some rounds; then it claims more than
+/// there can be.
+#[test]
+fn packets_reported_by_the_last_one_are_all_received() {
+    const RING: usize = 64;
+    const HEADER: usize = header::LEN;
+    for (packed, vectors) in
+        [(false, Vectors::Best), (false, Vectors::Scalar), (true, Vectors::Best), (true, Vectors::Scalar)]
+    {
+        let features = feature::VERSION_1 | PROTOCOL_FEATURES | feature::IN_ORDER;
+        let back = BackEnd::start(features | if packed { feature::RING_PACKED } else { 0 }, PROTOCOL, good());
+        let ours = pool();
+        let name = back.name("?ring=64&packed=on&in_order=on&mtu=1890");
+        let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
+        let (mut rx, tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
+        rx.recv(&mut Batch::new()); // its buffers are in the ring
+        let rings = Mapping::of_peer(back.memory.recv().unwrap().pop().unwrap()).unwrap();
+        // SAFETY: the front end uses the memory by atomics and copies only.
+        let words = unsafe { rings.words(0, rings.len() / 8) };
+        // The first ring is the receive ring, whose first word is an address.
+        let ring = words.iter().position(|word| word.load(Relaxed) != 0).unwrap() * 8;
+        let used = ring + 4096;
+        let report = |first: usize, last: usize, written: u32| {
+            let id = last % RING;
+            if packed {
+                let flags = if first / RING % 2 == 0 { u64::from(AVAILABLE | USED) } else { 0 };
+                let word = u64::from(written) | (id as u64) << 32 | flags << 48;
+                rings.write(ring + first % RING * 16 + 8, &word.to_le_bytes());
+            } else {
+                let entry = [(id as u32).to_le_bytes(), written.to_le_bytes()];
+                rings.write(used + 4 + first % RING * 8, entry.as_flattened());
+                rings.write(used + 2, &(last as u16 + 1).to_le_bytes());
+            }
+        };
+        let (mut batch, mut next) = (Batch::new(), 0);
+        // The MTU lets a packet fill a buffer.
+        for count in [1, 5, 2, 40, 1, 1, 64, 33, 8, 7, 64, 1, 63].into_iter().cycle().take(60) {
+            report(next, next + count - 1, (HEADER + 100) as u32);
+            next += count;
+            let mut lens = Vec::new();
+            // No call receives more than a batch.
+            until(|| {
+                rx.recv(&mut batch);
+                lens.extend(batch.packets().map(|packet| packet.len()));
+                batch.clear();
+                lens.len() == count
+            });
+            assert_eq!(lens.pop(), Some(100), "{packed}, {vectors:?}, {count}");
+            assert!(lens.iter().all(|&len| len == front.info().max_frame), "{lens:?}");
+        }
+        assert_eq!(front.statistics().unwrap().drops.malformed, 0);
+        if packed {
+            report(next, 10_000, 100); // an id that no buffer has
+            rings.write(ring + next % RING * 16 + 12, &[0xFF; 2]);
+        } else {
+            report(next, next + 1, 100);
+            rings.write(used + 4 + next % RING * 8, &((next + 2) % RING).to_le_bytes());
+        }
+        assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (0, 0), "{packed}");
+        assert_eq!(front.statistics().unwrap().drops.malformed, 1, "{packed}");
+        drop((rx, tx, batch));
+        assert_eq!(ours.available(), BUFFERS);
+        drop(front);
+        back.thread.join().unwrap();
+    }
+}
+
 /// A back end that fills all memory that it has with anything, of which the rings are a part.
 fn scribble(files: Vec<OwnedFd>, words: &[u64], region_too: bool) {
     for (n, file) in files.into_iter().enumerate() {
@@ -576,13 +647,15 @@ proptest! {
         packed in any::<bool>(),
         mergeable in any::<bool>(),
         scalar in any::<bool>(),
+        in_order in any::<bool>(),
         region_too in any::<bool>(),
     ) {
         let features = feature::VERSION_1 | PROTOCOL_FEATURES | if mergeable { feature::MRG_RXBUF } else { 0 }
-            | if packed { feature::RING_PACKED } else { feature::EVENT_IDX };
+            | if packed { feature::RING_PACKED } else { feature::EVENT_IDX }
+            | if in_order { feature::IN_ORDER } else { 0 };
         let back = BackEnd::start(features, PROTOCOL, good());
         let ours = pool();
-        let name = back.name("?ring=64&packed=on");
+        let name = back.name("?ring=64&packed=on&in_order=on");
         let vectors = if scalar { Vectors::Scalar } else { Vectors::Best };
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
         let files = back.memory.recv().unwrap();

@@ -93,6 +93,8 @@ impl Hardware {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
+        // A legacy device's buffers may have two descriptors each, and need no order.
+        let features = if features & feature::VERSION_1 == 0 { features & !feature::IN_ORDER } else { features };
         // Segmentation depends on the checksum and on mergeable buffers (5.1.3.1, 5.1.6.3.1).
         let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
             both if both == feature::GUEST_CSUM | feature::MRG_RXBUF => features,

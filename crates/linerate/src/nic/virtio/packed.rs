@@ -109,6 +109,11 @@ impl Ring for Packed {
         (word & DONE == self.is_done(self.popped)).then_some(((word >> 32) as u16, word as u32))
     }
 
+    /// A descriptor's flags are the only report, and the others of its report have none.
+    fn most_used(&self) -> usize {
+        self.ring.len()
+    }
+
     #[inline(always)]
     fn pop_used(&mut self, descriptors: u16) {
         self.popped = self.popped.wrapping_add(descriptors.into());

@@ -67,6 +67,8 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) dropping: bool,
     /// The device has returned an id that it never had: nothing more is taken from it.
     pub(super) broken: bool,
+    /// Buffers that the device has used and reported by the last one alone.
+    pub(super) reported: Reported,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) hardware: Arc<Hardware>,
     pub(super) _reservation: Reservation,
@@ -145,7 +147,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// another kind, or the ring ends. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        if self.missing > 0 || self.broken {
+        if self.missing > 0 || self.broken || self.reported.count > 0 {
             return 0;
         }
         self.ring.poll_used();
@@ -250,7 +252,35 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Takes a packet of several buffers, or drops an invalid one. Returns false if nothing more can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
-        (self.ring.peek_used().is_some() || batch.ends_in_chain()) && !self.broken && self.take_chain(batch)
+        (self.reported.count > 0 || self.ring.peek_used().is_some() || batch.ends_in_chain())
+            && !self.broken
+            && self.take_chain(batch)
+    }
+
+    /// Returns the index of the next used buffer, and the bytes written to it. A device that uses buffers in order may
+    /// report several by the last one's id and length; the others are full (2.7.9, 2.8.9).
+    fn next_used(&mut self) -> Next {
+        let expected = self.ring.used_index();
+        if self.reported.count == 0 {
+            let Some((id, written)) = self.ring.peek_used() else { return Next::Nothing };
+            let Some(index) = self.index(id) else { return Next::Invalid };
+            if index == expected || self.hardware.features & feature::IN_ORDER == 0 {
+                return Next::Buffer(index, written);
+            }
+            let count = (index.wrapping_sub(expected) & (self.bufs.len() - 1)) + 1;
+            if count > self.ring.most_used() {
+                return Next::Invalid;
+            }
+            self.reported = Reported { count, written };
+        }
+        Next::Buffer(expected, if self.reported.count == 1 { self.reported.written } else { self.room })
+    }
+
+    /// Advances past the buffer of [`next_used`](Self::next_used), and makes it available again.
+    fn replace(&mut self, index: usize) {
+        self.ring.pop_used(self.layout.descriptors());
+        self.reported.count = self.reported.count.saturating_sub(1);
+        self.refill(index);
     }
 
     #[cold]
@@ -260,11 +290,14 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             return false;
         }
         loop {
-            let Some((id, written)) = self.ring.peek_used() else { return self.keep_beginning(batch) };
-            let Some(index) = self.index(id) else {
-                self.broken = true;
-                self.counters.dropped();
-                return self.keep_beginning(batch);
+            let (index, written) = match self.next_used() {
+                Next::Buffer(index, written) => (index, written),
+                Next::Nothing => return self.keep_beginning(batch),
+                Next::Invalid => {
+                    self.broken = true;
+                    self.counters.dropped();
+                    return self.keep_beginning(batch);
+                }
             };
             let is_first = self.missing == 0;
             // Only a packet's first buffer has a header (5.1.6.4): in the others the data begins in its place.
@@ -304,8 +337,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 continue;
             }
             self.bufs[index] = new;
-            self.ring.pop_used(self.layout.descriptors());
-            self.refill(index);
+            self.replace(index);
             self.slots += 1;
             self.so_far += len as usize;
             self.missing = buffers - 1;
@@ -325,8 +357,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     /// Returns a buffer to the device unchanged, and drops the beginning of its packet.
     fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
         batch.drop_beginning();
-        self.ring.pop_used(self.layout.descriptors());
-        self.refill(index);
+        self.replace(index);
         self.missing = buffers - 1;
         self.dropping = self.missing > 0;
         if !self.dropping {
@@ -334,6 +365,22 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             self.counters.dropped();
         }
     }
+}
+
+/// Buffers that were reported by the last one alone: those still to be taken, and the bytes written to the last one.
+#[derive(Default)]
+pub(super) struct Reported {
+    count: usize,
+    written: u32,
+}
+
+/// The result of looking for a used buffer.
+enum Next {
+    /// Its index, and the bytes written.
+    Buffer(usize, u32),
+    Nothing,
+    /// The device has no such buffer.
+    Invalid,
 }
 
 /// Returns the part of a header that is kept with the packet.

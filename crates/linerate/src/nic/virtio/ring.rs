@@ -43,6 +43,9 @@ pub(super) trait Ring: Send + 'static {
     /// written.
     fn peek_used(&mut self) -> Option<(u16, u32)>;
 
+    /// Returns an upper bound for the count of used chains, after [`peek_used`](Ring::peek_used) found one.
+    fn most_used(&self) -> usize;
+
     /// Advances past the oldest used chain, which has `descriptors` descriptors.
     fn pop_used(&mut self, descriptors: u16);
 

@@ -38,6 +38,8 @@ pub(super) struct Sent {
     next: usize,
     /// Whether any header had a descriptor of its own.
     has_headers: bool,
+    /// The device uses packets in order, and may report several by the last one (2.7.9, 2.8.9).
+    is_in_order: bool,
 }
 
 /// The result of [`Sent::reclaim`].
@@ -51,9 +53,9 @@ pub(super) struct Returned {
 }
 
 impl Sent {
-    pub fn new(size: u16) -> Sent {
-        let count = usize::from(size);
-        Sent { bufs: vec![0; count].into(), packets: vec![0; count].into(), clean: 0, next: 0, has_headers: false }
+    pub fn new(size: u16, is_in_order: bool) -> Sent {
+        let (bufs, packets) = (vec![0; size.into()].into(), vec![0; size.into()].into());
+        Sent { bufs, packets, clean: 0, next: 0, has_headers: false, is_in_order }
     }
 
     /// Returns the count of all descriptors: a power of two.
@@ -133,7 +135,9 @@ impl Sent {
             returned.packets += count;
             returned.bytes += bytes;
             let Some((id, _)) = ring.peek_used() else { break };
-            if count == 0 && !self.note_early(id.into(), ring) {
+            let is_valid = count > 0
+                || if self.is_in_order { self.note_all(id.into(), ring) } else { self.note_early(id.into(), ring) };
+            if !is_valid {
                 returned.lie = true;
                 break;
             }
@@ -167,6 +171,29 @@ impl Sent {
         true
     }
 
+    /// Flags the packets up to this one as early. Returns false, without a change, if the id is invalid.
+    #[cold]
+    fn note_all(&mut self, last: usize, ring: &mut impl Ring) -> bool {
+        let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);
+        let (mut end, mut count) = (self.clean, 0);
+        loop {
+            if end == self.next || self.packets[self.place(end)] & EARLY != 0 || count == ring.most_used() {
+                return false;
+            }
+            if self.place(end) == last {
+                break;
+            }
+            (end, count) = (after(self, end), count + 1);
+        }
+        let mut at = self.clean;
+        for _ in 0..=count {
+            let next = after(self, at);
+            self.note_early(self.place(at), ring);
+            at = next;
+        }
+        true
+    }
+
     /// Gives the buffers of these descriptors to the batch. Returns the count of headers among them.
     #[inline(always)]
     fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
@@ -189,13 +216,81 @@ impl Sent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packed::Packed;
+    use super::super::ring::Part;
+    use super::super::ring::tests::{self, part, ring};
+    use super::super::split::Split;
     use super::*;
+    use crate::memory::{Contiguous, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+    use crate::slot::Slot;
+    use crate::spec::virtio::packed::{AVAILABLE, USED};
+
+    /// A device that reports several packets by the last one: packets of one and of more descriptors, and ids that it cannot
+    /// report.
+    #[test]
+    fn packets_reported_by_the_last_one_all_return() {
+        split_or_packed::<Split>(|memory, first, id, end| {
+            let used = Split::layout(8).device;
+            memory.write(used + 4 + first.0 % 8 * 8, &u32::from(id).to_le_bytes());
+            memory.write(used + 2, &(end.0 as u16).to_le_bytes());
+        });
+        split_or_packed::<Packed>(|memory, first, id, _| {
+            let flags = if first.1 / 8 % 2 == 0 { u64::from(AVAILABLE | USED) } else { 0 };
+            memory.write(first.1 % 8 * 16 + 8, &(u64::from(id) << 32 | flags << 48).to_le_bytes());
+        });
+    }
+
+    /// A place by packets, and by descriptors.
+    type Place = (usize, usize);
+
+    fn split_or_packed<R: Ring>(report: impl Fn(&Mapping, Place, u16, Place)) {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let region = RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&region).unwrap());
+        let (mut ring, memory) = ring::<R>(8, false);
+        let (mut sent, mut batch) = (Sent::new(8, true), Batch::new());
+        let none = None::<&Groups<Contiguous>>;
+        let mut at = (0, 0);
+        for _ in 0..20 {
+            // Three packets of 1, 2 and 1 descriptors; a cache of the pool has their buffers.
+            batch.alloc(&pool, 4, 60);
+            let bufs: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
+            batch.sent(4);
+            let mut last = 0;
+            for (n, bufs) in [&bufs[..1], &bufs[1..3], &bufs[3..]].into_iter().enumerate() {
+                let parts: Vec<Part> = bufs.iter().map(|&buf| part(sent.add(buf))).collect();
+                sent.note(parts.len(), 10 << n);
+                last = parts[0].descriptor;
+                ring.add(&parts);
+            }
+            let end = (at.0 + 3, at.1 + 4);
+            report(&memory, at, last, end);
+            let Returned { packets, slots, bytes, lie } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, slots, bytes, lie), (3, 4, 70, false));
+            assert!(sent.held().is_empty() && sent.free() == 8);
+            at = end;
+        }
+        // The second descriptor of a packet, one that is free, and none.
+        for id in [1, 5, u16::MAX] {
+            let (mut ring, memory) = tests::ring::<R>(8, false);
+            let mut sent = Sent::new(8, true);
+            for buf in 0..3 {
+                let parts = [part(sent.add(2 * buf)), part(sent.add(2 * buf + 1))];
+                sent.note(2, 1);
+                ring.add(&parts);
+            }
+            report(&memory, (0, 0), id, (3, 6));
+            let Returned { packets, lie, .. } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, lie, sent.held().len()), (0, true, 6), "{id}");
+        }
+        batch.clear();
+    }
 
     /// The longest packet, in as many descriptors as its word can hold.
     #[test]
     fn the_most_descriptors_do_not_set_the_early_flag() {
         for count in [1, 64, MOST] {
-            let mut sent = Sent::new(1 << 15);
+            let mut sent = Sent::new(1 << 15, false);
             for buf in 0..count {
                 sent.add(buf as u32);
             }

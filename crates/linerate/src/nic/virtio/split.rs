@@ -117,6 +117,10 @@ impl Ring for Split {
         Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
     }
 
+    fn most_used(&self) -> usize {
+        self.seen.wrapping_sub(self.popped)
+    }
+
     #[inline(always)]
     fn pop_used(&mut self, _: u16) {
         self.popped = self.popped.wrapping_add(1);

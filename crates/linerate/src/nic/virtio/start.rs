@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
-use super::queue::{VirtioRx, VirtioTx};
+use super::queue::{Reported, VirtioRx, VirtioTx};
 use super::ring::{HeaderLayout, Ring};
 use super::sent::Sent;
 use super::vector::{Groups, Rule};
@@ -76,6 +76,7 @@ impl Hardware {
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
             broken: false,
+            reported: Reported::default(),
             interrupt: self.interrupts.get(usize::from(queue)).cloned(),
             hardware: self.clone(),
             _reservation: reservation,
@@ -113,7 +114,7 @@ impl Hardware {
         let pool = &self.config.pool;
         Ok(VirtioTx {
             ring: self.ring(memory),
-            sent: Sent::new(memory.size),
+            sent: Sent::new(memory.size, self.features & feature::IN_ORDER != 0),
             layout: self.layout,
             doorbell,
             groups: self.groups(&addresses, self.config.options.max_frame),
