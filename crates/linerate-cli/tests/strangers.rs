@@ -214,3 +214,51 @@ fn another_user_does_not_take_a_back_ends_place() {
     let (code, said) = served(NOBODY, "--count 1000 --seconds 60").ended();
     assert_eq!((code, kit::summary(said.as_bytes())["packets"].as_u64()), (Some(0), Some(1000)), "{said}");
 }
+
+/// The layout of containers: each process has the folder of the sockets at a place of its own, in a mount namespace of its
+/// own, and is another user. The group of the folder, which the socket inherits, decides which clients may connect.
+#[test]
+fn users_in_mount_namespaces_of_their_own_share_a_socket() {
+    const GROUP: u32 = 64_100;
+    let place = Place::new();
+    let path = |name: &str| place.folder.path().join(name);
+    for (name, mode) in [("shared", 0o2770), ("host", 0o755), ("pod", 0o755)] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::os::unix::fs::chown(path(name), None, Some(GROUP)).unwrap();
+        std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let container = |user: u32, group: u32, folder: &str, words: &str| {
+        let script = "umask 007; mount --bind $1 $2 && shift 2 && cd / && exec setpriv \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        command.args([path("shared"), path(folder)]);
+        command.args([format!("--reuid={user}"), format!("--regid={user}"), format!("--groups={group}")]);
+        command.arg(&place.program).args(words.split(' ')).args(["--pages", "ordinary", "--json"]);
+        command
+    };
+    for (socket, server, client) in [
+        ("0958c8871b32-net1", "vhost:@", "virtio-user:@"),
+        ("memif-0958c8871b32-net1.sock", "memif:@?role=server", "memif:@"),
+    ] {
+        let server = server.replace('@', &path("host").join(socket).display().to_string());
+        let client = client.replace('@', &path("pod").join(socket).display().to_string());
+        let sink = format!("sink {server} --count 1000 --seconds 60");
+        let sink = Process::start(&mut container(NOBODY, GROUP, "host", &sink));
+        let begin = std::time::Instant::now();
+        while !path("shared").join(socket).exists() {
+            assert!(begin.elapsed().as_secs() < 20, "{server} does not listen");
+            std::thread::yield_now();
+        }
+        let generate = format!("gen {client} --seconds 60");
+        let refused = expect(1, &mut container(STRANGER, STRANGER, "pod", &generate));
+        assert!(text(&refused.stderr).contains("Permission denied"), "{}", text(&refused.stderr));
+        let generator = Process::start(&mut container(STRANGER, GROUP, "pod", &generate));
+        let (code, output) = sink.ended();
+        assert_eq!(code, Some(0), "{output}");
+        let summary = kit::summary(output.as_bytes());
+        let counts = ["packets", "lost", "corrupted", "reordered"].map(|count| summary[count].as_u64());
+        assert_eq!(counts, [Some(1000), Some(0), Some(0), Some(0)], "{server}: {summary}");
+        generator.interrupt();
+        assert!(!path("pod").join(socket).exists(), "the mount is the container's own");
+    }
+}

@@ -141,15 +141,9 @@ impl Sent {
                 returned.lie = true;
                 break;
             }
+            self.take_early(&mut returned);
         }
-        // Early packets whose predecessors have all returned now.
-        while self.packets[self.place(self.clean)] & EARLY != 0 {
-            let place = self.place(self.clean);
-            let packet = std::mem::take(&mut self.packets[place]) & !EARLY;
-            returned.packets += 1;
-            returned.bytes += (packet & BYTES) as usize;
-            self.clean = self.clean.wrapping_add((packet >> COUNT) as usize);
-        }
+        self.take_early(&mut returned);
         returned.slots = self.clean.wrapping_sub(first);
         if returned.slots > 0 {
             let start = self.place(first);
@@ -158,6 +152,18 @@ impl Sent {
             returned.slots -= headers;
         }
         returned
+    }
+
+    /// Takes early packets whose predecessors have all returned.
+    #[inline(always)]
+    fn take_early(&mut self, returned: &mut Returned) {
+        while self.packets[self.place(self.clean)] & EARLY != 0 {
+            let place = self.place(self.clean);
+            let packet = std::mem::take(&mut self.packets[place]) & !EARLY;
+            returned.packets += 1;
+            returned.bytes += (packet & BYTES) as usize;
+            self.clean = self.clean.wrapping_add((packet >> COUNT) as usize);
+        }
     }
 
     /// Flags a packet as early: it has several descriptors, or is not the oldest. Returns false if the id is invalid.
@@ -251,20 +257,26 @@ mod tests {
         let (mut sent, mut batch) = (Sent::new(8, true), Batch::new());
         let none = None::<&Groups<Contiguous>>;
         let mut at = (0, 0);
-        for _ in 0..20 {
+        for round in 0..20 {
             // Three packets of 1, 2 and 1 descriptors; a cache of the pool has their buffers.
             batch.alloc(&pool, 4, 60);
             let bufs: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
             batch.sent(4);
-            let mut last = 0;
+            let mut ids = Vec::new();
             for (n, bufs) in [&bufs[..1], &bufs[1..3], &bufs[3..]].into_iter().enumerate() {
                 let parts: Vec<Part> = bufs.iter().map(|&buf| part(sent.add(buf))).collect();
                 sent.note(parts.len(), 10 << n);
-                last = parts[0].descriptor;
+                ids.push(parts[0].descriptor);
                 ring.add(&parts);
             }
-            let end = (at.0 + 3, at.1 + 4);
-            report(&memory, at, last, end);
+            let (middle, end) = ((at.0 + 2, at.1 + 3), (at.0 + 3, at.1 + 4));
+            match round % 2 {
+                0 => report(&memory, at, ids[2], end),
+                _ => {
+                    report(&memory, at, ids[1], middle);
+                    report(&memory, middle, ids[2], end);
+                }
+            }
             let Returned { packets, slots, bytes, lie } = sent.reclaim(&mut ring, &mut batch, none);
             assert_eq!((packets, slots, bytes, lie), (3, 4, 70, false));
             assert!(sent.held().is_empty() && sent.free() == 8);
