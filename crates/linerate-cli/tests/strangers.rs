@@ -250,8 +250,11 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
             std::thread::yield_now();
         }
         let generate = format!("gen {client} --seconds 60");
-        let refused = expect(1, &mut container(STRANGER, STRANGER, "pod", &generate));
-        assert!(text(&refused.stderr).contains("Permission denied"), "{}", text(&refused.stderr));
+        // A memif client waits for a server that it may connect to.
+        if client.starts_with("virtio-user") {
+            let refused = expect(1, &mut container(STRANGER, STRANGER, "pod", &generate));
+            assert!(text(&refused.stderr).contains("Permission denied"), "{}", text(&refused.stderr));
+        }
         let generator = Process::start(&mut container(STRANGER, GROUP, "pod", &generate));
         let (code, output) = sink.ended();
         assert_eq!(code, Some(0), "{output}");
