@@ -577,7 +577,7 @@ fn packets_reported_by_the_last_one_are_all_received() {
         let report = |first: usize, last: usize, written: u32| {
             let id = last % RING;
             if packed {
-                let flags = if first / RING % 2 == 0 { u64::from(AVAILABLE | USED) } else { 0 };
+                let flags = if (first / RING).is_multiple_of(2) { u64::from(AVAILABLE | USED) } else { 0 };
                 let word = u64::from(written) | (id as u64) << 32 | flags << 48;
                 rings.write(ring + first % RING * 16 + 8, &word.to_le_bytes());
             } else {

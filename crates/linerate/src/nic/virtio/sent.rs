@@ -241,7 +241,7 @@ mod tests {
             memory.write(used + 2, &(end.0 as u16).to_le_bytes());
         });
         split_or_packed::<Packed>(|memory, first, id, _| {
-            let flags = if first.1 / 8 % 2 == 0 { u64::from(AVAILABLE | USED) } else { 0 };
+            let flags = if (first.1 / 8).is_multiple_of(2) { u64::from(AVAILABLE | USED) } else { 0 };
             memory.write(first.1 % 8 * 16 + 8, &(u64::from(id) << 32 | flags << 48).to_le_bytes());
         });
     }
