@@ -31,7 +31,7 @@ fn answer(peer: &Peer, input: &mut Input) {
             248..=251 => (input.u64(), usize::from(input.u8() % 20), input.u8().into()),
             252..=255 => return,
             choice => match request {
-                1 => (1 << 32 | 1 << 30 | u64::from(choice & 1) << 34 | 1 << 15 | 1 << 29 | 1 << 22 | 1 << 3, 8, 0),
+                1 => (1 << 32 | 1 << 30 | u64::from(choice & 3) << 34 | 1 << 15 | 1 << 29 | 1 << 22 | 1 << 3, 8, 0),
                 15 => (1 | 1 << 3 | 1 << 4 | u64::from(choice & 2) << 15, 8, 0),
                 17 => (4, 8, 0),
                 _ => (0, 8, 0),
@@ -57,7 +57,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let (socket, _) = listener.accept().expect("the port connects");
         answer(&Peer::of(OwnedFd::from(socket)), &mut input);
     });
-    let options = if packed { "?packed=on&queues=2" } else { "?ring=64" };
+    let options = if packed { "?packed=on&queues=2&in_order=on" } else { "?ring=64&in_order=on" };
     let name = format!("virtio-user:{}{options}", path.display());
     let opened = Options { pool: Some(pool.clone()), ..Options::default() }.open([&*name]);
     if let Ok([mut port]) = opened
