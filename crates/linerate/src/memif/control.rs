@@ -21,18 +21,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::SocketType;
+use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::handover::{Connected, Handover, Place};
+use super::lent::Lent;
 use super::message::*;
 use super::regions::{MOST_REGIONS, Regions};
-use super::ring::{At, BUFFER, Direction, MOST_LOG2, Ring, bytes_of};
+use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, Ring, STRIDE, bytes_of};
 use crate::error::{Error, Result};
+use crate::memory::{Placement, Pool};
 use crate::pci::Interrupt;
 use crate::unix_socket::{ControlThread, Peers};
 
 /// The time until `CONNECTED`.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time in which a server closes a connection whose port is closed.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The side of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub struct Wanted {
     pub tx_queues: u16,
     /// The size of a client's rings, as a power of two.
     pub log2_size: u8,
+    /// The pool whose buffers a client lends, and the place of packets in them; `None`: it copies.
+    pub lends: Option<(Arc<Pool>, Placement)>,
     /// The port's name.
     pub name: String,
 }
@@ -75,19 +81,27 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
     while let Some(socket) = peers.next(stop) {
         let mut session = Session { connection: Connection::new(socket), wanted, handover, stop };
         let end = session.run();
-        handover.change(None);
+        let last = handover.change(None);
         if let Some(reason) = end.reason() {
             let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(reason) }, None);
         }
         // A peer that always fails is reported once.
         let text = end.to_string();
         match end {
-            End::Stopped => return,
-            End::Gone => tracing::debug!("{}: {text}", wanted.name),
+            End::Stopped | End::Gone => tracing::debug!("{}: {text}", wanted.name),
             _ if text == last_end => tracing::debug!("{}: {text}", wanted.name),
             _ => tracing::warn!("{}: {text}", wanted.name),
         }
         last_end = text;
+        if let Some(last) = last.filter(|last| last.lends())
+            && !session.is_gone()
+        {
+            tracing::warn!("{}: the server keeps the connection, and the buffers that it has", wanted.name);
+            last.keep();
+        }
+        if matches!(end, End::Stopped) {
+            return;
+        }
         // A client does not keep its server busy, which would refuse it again.
         peers.pause(stop);
     }
@@ -265,9 +279,14 @@ impl Session<'_> {
         // All rings, then the buffers of each.
         let log2_size = wanted.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
-        let regions = Arc::new(Regions::own(rings * (bytes_of(size) + size * BUFFER))?);
-        for (mapping, len) in regions.shared() {
-            let body = AddRegion { index: 0.into(), size: len.into() };
+        let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
+        let lent = wanted.lends.as_ref().map(|(pool, _)| pool.region().mapping());
+        if lent.is_some() && hello.max_region.get() < LENT {
+            return Err(End::Refused("it takes one region only; zero-copy=off needs no other"));
+        }
+        let regions = Arc::new(Regions::own(rings * (bytes_of(size) + copied), lent)?);
+        for (index, (mapping, len)) in (0u16..).zip(regions.shared()) {
+            let body = AddRegion { index: index.into(), size: len.into() };
             self.ask(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;
         }
         let mut places = [Vec::new(), Vec::new()];
@@ -275,10 +294,17 @@ impl Session<'_> {
             let (direction, index) =
                 if ring < sends { (Direction::Send, ring) } else { (Direction::Receive, ring - sends) };
             let number = usize::from(ring);
-            let buffers = rings * bytes_of(size) + number * size * BUFFER;
+            let buffers = match lent {
+                Some(_) => Buffers::Lent,
+                None => Buffers::Own((rings * bytes_of(size) + number * copied) as u32),
+            };
             let offset = (number * bytes_of(size)) as u32;
-            let at = At { region: 0, offset, log2_size, buffers: Some(buffers as u32) };
-            regions.shared().for_each(|(mapping, _)| Ring::create(mapping, at));
+            let at = At { region: 0, offset, log2_size, buffers };
+            regions.shared().take(1).for_each(|(mapping, _)| Ring::create(mapping, at));
+            let lent = match &wanted.lends {
+                Some((pool, placement)) => Some(lend(&regions, at, direction, pool, *placement)?),
+                None => None,
+            };
             let event = Interrupt::shared()?;
             let body = AddRing {
                 flags: if direction == Direction::Send { CLIENT_TO_SERVER } else { 0 }.into(),
@@ -289,7 +315,7 @@ impl Session<'_> {
                 private_header: 0.into(),
             };
             self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()))?;
-            places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event)));
+            places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event, lent)));
         }
         self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;
         self.hear(deadline, kind::CONNECTED)?;
@@ -323,6 +349,30 @@ impl Session<'_> {
                 Ok(Some((message, _))) if message.kind.get() == kind::DISCONNECT => return disconnected(&message),
                 Ok(Some(_)) => return End::Refused("an unexpected message"),
                 Err(end) => return end,
+            }
+        }
+    }
+
+    /// Ends the connection, and waits until the server has done so, too: from then on it uses nothing that was lent to it. Returns
+    /// false if the server does not within [`GRACE`] of the port's end.
+    fn is_gone(&mut self) -> bool {
+        let mut stopped = None;
+        let _ = shutdown(self.connection.socket(), Shutdown::Write);
+        loop {
+            let left = stopped.map(|at: Instant| GRACE.saturating_sub(at.elapsed()));
+            let timeout =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() });
+            let socket: &UnixStream = self.connection.socket();
+            let mut events = vec![PollFd::new(socket, PollFlags::IN)];
+            if stopped.is_none() {
+                events.push(PollFd::new(self.stop, PollFlags::IN));
+            }
+            match poll(&mut events, timeout.as_ref()) {
+                _ if left == Some(Duration::ZERO) => return false,
+                Ok(_) if events.get(1).is_some_and(|stop| !stop.revents().is_empty()) => stopped = Some(Instant::now()),
+                // What it still says is not heard.
+                Ok(_) if matches!(self.receive(), Err(End::Gone)) => return true,
+                _ => {}
             }
         }
     }
@@ -391,6 +441,22 @@ impl Session<'_> {
     }
 }
 
+/// Prepares a ring that leads to buffers of the pool's own.
+fn lend(
+    regions: &Arc<Regions>,
+    at: At,
+    direction: Direction,
+    pool: &Arc<Pool>,
+    placement: Placement,
+) -> std::result::Result<Lent, End> {
+    let ring = Ring::new(regions, at, Ring::first(at, direction)).expect("it was created here");
+    let lent = match direction {
+        Direction::Send => Some(Lent::none(pool, ring.size())),
+        Direction::Receive => Lent::to_receive(&ring, pool, placement),
+    };
+    lent.ok_or_else(|| Error::PoolExhausted { buffers: pool.available(), needed: ring.size().into() }.into())
+}
+
 fn disconnected(message: &Header) -> End {
     End::Disconnected(text(&message.body::<Disconnect>().reason))
 }
@@ -406,7 +472,8 @@ fn add_ring(
     let place = rings.get_mut(usize::from(ring.index.get())).filter(|place| place.is_none());
     let place = place.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
     let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is no eventfd"))?;
-    let at = At { region: ring.region.get(), offset: ring.offset.get(), log2_size: ring.log2_size, buffers: None };
+    let at =
+        At { region: ring.region.get(), offset: ring.offset.get(), log2_size: ring.log2_size, buffers: Buffers::Named };
     *place = Some((at, event));
     Ok(())
 }
@@ -418,7 +485,7 @@ fn places(
     direction: Direction,
 ) -> std::result::Result<Vec<Option<Place>>, End> {
     let place = |ring: Added| match ring {
-        Some((at, event)) if Ring::new(regions, at, 0).is_some() => Ok(Some(Place::new(at, direction, event))),
+        Some((at, event)) if Ring::new(regions, at, 0).is_some() => Ok(Some(Place::new(at, direction, event, None))),
         Some(_) => Err(End::Refused("a ring is not in its region, or has no cookie")),
         None => Ok(None),
     };

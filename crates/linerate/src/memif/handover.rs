@@ -3,12 +3,14 @@
 //! A queue takes no lock while it moves packets: it looks whether the connection has changed, which is one load of a word
 //! that rarely does. It keeps the memory of a connection that has ended until it looks.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::lent::Lent;
 use super::regions::Regions;
-use super::ring::{At, Direction, Ring};
+use super::ring::{At, Buffers, Direction, Ring};
 use crate::error::Result;
 use crate::pci::Interrupt;
 
@@ -22,6 +24,8 @@ pub struct Connected {
     pub peer: String,
     /// The peer has broken the rules of a ring, or taken its memory away.
     is_broken: AtomicBool,
+    /// The peer may use this side's buffers for ever.
+    is_kept: AtomicBool,
 }
 
 /// A ring, its event, and the descriptor where its last user has stopped.
@@ -29,17 +33,42 @@ pub struct Place {
     at: At,
     next: AtomicU16,
     event: Interrupt,
+    /// The buffers of this side's that the ring has, while no queue uses it.
+    lent: Mutex<Option<Lent>>,
 }
 
 impl Place {
-    pub fn new(at: At, direction: Direction, event: Interrupt) -> Place {
-        Place { at, next: AtomicU16::new(Ring::first(at, direction)), event }
+    pub fn new(at: At, direction: Direction, event: Interrupt, lent: Option<Lent>) -> Place {
+        Place { at, next: AtomicU16::new(Ring::first(at, direction)), event, lent: Mutex::new(lent) }
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Option<Lent>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Connected {
     pub fn new(regions: Arc<Regions>, receives: Vec<Option<Place>>, sends: Vec<Option<Place>>, peer: String) -> Self {
-        Connected { regions, receives, sends, peer, is_broken: AtomicBool::new(false) }
+        let (is_broken, is_kept) = (AtomicBool::new(false), AtomicBool::new(false));
+        Connected { regions, receives, sends, peer, is_broken, is_kept }
+    }
+
+    /// Returns whether this side's buffers are lent.
+    pub fn lends(&self) -> bool {
+        self.receives.iter().chain(&self.sends).flatten().any(|place| place.at.buffers == Buffers::Lent)
+    }
+
+    /// Never returns lent buffers to their pool: the peer may go on using them.
+    pub fn keep(&self) {
+        self.is_kept.store(true, Relaxed);
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        if self.is_kept.load(Relaxed) {
+            self.receives.iter().chain(&self.sends).flatten().for_each(|place| std::mem::forget(place.lent().take()));
+        }
     }
 }
 
@@ -73,8 +102,8 @@ impl Handover {
         self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the connection. Queues find out at their next poll; those that sleep are woken.
-    pub fn change(&self, connected: Option<Connected>) {
+    /// Replaces the connection, and returns the last one. Queues find out at their next poll; those that sleep are woken.
+    pub fn change(&self, connected: Option<Connected>) -> Option<Arc<Connected>> {
         let old = {
             let mut current = self.lock();
             self.generation.fetch_add(1, Release);
@@ -83,6 +112,7 @@ impl Handover {
         self.broken.clear();
         let events = old.iter().flat_map(|old| &old.receives).flatten().map(|place| &place.event);
         events.chain(&self.changed).for_each(Interrupt::raise);
+        old
     }
 
     /// Returns the connection, if there is one whose rings work.
@@ -127,6 +157,7 @@ pub struct Attached {
 /// A ring that can be worked on.
 struct Running {
     ring: Ring,
+    lent: Option<Lent>,
     connected: Arc<Connected>,
 }
 
@@ -144,6 +175,45 @@ impl Attached {
         self.running.as_mut().map(|running| &mut running.ring)
     }
 
+    /// As [`ring`](Attached::ring), with the buffers that it has.
+    #[inline(always)]
+    pub fn lending(&mut self) -> Option<(&mut Ring, &mut Lent)> {
+        self.ring()?;
+        let Running { ring, lent, .. } = self.running.as_mut()?;
+        Some((ring, lent.as_mut()?))
+    }
+
+    /// Returns the count of buffers that the ring has.
+    pub fn lent(&self) -> usize {
+        self.running.as_ref().and_then(|running| running.lent.as_ref()).map_or(0, Lent::count)
+    }
+
+    /// Asks for interrupts. The event of the ring is raised when its connection ends, too.
+    pub fn arm(&mut self) -> BorrowedFd<'_> {
+        if let Some(ring) = self.ring() {
+            ring.unmask();
+        }
+        self.event().unwrap_or(self.changed()).as_fd()
+    }
+
+    /// Asks for no interrupts.
+    pub fn disarm(&mut self) {
+        self.changed().clear();
+        if let Some(event) = self.event() {
+            event.clear();
+        }
+        if let Some(ring) = self.ring() {
+            ring.mask();
+        }
+    }
+
+    /// Wakes the receiver.
+    pub fn raise(&self) {
+        if let Some(event) = self.event() {
+            event.raise();
+        }
+    }
+
     fn place<'a>(&self, connected: &'a Connected) -> Option<&'a Place> {
         let places = match self.direction {
             Direction::Receive => &connected.receives,
@@ -153,31 +223,31 @@ impl Attached {
     }
 
     /// Returns the event of the ring, to be raised by its sender.
-    #[inline(always)]
-    pub fn event(&self) -> Option<&Interrupt> {
+    fn event(&self) -> Option<&Interrupt> {
         self.running.as_ref().and_then(|running| self.place(&running.connected)).map(|place| &place.event)
     }
 
     /// Returns the event that is raised when there is a connection.
-    pub fn changed(&self) -> &Interrupt {
+    fn changed(&self) -> &Interrupt {
         &self.handover.changed[usize::from(self.queue)]
     }
 
     /// Stops work on the ring, which the peer has broken, and on its connection.
     #[cold]
     pub fn give_up(&mut self) {
-        if let Some(running) = self.running.take() {
-            self.handover.give_up(&running.connected);
+        if let Some(connected) = self.leave() {
+            self.handover.give_up(&connected);
         }
     }
 
-    /// Notes where this user stops, for the next one.
-    fn leave(&mut self) {
-        if let Some(running) = self.running.take()
-            && let Some(place) = self.place(&running.connected)
-        {
-            place.next.store(running.ring.next(), Relaxed);
+    /// Notes where this user stops, for the next one. Returns the connection.
+    fn leave(&mut self) -> Option<Arc<Connected>> {
+        let Running { ring, lent, connected } = self.running.take()?;
+        if let Some(place) = self.place(&connected) {
+            place.next.store(ring.next(), Relaxed);
+            *place.lent() = lent;
         }
+        Some(connected)
     }
 
     #[cold]
@@ -197,7 +267,8 @@ impl Attached {
                 }
                 // A client that receives has handed nothing over yet.
                 ring.advance(0);
-                self.running = Some(Running { ring, connected });
+                let lent = place.lent().take();
+                self.running = Some(Running { ring, lent, connected });
             }
             None => self.handover.give_up(&connected),
         }

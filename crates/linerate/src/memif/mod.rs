@@ -2,9 +2,10 @@
 //! net_memif exchange them. Either side may be this one.
 //!
 //! The client connects to the server over a socket, makes all memory, and sends it: rings of descriptors, and buffers.
-//! Packets are copied between them and slots.
+//! Packets are copied between them and slots; a client may lend the slots' own buffers instead.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - `zero_copy`: the same for a client that lends its buffers; `lent`: those of one ring
 //! - `ring`: a ring of descriptors, from either side
 //! - `handover`: a connection's rings between control thread and queue, without a lock
 //! - `control`: the control thread; `message`: the protocol
@@ -13,24 +14,30 @@
 
 mod control;
 mod handover;
+mod lent;
 mod message;
 mod queue;
 mod regions;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod zero_copy;
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use crate::memory::{Placement, Pool, Reservation};
+use crate::port::{Config, Drops, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit, Tx};
 use crate::unix_socket::ControlThread;
 use control::{Role, Wanted};
 use handover::{Attached, Handover};
 use message::Secret;
 use queue::{Limits, MemifRx, MemifTx};
+use regions::Regions;
 use ring::Direction;
+use zero_copy::{LendingRx, LendingTx};
 
 /// The most queues of a port, in each direction.
 pub const MAX_QUEUES: u16 = 64;
@@ -44,6 +51,9 @@ pub struct Interface {
     role: Role,
     id: u32,
     path: String,
+    /// The pool whose buffers a client lends, and the place of packets in them.
+    lends: Option<(Arc<Pool>, Placement)>,
+    _reservation: Option<Reservation>,
     _control: ControlThread,
 }
 
@@ -72,11 +82,35 @@ impl Memif {
             return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
         }
         let log2_size = config.ring().ilog2() as u8;
-        let wanted = Wanted { role, id, secret, rx_queues, tx_queues, log2_size, name: config.name.clone() };
+        let (pool, longest) = (&config.pool, config.options.max_frame);
+        let can_lend = role == Role::Client && Regions::can_lend(pool.region().mapping());
+        let lends = match name.switch("zero-copy", can_lend)? {
+            true if can_lend => Some((pool.clone(), Placement::new(pool.region(), longest))),
+            true => {
+                return Err(name.bad_option("zero-copy", "only a client lends its packets' memory, of at most 4 GiB"));
+            }
+            false => None,
+        };
+        // Each ring to receive keeps its buffers, and gets others for the longest packet.
+        let held = usize::from(rx_queues) * ((1 << log2_size) + MAX_CHAIN);
+        let reservation = lends.as_ref().map(|(pool, _)| pool.reserve(held)).transpose()?;
+        let wanted = Wanted {
+            role,
+            id,
+            secret,
+            rx_queues,
+            tx_queues,
+            log2_size,
+            lends: lends.clone(),
+            name: config.name.clone(),
+        };
         let handover = Arc::new(Handover::new(rx_queues)?);
         let control = control::start(Path::new(name.rest()), wanted, handover.clone())?;
         let path = name.rest().to_string();
-        Ok(Memif::new(config, Interface { handover, role, id, path, _control: control }))
+        Ok(Memif::new(
+            config,
+            Interface { handover, role, id, path, lends, _reservation: reservation, _control: control },
+        ))
     }
 }
 
@@ -92,14 +126,26 @@ impl PortKind for Interface {
             Some(connected) => format!("connected to {}", connected.peer),
             None => "not connected".to_string(),
         };
-        format!("memif {role} at {}, id {}, {peer}", self.path, self.id)
+        let copies = if self.lends.is_some() { ", zero copy" } else { "" };
+        format!("memif {role} at {}, id {}{copies}, {peer}", self.path, self.id)
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let longest = config.options.max_frame;
+        if let Some((pool, placement)) = &self.lends {
+            return Ok(Box::new(Rx::new(LendingRx {
+                attached: Attached::new(&self.handover, Direction::Receive, queue),
+                limits: Limits { longest, longest_single: longest.min(placement.room()), placement: *placement },
+                pool: pool.clone(),
+                counters,
+                parts: Vec::new(),
+                sleeps: config.options.interrupts.is_some(),
+            })));
+        }
+        let placement = Placement::new(config.pool.region(), longest);
         Ok(Box::new(Rx::new(MemifRx {
             attached: Attached::new(&self.handover, Direction::Receive, queue),
-            limits: Limits { longest, longest_single: longest.min(config.pool.region().room()) },
+            limits: Limits { longest, longest_single: longest.min(placement.room()), placement },
             pool: config.pool.clone(),
             counters,
             parts: Vec::new(),
@@ -108,6 +154,14 @@ impl PortKind for Interface {
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        if let Some((pool, _)) = &self.lends {
+            return Ok(Box::new(Tx::new(LendingTx {
+                attached: Attached::new(&self.handover, Direction::Send, queue),
+                pool: pool.clone(),
+                counters,
+                longest: config.options.max_frame,
+            })));
+        }
         Ok(Box::new(MemifTx {
             attached: Attached::new(&self.handover, Direction::Send, queue),
             counters,

@@ -1,22 +1,23 @@
 //! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is copied
-//! once. Both roles share this code: a ring knows which of its indices is whose.
+//! once. Both roles share this code: a ring knows which of its indices is whose. A client that does not copy has `zero_copy`.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::handover::Attached;
 use super::regions::Regions;
 use super::ring::{Part, Ring};
 use crate::batch::Batch;
-use crate::memory::Pool;
+use crate::memory::{Placement, Pool};
 use crate::packet::Packet;
 use crate::port::{QueueCounters, RegionRx, Transmit};
-use crate::slot::{HEADROOM, Slot};
 
 /// The most descriptors of a packet.
-const MOST_PARTS: u16 = 1024;
+pub const MOST_PARTS: u16 = 1024;
+/// How many descriptors ahead a buffer is prefetched.
+const SOON: u16 = 8;
 /// The shortest frame: an Ethernet header.
-const SHORTEST: usize = 14;
+pub const SHORTEST: usize = 14;
 
 /// A receive queue.
 pub struct MemifRx {
@@ -35,6 +36,8 @@ pub struct MemifRx {
 pub struct Limits {
     pub longest: usize,
     pub longest_single: usize,
+    /// The place of a packet in its buffer.
+    pub placement: Placement,
 }
 
 impl RegionRx for MemifRx {
@@ -60,25 +63,12 @@ impl RegionRx for MemifRx {
         0
     }
 
-    /// The event of the ring is raised when its connection ends, too.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        if !self.sleeps {
-            return None;
-        }
-        if let Some(ring) = self.attached.ring() {
-            ring.unmask();
-        }
-        Some(self.attached.event().unwrap_or(self.attached.changed()).as_fd())
+        if self.sleeps { Some(self.attached.arm()) } else { None }
     }
 
     fn disarm(&mut self) {
-        self.attached.changed().clear();
-        if let Some(event) = self.attached.event() {
-            event.clear();
-        }
-        if let Some(ring) = self.attached.ring() {
-            ring.mask();
-        }
+        self.attached.disarm();
     }
 }
 
@@ -110,6 +100,7 @@ fn take(
     limits: Limits,
     parts: &mut Vec<Part>,
 ) -> Option<u16> {
+    let placement = limits.placement;
     let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
     let slots = batch.len();
     let outcome = loop {
@@ -119,13 +110,14 @@ fn take(
             let view = pool.region().view();
             let mut done = 0;
             for (slot, &buf) in slots.iter_mut().zip(fresh) {
-                let Some(part) = ring.filled(first + done) else { break };
+                let Some((part, mapping)) = ring.filled(first + done) else { break };
+                mapping.prefetch(ring.hint(first + done + SOON));
                 let length = part.len as usize;
                 if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
                     break;
                 }
-                *slot = Slot::new(buf, HEADROOM, length as u16, false);
-                read(ring.regions(), part, 0, view.bytes_mut(slot));
+                *slot = placement.slot(buf, length as u16, false);
+                mapping.read(part.offset as usize, view.bytes_mut(slot));
                 bytes += length;
                 done += 1;
             }
@@ -177,7 +169,7 @@ fn gather(ring: &Ring, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Gathered
     parts.clear();
     let mut length = 0;
     for number in 0..left.min(MOST_PARTS) {
-        let Some(part) = ring.filled(ahead + number) else { return Gathered::Broken };
+        let Some((part, _)) = ring.filled(ahead + number) else { return Gathered::Broken };
         parts.push(part);
         length += part.len as usize;
         if !part.has_more {
@@ -246,9 +238,10 @@ impl MemifTx {
         let MemifTx { attached, counters, longest, parts } = self;
         let Some(ring) = attached.ring() else { return 0 };
         let ready = ring.ready();
-        let (mut used, mut slots, mut packets, mut bytes) = (0, 0, 0, 0);
+        let (mut used, mut bytes) = fill_singles(ring, ready.unwrap_or(0), batch, *longest);
+        let (mut slots, mut packets) = (usize::from(used), usize::from(used));
         let mut is_valid = ready.is_some();
-        for mut packet in batch.packets() {
+        for mut packet in batch.packets().skip(packets) {
             let left = ready.unwrap_or(0) - used;
             if left == 0 || !is_valid {
                 break;
@@ -258,7 +251,7 @@ impl MemifTx {
             let sent = if length > *longest || packet.offload().is_some() && packet.finish().is_err() {
                 Sent::TooLong
             } else {
-                fill(ring, used, left, &packet, parts)
+                fill(ring, used, left, &packet, length, parts)
             };
             match sent {
                 Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
@@ -277,8 +270,8 @@ impl MemifTx {
             interrupts = ring.wants_interrupt();
         }
         is_valid &= !ring.regions().is_broken();
-        if interrupts && let Some(event) = attached.event() {
-            event.raise();
+        if interrupts {
+            attached.raise();
         }
         if !is_valid {
             attached.give_up();
@@ -289,15 +282,33 @@ impl MemifTx {
     }
 }
 
-/// Writes a packet to the buffer `ahead` of the next one, or to as many of the `left` as it needs.
+/// Writes packets of one slot and one buffer each, from the front of the batch, until one is of another kind. Returns the counts
+/// of packets and bytes.
 #[inline(always)]
-fn fill(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, parts: &mut Vec<Part>) -> Sent {
-    let Some(part) = ring.room(ahead) else { return Sent::Broken };
-    let length = packet.len();
+fn fill_singles(ring: &Ring, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
+    let Some((slots, pool)) = batch.contents() else { return (0, 0) };
+    let view = pool.region().view();
+    let (mut done, mut bytes) = (0, 0);
+    for slot in slots.iter().take(ready.into()) {
+        let length = slot.whole_len();
+        if length > longest {
+            break;
+        }
+        let Some((part, mapping)) = ring.room(done).filter(|(part, _)| length <= part.len as usize) else { break };
+        mapping.prefetch_write(ring.hint(done + SOON));
+        mapping.write(part.offset as usize, view.bytes(slot));
+        ring.fill(done, part, length as u32, false);
+        (done, bytes) = (done + 1, bytes + length);
+    }
+    (done, bytes)
+}
+
+/// Writes a packet to the buffer `ahead` of the next one, or to as many of the `left` as it needs.
+fn fill(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
+    let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken };
     if length > part.len as usize {
         return fill_several(ring, ahead, left, packet, parts);
     }
-    let Some(mapping) = ring.regions().place(part.region, part.offset, part.len) else { return Sent::Broken };
     let mut at = part.offset as usize;
     for segment in packet.segments() {
         mapping.write(at, segment);
@@ -318,7 +329,7 @@ fn fill_several(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, parts: 
             // All that there will ever be are too few.
             return if left == ring.size() { Sent::TooLong } else { Sent::NoRoom };
         }
-        let Some(part) = ring.room(ahead + count) else { return Sent::Broken };
+        let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken };
         room += part.len as usize;
         parts.push(part);
     }

@@ -31,16 +31,23 @@ impl Regions {
         (len <= mapping.len() as u64).then(|| self.0.push(Region { mapping: Arc::new(mapping), len }))
     }
 
-    /// Creates the memory of a client: one region of `len` bytes, all zeros. A server cannot truncate it.
+    /// Creates the memory of a client: one region of `len` bytes, all zeros, and behind it that of the packets that it lends. A
+    /// server cannot truncate either.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) without memory.
-    pub fn own(len: usize) -> Result<Regions> {
+    pub fn own(len: usize, lent: Option<&Arc<Mapping>>) -> Result<Regions> {
         let mapping = Arc::new(Mapping::new(len, PageSize::Ordinary, None)?);
-        Ok(Regions(vec![Region { mapping, len: len as u64 }]))
+        let lent = lent.map(|mapping| Region { mapping: mapping.clone(), len: mapping.len() as u64 });
+        Ok(Regions([Region { mapping, len: len as u64 }].into_iter().chain(lent).collect()))
     }
 
-    /// Returns a region of this side's own, and its length.
+    /// Returns whether all packets of a client's memory can be lent: descriptors name places by 32 bits.
+    pub fn can_lend(mapping: &Mapping) -> bool {
+        mapping.len() <= 1 << 32
+    }
+
+    /// Returns the regions of this side's own, and their lengths.
     pub fn shared(&self) -> impl Iterator<Item = (&Arc<Mapping>, u64)> {
         self.0.iter().map(|region| (&region.mapping, region.len))
     }

@@ -14,8 +14,8 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use super::regions::Regions;
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
@@ -28,6 +28,8 @@ pub const NEXT: u16 = 1;
 const MASKED: u16 = 1;
 /// The length of a client's buffers; DPDK's and VPP's default.
 pub const BUFFER: usize = 2048;
+/// The distance between a client's buffers: one cache line more, so that the first lines of all spread over the whole cache.
+pub const STRIDE: usize = BUFFER + 64;
 /// The largest ring, as a power of two; DPDK's limit.
 pub const MOST_LOG2: u8 = 14;
 
@@ -57,9 +59,22 @@ pub struct At {
     pub region: u16,
     pub offset: u32,
     pub log2_size: u8,
-    /// The client's first buffer, in region 0; `None` at the server.
-    pub buffers: Option<u32>,
+    pub buffers: Buffers,
 }
+
+/// Where the buffers of a ring's descriptors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// Where the descriptors say: this side is the server.
+    Named,
+    /// In region 0, from this offset on: a client that copies.
+    Own(u32),
+    /// In the region [`LENT`]: a client that does not.
+    Lent,
+}
+
+/// The region of a client's pool.
+pub const LENT: u16 = 1;
 
 /// A stretch of a packet, or of the buffers for one.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +90,7 @@ pub struct Ring {
     words: DmaArray<AtomicU16>,
     table: Descriptors,
     regions: Arc<Regions>,
-    buffers: Option<u32>,
+    buffers: Buffers,
     /// The places of the peer's index and of this side's own.
     theirs: usize,
     ours: usize,
@@ -96,31 +111,35 @@ impl Ring {
         if !start.is_multiple_of(8) || mapping.word(start).load(Relaxed) != COOKIE {
             return None;
         }
-        let (theirs, ours, ahead) = if buffers.is_some() { (TAIL, HEAD, size as u16) } else { (HEAD, TAIL, 0) };
-        // SAFETY: nothing of a connection's memory is lent as a slice.
+        let (theirs, ours, ahead) = match buffers {
+            Buffers::Named => (HEAD, TAIL, 0),
+            Buffers::Own(_) | Buffers::Lent => (TAIL, HEAD, size as u16),
+        };
+        // SAFETY: nothing of a ring's memory is lent as a slice.
         let (words, table) =
             unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
         Some(Ring { words, table, regions: regions.clone(), buffers, theirs, ours, ahead, next })
     }
 
-    /// Writes the header and the descriptors of a client's ring, whose memory is zeros.
+    /// Writes the header of a client's ring, whose memory is zeros, and the descriptors if it copies.
     pub fn create(mapping: &Arc<Mapping>, at: At) {
         let size = 1 << at.log2_size;
         let start = at.offset as usize;
         mapping.word(start).store(COOKIE, Relaxed);
-        // SAFETY: nothing of a connection's memory is lent as a slice.
+        let Buffers::Own(buffers) = at.buffers else { return };
+        // SAFETY: nothing of a ring's memory is lent as a slice.
         let table: Descriptors = unsafe { DmaArray::new(mapping, start + TABLE, size) };
         for (number, [first, second]) in table.iter().enumerate() {
             first.store((BUFFER as u64) << 32, Relaxed);
-            second.store(u64::from(at.buffers.unwrap_or(0)) + (number * BUFFER) as u64, Relaxed);
+            second.store(u64::from(buffers) + (number * STRIDE) as u64, Relaxed);
         }
     }
 
     /// Returns where a new ring's first user begins: a client that sends has all descriptors, and one that receives none.
     pub fn first(at: At, direction: Direction) -> u16 {
         match (at.buffers, direction) {
-            (Some(_), Direction::Send) => 0u16.wrapping_sub(1 << at.log2_size),
-            _ => 0,
+            (Buffers::Named, _) | (_, Direction::Receive) => 0,
+            (_, Direction::Send) => 0u16.wrapping_sub(1 << at.log2_size),
         }
     }
 
@@ -150,24 +169,59 @@ impl Ring {
     /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client's
     /// buffers are where it has made them, whatever the descriptor says now.
     #[inline(always)]
-    pub fn filled(&self, ahead: u16) -> Option<Part> {
+    pub fn filled(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         let (number, [first, second]) = self.descriptor(ahead);
         let first = first.load(Relaxed);
         let (len, has_more) = ((first >> 32) as u32, first as u16 & NEXT != 0);
         let part = match self.buffers {
-            Some(_) if len as usize > BUFFER => return None,
-            Some(buffers) => Part { region: 0, offset: buffers + (number * BUFFER) as u32, len, has_more },
-            None => Part { region: (first >> 16) as u16, offset: second.load(Relaxed) as u32, len, has_more },
+            Buffers::Named => Part { region: (first >> 16) as u16, offset: second.load(Relaxed) as u32, len, has_more },
+            Buffers::Own(buffers) if len as usize <= BUFFER => {
+                Part { region: 0, offset: buffers + (number * STRIDE) as u32, len, has_more }
+            }
+            Buffers::Own(_) | Buffers::Lent => return None,
         };
-        self.regions.place(part.region, part.offset, len).map(|_| part)
+        self.regions.place(part.region, part.offset, len).map(|mapping| (part, &**mapping))
     }
 
     /// Returns the buffer of the descriptor `ahead` of the next one; `None` if it is not in the memory, or empty.
     #[inline(always)]
-    pub fn room(&self, ahead: u16) -> Option<Part> {
-        let Some(buffers) = self.buffers else { return self.filled(ahead).filter(|part| part.len > 0) };
-        let (number, _) = self.descriptor(ahead);
-        Some(Part { region: 0, offset: buffers + (number * BUFFER) as u32, len: BUFFER as u32, has_more: false })
+    pub fn room(&self, ahead: u16) -> Option<(Part, &Mapping)> {
+        match self.buffers {
+            Buffers::Named => self.filled(ahead).filter(|(part, _)| part.len > 0),
+            Buffers::Own(buffers) => {
+                let offset = buffers + (self.number(ahead) * STRIDE) as u32;
+                let part = Part { region: 0, offset, len: BUFFER as u32, has_more: false };
+                self.regions.place(part.region, offset, part.len).map(|mapping| (part, &**mapping))
+            }
+            Buffers::Lent => None,
+        }
+    }
+
+    /// Returns where the buffer of the descriptor `ahead` of the next one probably is, for a hint alone: the peer may change it.
+    #[inline(always)]
+    pub fn hint(&self, ahead: u16) -> usize {
+        let (number, [_, second]) = self.descriptor(ahead);
+        match self.buffers {
+            Buffers::Own(buffers) => buffers as usize + number * STRIDE,
+            Buffers::Named | Buffers::Lent => second.load(Relaxed) as u32 as usize,
+        }
+    }
+
+    /// Returns the bytes that the peer has written to the buffer of the descriptor `ahead` of the next one, as it claims, and
+    /// whether the packet goes on in another.
+    #[inline(always)]
+    pub fn written(&self, ahead: u16) -> (u32, bool) {
+        let first = self.descriptor(ahead).1[0].load(Relaxed);
+        ((first >> 32) as u32, first as u16 & NEXT != 0)
+    }
+
+    /// Writes that `len` bytes at an offset of the region [`LENT`] are in the descriptor `ahead` of the next one: a part of a
+    /// packet, or room for one. [`advance`](Ring::advance) exposes it.
+    #[inline(always)]
+    pub fn lend(&self, ahead: u16, offset: usize, len: usize, has_more: bool) {
+        let (_, [first, second]) = self.descriptor(ahead);
+        first.store((len as u64) << 32 | u64::from(LENT) << 16 | u64::from(has_more), Relaxed);
+        second.store(offset as u64, Relaxed);
     }
 
     /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](Ring::advance) exposes it.
@@ -180,16 +234,22 @@ impl Ring {
     /// Empties the next `count` descriptors, for a client to receive into them again.
     #[inline(always)]
     pub fn empty(&self, count: u16) {
-        if self.buffers.is_some() {
+        if self.buffers != Buffers::Named {
             for ahead in 0..count {
                 self.descriptor(ahead).1[0].store((BUFFER as u64) << 32, Relaxed);
             }
         }
     }
 
+    /// Returns the number of the descriptor `ahead` of the next one.
     #[inline(always)]
-    fn descriptor(&self, ahead: u16) -> (usize, &[std::sync::atomic::AtomicU64; 2]) {
-        let number = usize::from(self.next.wrapping_add(ahead)) & (self.table.len() - 1);
+    pub fn number(&self, ahead: u16) -> usize {
+        usize::from(self.next.wrapping_add(ahead)) & (self.table.len() - 1)
+    }
+
+    #[inline(always)]
+    fn descriptor(&self, ahead: u16) -> (usize, &[AtomicU64; 2]) {
+        let number = self.number(ahead);
         (number, &self.table[number])
     }
 

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::SocketType;
 
 use super::message::*;
-use super::ring::{At, BUFFER, NEXT, Ring};
+use super::ring::{At, BUFFER, Buffers, NEXT, Ring, STRIDE};
 use crate::batch::Batch;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use crate::pci::Interrupt;
@@ -24,7 +24,9 @@ use crate::unix_socket::tests::{socket, until, until_link};
 use crate::unix_socket::{connect_as, listen_as};
 use crate::{Error, Options};
 
-const BUFFERS: usize = 512;
+const BUFFERS: usize = 1024;
+/// A client's options, with copies and without.
+const COPIES: [&str; 2] = ["zero-copy=off", "zero-copy=on"];
 
 fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -68,9 +70,13 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 #[test]
 fn packets_of_all_sizes_cross_in_both_directions_on_two_queues() {
+    COPIES.into_iter().for_each(packets_of_all_sizes_cross);
+}
+
+fn packets_of_all_sizes_cross(copies: &str) {
     let (_folder, path) = socket();
     let mut server = open(&path, "role=server&queues=2&mtu=9000&secret=word&id=7");
-    let mut client = open(&path, "queues=2&mtu=9000&ring=64&secret=word&id=7");
+    let mut client = open(&path, &format!("queues=2&mtu=9000&ring=64&secret=word&id=7&{copies}"));
     until_link(&client, true);
     until_link(&server, true);
     let (at_server, at_client) = (server.pool().clone(), client.pool().clone());
@@ -91,9 +97,11 @@ fn packets_of_all_sizes_cross_in_both_directions_on_two_queues() {
         let queues = port.queue_statistics();
         assert!(queues.rx_slots.iter().chain(&queues.tx_slots).all(|slots| *slots >= 1800), "{queues:?}");
     }
-    assert_eq!((at_server.available(), at_client.available()), (BUFFERS, BUFFERS));
+    assert_eq!(client.info().description.contains("zero copy"), copies.ends_with("on"));
     let described = server.info().description;
     assert!(described.contains("server at") && described.contains("connected to linerate"), "{described}");
+    drop((client, server));
+    assert_eq!((at_server.available(), at_client.available()), (BUFFERS, BUFFERS), "{copies}");
 }
 
 /// A queue that is closed and opened again goes on where the last one stopped.
@@ -103,6 +111,7 @@ fn a_ring_goes_on_with_its_next_queue() {
     let (mut server, mut client) = (open(&path, "role=server"), open(&path, "ring=64"));
     until_link(&client, true);
     let pools = (server.pool().clone(), client.pool().clone());
+    assert_eq!(pools.1.available(), BUFFERS - 64, "the buffers to receive");
     for _ in 0..3 {
         let (mut tx, mut rx) = (client.tx(0).unwrap(), server.rx(0).unwrap());
         assert_eq!(cross(&mut tx, &pools.1, &mut rx, &frames(60, 50)), frames(60, 50));
@@ -226,6 +235,8 @@ fn wrong_names_are_explained() {
     };
     assert!(error("role=master").with_hint().contains("it must be client or server"));
     assert!(error("secret=0123456789012345678901234").with_hint().contains("at most 24 bytes"));
+    assert!(error("role=server&zero-copy=on").with_hint().contains("only a client lends"));
+    assert!(matches!(error("ring=1024"), Error::PoolTooSmall { .. }));
     assert!(error("id=4294967296").with_hint().contains("0 to 4294967295"));
     assert!(matches!(error("ring=100"), Error::RingSize { .. }));
     let _server = open(&path, "role=server");
@@ -251,6 +262,8 @@ struct Peer {
     connection: Connection,
     file: OwnedFd,
     memory: Arc<Mapping>,
+    /// The memory of packets.
+    packets: Arc<Mapping>,
     events: [Interrupt; 2],
 }
 
@@ -269,11 +282,11 @@ impl Peer {
             Ring::create(&memory, Peer::at(ring));
         }
         let events = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
-        Peer { connection: Connection::new(socket.unwrap()), file, memory, events }
+        Peer { connection: Connection::new(socket.unwrap()), file, packets: memory.clone(), memory, events }
     }
 
     fn at(ring: usize) -> At {
-        let buffers = Some((ROOMS + ring * usize::from(SIZE) * BUFFER) as u32);
+        let buffers = Buffers::Own((ROOMS + ring * usize::from(SIZE) * STRIDE) as u32);
         At { region: 0, offset: (ring * RING) as u32, log2_size: LOG2, buffers }
     }
 
@@ -579,11 +592,11 @@ fn accepted(listener: &UnixListener) -> Connection {
 fn lying_server(listener: &UnixListener, hello: Hello) -> Peer {
     let mut connection = accepted(listener);
     connection.send(Header::new(kind::HELLO, &hello), &[], &[]).unwrap();
-    let (mut memory, mut events) = (None, Vec::new());
+    let (mut memory, mut events) = (Vec::new(), Vec::new());
     while let Some((kind, message, mut fds)) = hear(&mut connection) {
         match kind {
             kind::INIT => assert_eq!(message.body::<Init>().id.get(), 3),
-            kind::ADD_REGION => memory = fds.pop(),
+            kind::ADD_REGION => memory.extend(fds.pop()),
             kind::ADD_RING => {
                 assert_eq!(message.body::<AddRing>().log2_size, hello.max_log2_size.min(6));
                 events.push(Interrupt::of_peer(fds.pop().unwrap()).unwrap());
@@ -594,11 +607,11 @@ fn lying_server(listener: &UnixListener, hello: Hello) -> Peer {
         connection.send(Header::new(kind::ACK, &[0u8; 0]), &[], &[]).unwrap();
     }
     connection.send(Header::new(kind::CONNECTED, &[0u8; 32]), &[], &[]).unwrap();
-    let file: OwnedFd = memory.unwrap();
     // The memory cannot be truncated.
-    assert!(ftruncate(&file, 0).is_err());
-    let memory = Arc::new(Mapping::of_peer(file.try_clone().unwrap()).unwrap());
-    Peer { connection, file, memory, events: events.try_into().ok().unwrap() }
+    assert!(memory.iter().all(|file| ftruncate(file, 0).is_err()));
+    let map = |file: &OwnedFd| Arc::new(Mapping::of_peer(file.try_clone().unwrap()).unwrap());
+    let (packets, file) = (map(memory.last().unwrap()), memory.swap_remove(0));
+    Peer { connection, memory: map(&file), file, packets, events: events.try_into().ok().unwrap() }
 }
 
 fn hello() -> Hello {
@@ -632,6 +645,10 @@ impl Peer {
 /// again.
 #[test]
 fn a_lying_server_ends_its_connection_alone() {
+    COPIES.into_iter().for_each(a_lying_server_ends_its_connection);
+}
+
+fn a_lying_server_ends_its_connection(copies: &str) {
     type Lie = fn(&Peer);
     let lies: [(&str, Lie); 5] = [
         ("a tail beyond the head, to receive", |peer| peer.client_words(1)[32].store(66, Release)),
@@ -648,7 +665,7 @@ fn a_lying_server_ends_its_connection_alone() {
     ];
     let (_folder, path) = socket();
     let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
-    let mut client = open(&path, "ring=64&id=3");
+    let mut client = open(&path, &format!("ring=64&id=3&{copies}"));
     let (mut rx, mut tx, pool) = (client.rx(0).unwrap(), client.tx(0).unwrap(), client.pool().clone());
     for (n, (what, lie)) in lies.into_iter().enumerate() {
         let mut peer = lying_server(&listener, hello());
@@ -660,7 +677,7 @@ fn a_lying_server_ends_its_connection_alone() {
         let [first, second] = &peer.client_table(1)[0];
         let offset = second.swap(u64::MAX, Relaxed) as usize;
         first.store(60 << 32 | 0xFFFF << 16, Relaxed);
-        peer.memory.write(offset, &[n as u8 + 1; 60]);
+        peer.packets.write(offset, &[n as u8 + 1; 60]);
         peer.client_words(1)[32].store(1, Release);
         until(|| rx.recv(&mut batch) == 1);
         batch.packets().for_each(|packet| assert!(packet.iter().all(|byte| *byte == n as u8 + 1)));
@@ -676,8 +693,50 @@ fn a_lying_server_ends_its_connection_alone() {
         let drops = client.statistics().unwrap().drops;
         assert_eq!(drops.malformed + drops.tx_too_long, n as u64 + 1, "{what}");
     }
-    drop((rx, tx));
+    drop((rx, tx, client));
     assert_eq!(pool.available(), BUFFERS);
+}
+
+/// A server that goes on using the buffers that a client has lent to it.
+#[test]
+fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
+    let (_folder, path) = socket();
+    let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
+    let mut client = open(&path, "ring=64&id=3");
+    let (mut rx, mut tx, pool) = (client.rx(0).unwrap(), client.tx(0).unwrap(), client.pool().clone());
+    let mut batch = Batch::new();
+    let mut send = |tx: &mut TxQueue| {
+        batch.push(&pool, &[7; 60]);
+        assert_eq!(tx.send(&mut batch), 1);
+        batch = Batch::new();
+    };
+    // The server breaks the rules, and keeps the connection.
+    let mut peer = lying_server(&listener, hello());
+    until_link(&client, true);
+    send(&mut tx);
+    peer.client_words(1)[32].store(66, Release);
+    rx.recv(&mut Batch::new());
+    tx.send(&mut Batch::new());
+    assert!(peer.end().1.contains("breaks the rules"));
+    assert_eq!(pool.available(), BUFFERS - 65);
+    drop(peer);
+    // Each queue looks, too.
+    until(|| {
+        tx.send(&mut Batch::new());
+        pool.available() == BUFFERS
+    });
+    // A packet that waits for its server is one, as long as it does.
+    let peer = lying_server(&listener, hello());
+    until_link(&client, true);
+    send(&mut tx);
+    assert_eq!((tx.buffers(), pool.available()), (1, BUFFERS - 65));
+    peer.client_words(0)[32].store(1, Release);
+    tx.send(&mut Batch::new());
+    assert_eq!(tx.buffers(), 0);
+    send(&mut tx);
+    drop((rx, tx, client));
+    assert_eq!(pool.available(), BUFFERS - 65, "they are the server's for ever");
+    drop(peer);
 }
 
 #[test]
@@ -691,6 +750,14 @@ fn a_client_hears_its_server_s_bounds() {
     let (kind, message, _) = hear(&mut connection).unwrap();
     assert_eq!(kind, kind::DISCONNECT);
     assert!(text(&message.body::<Disconnect>().reason).contains("version 2.0"));
+    drop(connection);
+    // No region for packets.
+    let mut connection = accepted(&listener);
+    connection.send(Header::new(kind::HELLO, &Hello { max_region: 0.into(), ..hello() }), &[], &[]).unwrap();
+    assert_eq!(hear(&mut connection).unwrap().0, kind::INIT);
+    connection.send(Header::new(kind::ACK, &[0u8; 0]), &[], &[]).unwrap();
+    let (_, message, _) = hear(&mut connection).unwrap();
+    assert!(text(&message.body::<Disconnect>().reason).contains("zero-copy=off"));
     drop(connection);
     // One queue of two, and rings of 16.
     let peer = lying_server(&listener, Hello { max_log2_size: 4, ..hello() });
@@ -706,13 +773,14 @@ proptest! {
     /// Any contents of both rings, in either role: each call ends, and no buffer is lost.
     #[test]
     fn any_ring_is_survived(
-        is_server in any::<bool>(),
+        role in prop::sample::select(vec!["role=server", "ring=64&id=3&zero-copy=off", "ring=64&id=3&zero-copy=on"]),
         descriptors in prop::collection::vec((0..4usize, 0..3000u32, 0..4u16, 0..2u16), 64),
         indices in prop::array::uniform4(0..70u16),
     ) {
         let (_folder, path) = socket();
+        let is_server = role == "role=server";
         let listener = (!is_server).then(|| listen_as(SocketType::SEQPACKET, &path).unwrap());
-        let mut port = open(&path, if is_server { "role=server&mtu=9000" } else { "ring=64&id=3&mtu=9000" });
+        let mut port = open(&path, &format!("{role}&mtu=9000"));
         let peer = match &listener {
             Some(listener) => lying_server(listener, hello()),
             None => Peer::client(&path),
@@ -745,7 +813,8 @@ proptest! {
             tx.send(&mut batch);
             batch.clear();
         }
-        drop((rx, tx, batch));
+        // What is lent comes back once the peer is gone.
+        drop((rx, tx, batch, peer, listener, port));
         prop_assert_eq!(pool.available(), BUFFERS);
     }
 }

@@ -100,7 +100,7 @@ const VHOST: [&str; 5] = ["queues", "mtu", "offloads", "client", "packed"];
 const VIRTIO_USER: [&str; 9] =
     ["queues", "ring", "mtu", "offloads", "vectors", "packed", "server", "in_order", "mergeable"];
 /// Those of `memif:`.
-const MEMIF: [&str; 6] = ["queues", "ring", "mtu", "role", "id", "secret"];
+const MEMIF: [&str; 7] = ["queues", "ring", "mtu", "role", "id", "secret", "zero-copy"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.

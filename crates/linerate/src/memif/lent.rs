@@ -1,0 +1,76 @@
+//! The buffers of this side's pool that a ring has, if a client lends them instead of copying.
+//!
+//! A ring lends them for as long as the peer may use them: up to the end of the connection, if no queue takes them back before.
+
+use std::sync::Arc;
+
+use super::ring::Ring;
+use crate::batch::Batch;
+use crate::memory::{Placement, Pool};
+
+/// The buffers of one ring. Dropping it returns them to the pool.
+pub struct Lent {
+    /// The buffer of each descriptor.
+    bufs: Box<[u32]>,
+    /// Descriptors with a buffer, modulo 2^16: from `first` on, `count` of them.
+    first: u16,
+    count: u16,
+    pool: Arc<Pool>,
+}
+
+impl Lent {
+    /// A ring on which nothing has been sent.
+    pub fn none(pool: &Arc<Pool>, size: u16) -> Lent {
+        Lent { bufs: vec![0; size.into()].into(), first: 0, count: 0, pool: pool.clone() }
+    }
+
+    /// Takes an empty buffer for each descriptor of a ring to receive; `None` if the pool has too few.
+    pub fn to_receive(ring: &Ring, pool: &Arc<Pool>, placement: Placement) -> Option<Lent> {
+        let count = ring.size();
+        let bufs = pool.take(count.into())?;
+        for (ahead, &buf) in bufs.iter().enumerate() {
+            ring.lend(ahead as u16, placement.data(buf), placement.room(), false);
+        }
+        Some(Lent { bufs: bufs.into(), first: 0, count, pool: pool.clone() })
+    }
+
+    /// Returns the count of buffers.
+    pub fn count(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Returns the buffer of a descriptor, to be replaced: the peer has filled it.
+    #[inline(always)]
+    pub fn at(&mut self, number: usize) -> &mut u32 {
+        let last = self.bufs.len() - 1;
+        &mut self.bufs[number & last]
+    }
+
+    /// Adds the buffer of the next descriptor, which is sent.
+    #[inline(always)]
+    pub fn add(&mut self, buf: u32) {
+        let next = self.first.wrapping_add(self.count);
+        *self.at(next.into()) = buf;
+        self.count += 1;
+    }
+
+    /// Gives the buffers of all but the last `kept` descriptors to the batch; `None` if there are not as many.
+    #[inline(always)]
+    pub fn reclaim(&mut self, kept: u16, batch: &mut Batch) -> Option<()> {
+        let done = usize::from(self.count.checked_sub(kept)?);
+        let start = usize::from(self.first) & (self.bufs.len() - 1);
+        let run = done.min(self.bufs.len() - start);
+        batch.put(&self.bufs[start..start + run]);
+        batch.put(&self.bufs[..done - run]);
+        (self.first, self.count) = (self.first.wrapping_add(done as u16), kept);
+        Some(())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let last = self.bufs.len() - 1;
+        let numbers = (0..self.count).map(|ahead| usize::from(self.first.wrapping_add(ahead)) & last);
+        self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>());
+    }
+}
