@@ -24,7 +24,8 @@ fn message(kind: u16, parts: &[&[u8]]) -> Vec<u8> {
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
-    let is_server = input.u8() & 1 == 0;
+    let first = input.u8();
+    let (is_server, lends) = (first & 1 == 0, first & 2 == 0);
     let (path, pool) = (place(), pool());
     let socket = |kind| socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket");
     let listener = (!is_server).then(|| {
@@ -33,7 +34,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         listen(&listener, 4).expect("a listener");
         listener
     });
-    let name = format!("memif:{}?role={}&ring=64", path.display(), if is_server { "server" } else { "client" });
+    let role = match (is_server, lends) {
+        (true, _) => "server",
+        (false, true) => "client",
+        (false, false) => "client&zero-copy=off",
+    };
+    let name = format!("memif:{}?role={role}&ring=64", path.display());
     let [mut port] = Options { pool: Some(pool.clone()), ..Options::default() }.open([&*name]).expect("a port");
     let (mut rx, mut tx) = (port.rx(0).expect("a queue"), port.tx(0).expect("a queue"));
     let mut batch = Batch::with_capacity(1 + usize::from(input.u8() % 64));
@@ -68,7 +74,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             2 => {
                 let text = [0u8; 32];
                 peer.send(&message(2, &[&text, &[0, 2, 0, 2], &[255, 0, 0, 0, 0, 0], &[14]]), &[]);
-                for _ in 0..5 {
+                // To its INIT, its regions and its two rings.
+                for _ in 0..4 + u8::from(lends) {
                     peer.send(&message(1, &[]), &[]);
                 }
                 peer.send(&message(7, &[]), &[]);
@@ -92,6 +99,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             // Hears the port; at the connection's end another one begins.
             6 => {
                 if !peer.send(&message(input.u8().into(), &[]), &[]) || peer.receive(MESSAGE).is_none() {
+                    // A client that lends its buffers waits until the last server is gone.
+                    drop(peer);
                     peer = connection();
                 }
             }
