@@ -36,8 +36,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     });
     let role = match (is_server, lends) {
         (true, _) => "server",
-        (false, true) => "client",
-        (false, false) => "client&zero-copy=off",
+        (false, true) => "client&zero-copy=on",
+        (false, false) => "client",
     };
     let name = format!("memif:{}?role={role}&ring=64", path.display());
     let [mut port] = Options { pool: Some(pool.clone()), ..Options::default() }.open([&*name]).expect("a port");

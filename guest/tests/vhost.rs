@@ -580,7 +580,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
         ("role=server&mtu=9000", "role=client,bsize=512"),
         ("role=server", "role=client,zero-copy=yes"),
         ("role=client&ring=512", "role=server"),
-        ("role=client&ring=512&zero-copy=off", "role=server"),
+        ("role=client&ring=512&zero-copy=on", "role=server"),
     ] {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("socket");

@@ -36,7 +36,7 @@ impl Kind {
         match (self, is_server) {
             (Kind::Memif, true) => (format!("memif:{socket}?role=server"), format!("{dpdk_memif},role=server")),
             (Kind::Memif, false) => {
-                (format!("memif:{socket}?ring=1024"), format!("{dpdk_memif},role=client,zero-copy=yes"))
+                (format!("memif:{socket}?ring=1024&zero-copy=on"), format!("{dpdk_memif},role=client,zero-copy=yes"))
             }
             (_, true) => (format!("vhost:{socket}?packed={on}"), format!("net_vhost0,iface={socket}")),
             (_, false) => (

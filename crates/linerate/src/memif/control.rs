@@ -282,7 +282,7 @@ impl Session<'_> {
         let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
         let lent = wanted.lends.as_ref().map(|(pool, _)| pool.region().mapping());
         if lent.is_some() && hello.max_region.get() < LENT {
-            return Err(End::Refused("it takes one region only; zero-copy=off needs no other"));
+            return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
         }
         let regions = Arc::new(Regions::own(rings * (bytes_of(size) + copied), lent)?);
         for (index, (mapping, len)) in (0u16..).zip(regions.shared()) {

@@ -84,7 +84,7 @@ impl Memif {
         let log2_size = config.ring().ilog2() as u8;
         let (pool, longest) = (&config.pool, config.options.max_frame);
         let can_lend = role == Role::Client && Regions::can_lend(pool.region().mapping());
-        let lends = match name.switch("zero-copy", can_lend)? {
+        let lends = match name.switch("zero-copy", false)? {
             true if can_lend => Some((pool.clone(), Placement::new(pool.region(), longest))),
             true => {
                 return Err(name.bad_option("zero-copy", "only a client lends its packets' memory, of at most 4 GiB"));

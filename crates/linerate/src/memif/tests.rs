@@ -107,11 +107,16 @@ fn packets_of_all_sizes_cross(copies: &str) {
 /// A queue that is closed and opened again goes on where the last one stopped.
 #[test]
 fn a_ring_goes_on_with_its_next_queue() {
+    COPIES.into_iter().for_each(goes_on_with_its_next_queue);
+}
+
+fn goes_on_with_its_next_queue(copies: &str) {
     let (_folder, path) = socket();
-    let (mut server, mut client) = (open(&path, "role=server"), open(&path, "ring=64"));
+    let (mut server, mut client) = (open(&path, "role=server"), open(&path, &format!("ring=64&{copies}")));
     until_link(&client, true);
     let pools = (server.pool().clone(), client.pool().clone());
-    assert_eq!(pools.1.available(), BUFFERS - 64, "the buffers to receive");
+    let lent = if copies.ends_with("on") { 64 } else { 0 };
+    assert_eq!(pools.1.available(), BUFFERS - lent, "the buffers to receive");
     for _ in 0..3 {
         let (mut tx, mut rx) = (client.tx(0).unwrap(), server.rx(0).unwrap());
         assert_eq!(cross(&mut tx, &pools.1, &mut rx, &frames(60, 50)), frames(60, 50));
@@ -122,8 +127,13 @@ fn a_ring_goes_on_with_its_next_queue() {
 
 #[test]
 fn what_has_no_room_stays_and_what_never_fits_is_counted() {
+    COPIES.into_iter().for_each(has_no_room);
+}
+
+fn has_no_room(copies: &str) {
     let (_folder, path) = socket();
-    let (mut server, mut client) = (open(&path, "role=server&mtu=1500"), open(&path, "ring=64&mtu=9000"));
+    let (mut server, mut client) =
+        (open(&path, "role=server&mtu=1500"), open(&path, &format!("ring=64&mtu=9000&{copies}")));
     until_link(&client, true);
     let pool = client.pool().clone();
     let (mut tx, mut rx) = (client.tx(0).unwrap(), server.rx(0).unwrap());
@@ -236,7 +246,7 @@ fn wrong_names_are_explained() {
     assert!(error("role=master").with_hint().contains("it must be client or server"));
     assert!(error("secret=0123456789012345678901234").with_hint().contains("at most 24 bytes"));
     assert!(error("role=server&zero-copy=on").with_hint().contains("only a client lends"));
-    assert!(matches!(error("ring=1024"), Error::PoolTooSmall { .. }));
+    assert!(matches!(error("ring=1024&zero-copy=on"), Error::PoolTooSmall { .. }));
     assert!(error("id=4294967296").with_hint().contains("0 to 4294967295"));
     assert!(matches!(error("ring=100"), Error::RingSize { .. }));
     let _server = open(&path, "role=server");
@@ -702,7 +712,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
 fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
     let (_folder, path) = socket();
     let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
-    let mut client = open(&path, "ring=64&id=3");
+    let mut client = open(&path, "ring=64&id=3&zero-copy=on");
     let (mut rx, mut tx, pool) = (client.rx(0).unwrap(), client.tx(0).unwrap(), client.pool().clone());
     let mut batch = Batch::new();
     let mut send = |tx: &mut TxQueue| {
@@ -743,7 +753,7 @@ fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
 fn a_client_hears_its_server_s_bounds() {
     let (_folder, path) = socket();
     let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
-    let client = open(&path, "ring=64&id=3&queues=2");
+    let client = open(&path, "ring=64&id=3&queues=2&zero-copy=on");
     let mut connection = accepted(&listener);
     let newer = Hello { min_version: 0x201.into(), max_version: 0x300.into(), ..hello() };
     connection.send(Header::new(kind::HELLO, &newer), &[], &[]).unwrap();
@@ -757,7 +767,7 @@ fn a_client_hears_its_server_s_bounds() {
     assert_eq!(hear(&mut connection).unwrap().0, kind::INIT);
     connection.send(Header::new(kind::ACK, &[0u8; 0]), &[], &[]).unwrap();
     let (_, message, _) = hear(&mut connection).unwrap();
-    assert!(text(&message.body::<Disconnect>().reason).contains("zero-copy=off"));
+    assert!(text(&message.body::<Disconnect>().reason).contains("without zero-copy=on"));
     drop(connection);
     // One queue of two, and rings of 16.
     let peer = lying_server(&listener, Hello { max_log2_size: 4, ..hello() });
